@@ -1,4 +1,4 @@
-"""The register of column types, one file a family; importing this package fills it. See `entry` for what a type is."""
+"""The register of column types, one file per family. Importing this package fills it. `entry` defines what a type is."""
 
 from cdc_engine.binlog.column_types import (
     compressed,
@@ -22,7 +22,7 @@ from cdc_engine.binlog.column_types.entry import (
 
 __all__ = ["ColumnType", "TypeUnsupportedError", "ValueRefusedError", "Values", "buffer_of", "type_of"]
 
-# Importing each has registered its types.
+# Importing a module registers its types.
 FAMILIES = (
     numbers,
     decimals,

@@ -1,7 +1,8 @@
-"""MariaDB's COMPRESSED columns: what a VARCHAR or BLOB of the kind would be, after a byte that says how it was compressed.
+"""MariaDB's COMPRESSED columns: the value of a VARCHAR or BLOB after a byte that says how it is compressed.
 
-The byte (MariaDB's field.cc) is 0 before bytes as they are. Else its highest bit is set, its low three bits count the bytes of the length
-that follow (big-endian), and bit 3 says that the deflated bytes have no zlib header. An empty value has no bytes at all.
+The byte (MariaDB's field.cc) is 0 before uncompressed bytes. Otherwise its highest bit is set, its low three bits are
+the number of bytes of the length that follows (big-endian), and bit 3 says that the deflated bytes have no zlib header.
+An empty value has no bytes at all.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def compressed(column: Column) -> ColumnType:
 
 
 def _finish(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
-    """Value by value in the interpreter: zlib has no other door, and such columns are rare."""
+    """Decompresses value by value in the interpreter: zlib has no kernel interface, and such columns are rare."""
     plain = [b"" if values.starts[row] < 0 else _inflated(values.value(row), row) for row in range(values.count)]
     sizes = np.array([len(each) for each in plain], np.int64)
     starts = np.where(values.starts < 0, -1, np.cumsum(sizes) - sizes).astype(np.int64)

@@ -1,8 +1,9 @@
-"""DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in the older ones.
+"""DATE, DATETIME and TIMESTAMP, in the formats of MySQL 5.6 and later (`…2`, sql-common/my_time.cc) and in the older
+ones.
 
-DATETIME has no zone and becomes `timestamp_ntz`; TIMESTAMP is an instant, kept as UTC seconds. Zero and partial dates, and days that do not
-exist (ALLOW_INVALID_DATES), become NULL, or what the table's policy says (see `zero_dates`). Year 0 does too: Spark's and Arrow's
-calendars begin with year 1.
+DATETIME has no time zone and becomes `timestamp_ntz`. TIMESTAMP is an instant, stored as UTC seconds. Zero and partial
+dates, and days that do not exist (ALLOW_INVALID_DATES), become NULL, or what the table's policy says (see
+`zero_dates`). So does the year 0, because Spark's and Arrow's calendars begin with year 1.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -28,14 +29,14 @@ from cdc_engine.binlog.compiled import compiled
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, Int64s
 
-NO_DATE = np.iinfo(np.int64).min  # what the kernels write for a date that is none
-MICROS_OF_FRACTION = (1, 10_000, 100, 1)  # by bytes of fraction: hundredths, ten-thousandths, millionths
-OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)  # by digits of fraction, in MariaDB's format of before 10.1
-DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39  # forty bits, the highest set for a value that is not negative
+NO_DATE = np.iinfo(np.int64).min  # what the kernels write for an invalid date
+MICROS_OF_FRACTION = (1, 10_000, 100, 1)  # by bytes of the fraction: hundredths, ten-thousandths, millionths
+OLD_DATETIME_BYTES = (8, 6, 6, 7, 7, 7, 8)  # by digits of the fraction, in MariaDB's format before 10.1
+DATETIME2_BYTES, DATETIME2_ZERO = 5, 1 << 39  # forty bits, the highest set for values that are not negative
 
 
 def fraction_bytes(digits: int) -> int:
-    """Bytes that hold this many digits of a second."""
+    """Returns the bytes that store this many digits of a second."""
     return (digits + 1) // 2
 
 
@@ -90,13 +91,13 @@ def _timestamp(width: int, finish: Any, digits: int) -> ColumnType:
 
 
 def old_fraction_digits(column: Column) -> int:
-    """Of MariaDB's formats from before it had MySQL's (mysql56_temporal_format=OFF): only the declared type tells them."""
+    """Returns the fraction digits in MariaDB's own formats (mysql56_temporal_format=OFF). Only the declared type contains them."""
     return declared_digits(column.mysql_type)
 
 
 @compiled
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 of a day of the Gregorian calendar, or NO_DATE. Years are counted from March, so that leap days come last."""
+    """Returns the days since 1970-01-01 of a Gregorian date, or NO_DATE. Years are counted from March, so that leap days come last."""
     leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
     if year < 1 or year > 9999 or month < 1 or month > 12 or day < 1:
         return NO_DATE
@@ -118,7 +119,7 @@ def micros_of(year: int, month: int, day: int, hour: int, minute: int, second: i
 
 @compiled
 def days_of_packed(packed: Int64s, out: Int64s) -> None:
-    """year << 9 | month << 5 | day → days since 1970."""
+    """Converts year << 9 | month << 5 | day to days since 1970."""
     for row in range(packed.shape[0]):
         value = packed[row]
         out[row] = days_from_civil(value >> 9, value >> 5 & 15, value & 31)
@@ -126,7 +127,7 @@ def days_of_packed(packed: Int64s, out: Int64s) -> None:
 
 @compiled
 def micros_of_packed(packed: Int64s, out: Int64s) -> None:
-    """(year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second → microseconds since 1970."""
+    """Converts (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second to microseconds since 1970."""
     for row in range(packed.shape[0]):
         value = packed[row]
         months = value >> 22
@@ -135,7 +136,7 @@ def micros_of_packed(packed: Int64s, out: Int64s) -> None:
 
 
 def big_endian_parts(values: Values, whole_bytes: int, fraction: int) -> tuple[Int64s, Int64s]:
-    """(whole, microseconds): an unsigned big-endian number and after it `fraction` bytes of a second's fraction."""
+    """Returns (whole, microseconds) of an unsigned big-endian number followed by `fraction` bytes of a second's fraction."""
     wide = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, whole_bytes + fraction, wide)
     whole = wide >> (8 * fraction) & ((1 << 8 * whole_bytes) - 1)
@@ -168,7 +169,7 @@ def _packed_datetimes2(values: Values, fraction: int) -> tuple[Int64s, Int64s]:
 
 
 def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
-    """From the number YYYYMMDDhhmmss."""
+    """Converts the number YYYYMMDDhhmmss."""
     digits = _little_endian(values, 8)
     day, time = digits // 1_000_000, digits % 1_000_000
     months = day // 10000 * 13 + day // 100 % 100
@@ -176,7 +177,7 @@ def _packed_datetimes(values: Values) -> tuple[Int64s, int]:
 
 
 def _old_datetimes(values: Values, digits: int) -> tuple[Int64s, Int64s]:
-    """From one big-endian number: year, month of 13, day of 32, hour, minute, second and the fraction's digits, each times the next."""
+    """Converts one big-endian number in mixed radix: year, month (13), day (32), hour, minute, second and the fraction's digits."""
     number = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_DATETIME_BYTES[digits], number)
     rest, fraction = np.divmod(number, 10**digits)
@@ -198,7 +199,7 @@ def _timestamps(values: Values) -> AnyArray:
 
 
 def _old_timestamps(values: Values, digits: int) -> AnyArray:
-    """Seconds, and after them the fraction's digits as a number; both big-endian."""
+    """Converts seconds followed by the fraction's digits as a number; both big-endian."""
     size = fraction_bytes(digits)
     wide = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, 4 + size, wide)
@@ -208,7 +209,7 @@ def _old_timestamps(values: Values, digits: int) -> AnyArray:
 
 
 def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
-    """An instant as UTC's calendar shows it, in the layout of DATETIME; the zero timestamp is zero."""
+    """Converts an instant to its UTC date and time in the layout of DATETIME; the zero timestamp to zero."""
     array = finish(values)
     moments = np.asarray(array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False), np.int64)
     days, micros = np.divmod(moments, 86_400_000_000)
@@ -222,7 +223,7 @@ def _packed_instants(values: Values, finish: Any) -> tuple[Int64s, Int64s]:
 
 
 def _instants(micros: Int64s, fraction_micros: Int64s | int, arrow: pa.DataType) -> AnyArray:
-    """NO_DATE becomes NULL; a NULL of the source was located as zero, which is no date either."""
+    """Returns an array in which NO_DATE is NULL. A NULL of the source was located as zero, which is not a date either."""
     valid = micros != NO_DATE
     data = np.where(valid, micros + fraction_micros, 0)
     return pa.Array.from_buffers(arrow, len(micros), [validity_of(valid), buffer_of(data)])

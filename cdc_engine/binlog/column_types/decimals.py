@@ -1,7 +1,8 @@
-"""DECIMAL(p, s) from MySQL's packed format (strings/decimal.cc): nine digits in four bytes, big-endian, the odd digits in fewer.
+"""DECIMAL(p, s) in MySQL's packed format (strings/decimal.cc): nine digits in four bytes, big-endian, the remaining
+digits in fewer.
 
-The highest bit of the first byte is set for numbers that are not negative; of a negative number every bit is inverted. Up to 38 digits
-fit Arrow's and Spark's decimal; longer ones become the text that SELECT prints.
+The highest bit of the first byte is set for numbers that are not negative; of a negative number every bit is inverted.
+Up to 38 digits fit Arrow's and Spark's decimal; longer numbers become the text that SELECT prints.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -18,7 +19,7 @@ from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Bytes, Column, Int64s
 
-DIGITS_MAX = 38  # of a decimal128
+DIGITS_MAX = 38  # digits of a decimal128
 BYTES_OF_DIGITS = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
 POWERS = np.array([10**exponent for exponent in range(10)], np.int64)
 
@@ -41,7 +42,7 @@ def decimal(column: Column) -> ColumnType:
 
 
 def digit_groups(precision: int, scale: int) -> Int64s:
-    """Digits of each group of bytes, from the first byte to the last."""
+    """Returns the digits of each group of bytes, from the first byte to the last."""
     whole, fraction = divmod(precision - scale, 9), divmod(scale, 9)
     groups = [whole[1]] * bool(whole[1]) + [9] * (whole[0] + fraction[0]) + [fraction[1]] * bool(fraction[1])
     return np.array(groups, np.int64)
@@ -49,7 +50,7 @@ def digit_groups(precision: int, scale: int) -> Int64s:
 
 @compiled
 def group_value(buffer: Bytes, at: int, size: int, first: bool, inverted: bool) -> Integer:
-    """The digits of one group as a number."""
+    """Returns the digits of one group as a number."""
     value = np.int64(0)
     for index in range(size):
         byte = np.int64(buffer[at + index])
@@ -65,9 +66,10 @@ def group_value(buffer: Bytes, at: int, size: int, first: bool, inverted: bool) 
 def decode_words(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Any
 ) -> Integer:
-    """128-bit two's complement integers as (low, high) words (uint64, rows by 2): four limbs of 32 bits are multiplied up.
+    """Decodes 128-bit two's complement integers as (low, high) words (uint64, rows by 2), by multiplying four limbs of
+    32 bits.
 
-    Answers the first row with a group that is not made of its digits, or -1.
+    Returns the first row with an invalid group, or -1.
     """
     mask = np.uint64(0xFFFFFFFF)
     limbs = np.zeros(4, np.uint64)
@@ -102,7 +104,7 @@ def decode_words(
 def decode_digits(
     buffer: Bytes, starts: Int64s, groups: Int64s, byte_counts: Int64s, powers: Int64s, out: Bytes
 ) -> Integer:
-    """Rows by (1 + precision) characters: '-' or '+', then every digit. Answers as `decode_words`."""
+    """Decodes rows by (1 + precision) characters: '-' or '+', then every digit. Returns as `decode_words`."""
     for row in range(starts.shape[0]):
         at = starts[row]
         if at < 0:
@@ -123,7 +125,9 @@ def decode_digits(
 
 @compiled
 def trim_digits(starts: Int64s, digits: Bytes, scale: int, offsets: Any, out: Bytes) -> int:
-    """The numbers as SELECT prints them, back to back: no leading zeros but one, all digits of the scale. Bytes written."""
+    """Writes the numbers as SELECT prints them, back to back: at most one leading zero, all digits of the scale.
+    Returns the bytes written.
+    """
     used, whole = 0, digits.shape[1] - scale
     offsets[0] = 0
     for row in range(starts.shape[0]):

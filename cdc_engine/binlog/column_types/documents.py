@@ -1,4 +1,4 @@
-"""JSON of MySQL (binary form, JSONB) as the text that the server prints. MariaDB's JSON is a longtext and comes as such."""
+"""MySQL's binary JSON (JSONB) as the text that the server prints. MariaDB's JSON is a longtext and is sent as text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cdc_engine.binlog.documents.print_documents import DONE, print_documents
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Bytes, Column, Int32s
 
-SPARE_BYTES = 1 << 10  # a number asks for more room than it takes
+SPARE_BYTES = 1 << 10  # a number requests more space than it uses
 PrintFrom = Callable[[int, Int32s, Bytes], tuple[int, int]]
 
 
@@ -47,10 +47,10 @@ def _refused(status: int, row: int) -> NoReturn:
 
 
 def printed(values: Values, expected: int, print_from: PrintFrom, otherwise: Callable[[int, int], bytes]) -> AnyArray:
-    """The texts that a kernel prints, one for each of the values; they have about as many bytes as is `expected`.
+    """Returns the texts that a kernel prints, one per value. `expected`: their estimated bytes.
 
-    `print_from` prints from a row on and answers (status, row) as `print_documents` does; where there is no room it is asked again.
-    `otherwise` gives the text of a row with any other status. Raises ValueRefusedError.
+    `print_from` prints from a row on and returns (status, row) as `print_documents` does; if the space is too small, it
+    is called again. `otherwise` returns the text of a row with any other status. Raises ValueRefusedError.
     """
     offsets = np.zeros(values.count + 1, np.int32)
     text = np.empty(min(ARROW_BYTES_MAX, expected + expected // 2 + SPARE_BYTES), np.uint8)
@@ -90,7 +90,7 @@ def _checked(values: Values, offsets: Int32s, text: Bytes) -> AnyArray:
 
 
 def _not_utf8(offsets: Int32s, text: Bytes) -> ValueRefusedError:
-    """Finds the row; called once a failure."""
+    """Finds the row that is not UTF-8. Called once per failure."""
     for row in range(len(offsets) - 1):
         try:
             text[offsets[row] : offsets[row + 1]].tobytes().decode()

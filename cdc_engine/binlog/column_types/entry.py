@@ -1,9 +1,9 @@
-"""What one column type is: how its values lie in a row image, what they become, and the register of all types.
+"""Defines column types: how values are stored in a row image and what they become, and the register of all types.
 
-A type is one function from a `contracts.Column` to a `ColumnType`, registered under its type codes by the decorator `column_type`, or under
-its declared name by `declared_type` where it hides behind the code of another; a new one is a new function in the file of its family and
-touches nothing else. `cdc_engine.binlog.rows.decoder` decodes with the result, and staging
-writes the Spark names into manifests.
+A type is one function from a `contracts.Column` to a `ColumnType`. The decorator `column_type` registers it under its
+type codes, or `declared_type` under its declared name if it shares the code of another type. A new type is a new
+function in the file of its family and touches nothing else. `cdc_engine.binlog.rows.decoder` decodes with the result,
+and staging writes the Spark names into manifests.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ else:
 
 
 class TypeUnsupportedError(Exception):
-    """A column of a type, or with a charset, that is not decoded; the message names it. `rows` turns it into a TableStoppedError."""
+    """A column has a type or charset that is not decoded. The message names it. `rows` turns it into a TableStoppedError."""
 
 
 class ValueRefusedError(Exception):
-    """The value in `row` (of those given to `finish`) is not one its type allows; `rows` adds column and position."""
+    """The value in `row` (of those given to `finish`) is not valid for its type. `rows` adds column and position."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row, reason)
@@ -38,7 +38,7 @@ class ValueRefusedError(Exception):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Values:
-    """The located values of one column: `starts` (int64, offset in `buffer`, -1 for NULL) and `sizes` (int64, bytes), one a row."""
+    """The located values of one column, one per row: `starts` (int64, offset in `buffer`, -1 for NULL) and `sizes` (int64, bytes)."""
 
     buffer: Bytes
     starts: Int64s
@@ -49,7 +49,7 @@ class Values:
         return len(self.starts)
 
     def validity(self) -> pa.Buffer | None:
-        """Arrow's validity bitmap, None where nothing is NULL."""
+        """Returns Arrow's validity bitmap, or None if no value is NULL."""
         return validity_of(self.starts >= 0) if self.starts.min(initial=0) < 0 else None
 
     def value(self, row: int) -> bytes:
@@ -57,22 +57,23 @@ class Values:
 
 
 def buffer_of(array: np.typing.NDArray[Any]) -> pa.Buffer:
-    """The array's memory as Arrow's, not copied. It must be contiguous."""
+    """Returns the array's memory as an Arrow buffer, without a copy. It must be contiguous."""
     return pa.py_buffer(cast("Any", array))
 
 
 def validity_of(valid: np.typing.NDArray[np.bool_]) -> pa.Buffer | None:
-    """Arrow's validity bitmap of a mask (bool, one a row), None where all of it is true."""
+    """Returns Arrow's validity bitmap of a mask (bool, one per row), or None if all of it is true."""
     return None if valid.all() else buffer_of(np.packbits(valid, bitorder="little"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ColumnType:
-    """One column's type. `prefix_bytes`: bytes of length before each value, or 0 and `width`: bytes that each value has.
+    """The type of a column. `prefix_bytes`: bytes of length before each value, or 0 and `width`: bytes of each value.
 
-    `finish` turns the values of a column into an array of `arrow`, all rows at once. `spark`: the type's name in Spark SQL.
-    `null_beside_source`: NULL stands for some values that are not NULL in the source (zero dates), so a NOT NULL column may have it too.
-    `by_zero_dates`: what the type is under another policy of zero dates than "null"; empty where it has none.
+    `finish` turns the values of a column into an array of `arrow`, all rows at once. `spark`: the type's name in Spark
+    SQL. `null_beside_source`: NULL also stands for some values that are not NULL in the source (zero dates), so a NOT
+    NULL column may contain it. `by_zero_dates`: the type under other policies of zero dates than "null"; empty if there
+    are none.
     """
 
     prefix_bytes: int = 0
@@ -87,7 +88,7 @@ class ColumnType:
 Factory = Callable[[Column], ColumnType]
 REGISTER: dict[int, Factory] = {}
 REGISTER_BY_NAME: dict[str, Factory] = {}
-NOT_DECODED = ("xmltype",)  # declared types that hide behind others' codes
+NOT_DECODED = ("xmltype",)  # declared types that share another type's code
 
 
 def column_type(*codes: TypeCode) -> Callable[[Factory], Factory]:
@@ -111,9 +112,10 @@ def declared_type(name: str) -> Callable[[Factory], Factory]:
 
 
 def type_of(column: Column, zero_dates: str = "null") -> ColumnType:
-    """The type of a column. Raises TypeUnsupportedError naming column and type where there is none.
+    """Returns the type of a column. Raises TypeUnsupportedError with column and type if there is none.
 
-    `zero_dates`: what a date that is none becomes: "null", "error" (ValueRefusedError) or "text" (the column is what SELECT prints).
+    `zero_dates`: what an invalid date becomes: "null", "error" (ValueRefusedError) or "text" (the column is what SELECT
+    prints).
     """
     declared = column.mysql_type.lower().split("(")[0].split(" ")[0]
     factory = REGISTER_BY_NAME.get(declared) or REGISTER.get(column.type_code)

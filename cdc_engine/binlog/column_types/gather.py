@@ -1,7 +1,7 @@
-"""Kernels that copy located values out of a block's buffer into buffers of their own. Called by the column types.
+"""Kernels that copy located values out of a block's buffer into separate buffers. Called by the column types.
 
-`starts` (int64, one a row, -1 for NULL) and `sizes` (int64, bytes) are what `rows_locate` wrote; both lie within the buffer. NULLs come
-out as zero or as nothing. No kernel checks values: that is for the column types.
+`starts` (int64, one per row, -1 for NULL) and `sizes` (int64, bytes) are what `rows.locate` wrote; both are within the
+buffer. NULLs become zero or nothing. No kernel checks values: the column types do.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -18,7 +18,7 @@ from cdc_engine.contracts import Bytes, Int64s
 
 @compiled
 def little_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, signed: bool, out: Int64s) -> None:
-    """Integers of 1 to 8 bytes, lowest first, as int64; unsigned ones of 8 bytes keep their bits."""
+    """Copies integers of 1 to 8 bytes, lowest first, as int64; unsigned 8-byte integers keep their bits."""
     shift, last = np.uint64(64 - 8 * size), buffer.shape[0] - WORD_BYTES
     for row in range(starts.shape[0]):
         at, value = starts[row], np.uint64(0)
@@ -34,7 +34,7 @@ def little_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, signed:
 
 @compiled
 def big_endian_integers(buffer: Bytes, starts: Int64s, size: Integer, out: Int64s) -> None:
-    """Unsigned integers of 1 to 8 bytes, highest first, as int64; those of 8 bytes keep their bits."""
+    """Copies unsigned integers of 1 to 8 bytes, highest first, as int64; 8-byte integers keep their bits."""
     shift, last = np.uint64(64 - 8 * size), buffer.shape[0] - WORD_BYTES
     for row in range(starts.shape[0]):
         at, value = starts[row], np.uint64(0)
@@ -56,7 +56,9 @@ def bytes_total(sizes: Int64s) -> Integer:
 
 @compiled
 def copy_bytes(buffer: Bytes, starts: Int64s, sizes: Int64s, offsets: Any, out: Bytes) -> bool:
-    """Copies the values back to back, writes offsets (int32, rows + 1), answers whether a byte is 128 or more: else all are ASCII."""
+    """Copies the values back to back and writes offsets (int32, rows + 1). Returns whether a byte is 128 or more;
+    otherwise all are ASCII.
+    """
     used = np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -69,7 +71,9 @@ def copy_bytes(buffer: Bytes, starts: Int64s, sizes: Int64s, offsets: Any, out: 
 
 @compiled
 def copy_padded(buffer: Bytes, starts: Int64s, sizes: Int64s, width: Integer, offsets: Any, out: Bytes) -> None:
-    """As `copy_bytes`, each value filled with zero bytes up to `width`; `out` starts as zeros and has room for `width` bytes a row."""
+    """Copies like `copy_bytes`, with each value padded with zero bytes to `width`. `out` must be zeros with space for
+    `width` bytes per row.
+    """
     used = np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):

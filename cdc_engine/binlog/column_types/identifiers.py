@@ -1,7 +1,9 @@
-"""MariaDB's UUID, INET4 and INET6: bytes in the row image, behind the type code of BINARY, and in the lake the text that SELECT prints.
+"""MariaDB's UUID, INET4 and INET6: bytes in the row image with BINARY's type code; in the lake the text that SELECT
+prints.
 
-Trailing zero bytes are not in the image. A UUID's bytes are stored in reverse order of its five parts, so that they sort by time (MariaDB's
-sql_type_uuid.h); those of version 6 and later, and what is no UUID of RFC 4122 (nil, max), are stored as they are printed.
+Trailing zero bytes are not in the image. A UUID's five parts are stored in reverse order, so that they sort by time
+(MariaDB's sql_type_uuid.h). UUIDs of version 6 and later, and those outside RFC 4122 (nil, max), are stored as they are
+printed.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ UUID_BYTES, INET6_BYTES, INET4_BYTES = 16, 16, 4
 INET6_CHARS_MAX, INET4_CHARS_MAX = len("ffff:" * 7 + "ffff"), len("255.255.255.255")
 GROUPS, COLON, POINT = 8, ord(":"), ord(".")
 UUID_CHARS = 36
-# the place in the image of each printed byte, where the parts stand in reverse order
+# index in the image of each printed byte, if the parts are in reverse order
 REVERSED = np.array([12, 13, 14, 15, 10, 11, 8, 9, 6, 7, 0, 1, 2, 3, 4, 5])
 HYPHENS, HEX = [8, 13, 18, 23], np.frombuffer(b"0123456789abcdef", np.uint8)
 DIGIT_PLACES = np.array([place for place in range(UUID_CHARS) if place not in HYPHENS])
@@ -48,7 +50,7 @@ def inet4(_column: Column) -> ColumnType:
 
 
 def _rows(values: Values, width: int) -> Bytes:
-    """The bytes of the values that are not NULL, rows by width."""
+    """Returns the bytes of the values that are not NULL, rows by width."""
     too_long = np.flatnonzero(values.sizes > width)
     if len(too_long):
         raise ValueRefusedError(int(too_long[0]), f"is longer than the {width} bytes of its type")
@@ -90,7 +92,7 @@ def _texts(values: Values, offsets: Int32s, out: Bytes) -> AnyArray:
 
 @kernel
 def print_inet4s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> None:
-    """The addresses back to back; `octets` has a line of bytes for each that is not NULL."""
+    """Writes the addresses back to back. `octets`: one row of bytes per value that is not NULL."""
     used, line = np.int64(0), np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -102,7 +104,7 @@ def print_inet4s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> 
 
 @kernel
 def print_inet6s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> None:
-    """As `print_inet4s`."""
+    """Writes the addresses like `print_inet4s`."""
     used, line = np.int64(0), np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -114,7 +116,7 @@ def print_inet6s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> 
 
 @kernel
 def print_inet4(octets: Bytes, line: Integer, first: Integer, out: Bytes, used: Integer) -> Integer:
-    """The four bytes from `first` on."""
+    """Writes the four bytes from `first` on."""
     for index in range(INET4_BYTES):
         number = np.int64(octets[line, first + index])
         if index:
@@ -126,7 +128,9 @@ def print_inet4(octets: Bytes, line: Integer, first: Integer, out: Bytes, used: 
 
 @kernel
 def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Integer:
-    """As INET6_NTOA: the first of the longest runs of zero groups, were it one group, is `::`; an IPv4 address within is printed as one."""
+    """Writes an address like INET6_NTOA: the first of the longest runs of zero groups, even of one group, is `::`; an
+    embedded IPv4 address is printed as such.
+    """
     first, length = zero_groups(octets, line)
     mapped = first == 0 and length == 5 and octets[line, 10] == 0xFF and octets[line, 11] == 0xFF
     compatible = first == 0 and length == 6
@@ -152,7 +156,7 @@ def print_inet6(octets: Bytes, line: Integer, out: Bytes, used: Integer) -> Inte
 
 @kernel
 def zero_groups(octets: Bytes, line: Integer) -> tuple[Integer, Integer]:
-    """(first, length) of the first of the longest runs of zero groups; the length is 0 where there is none."""
+    """Returns (first, length) of the first of the longest runs of zero groups; the length is 0 if there is none."""
     first, longest, length = np.int64(0), np.int64(0), np.int64(0)
     for group in range(GROUPS):
         zero = octets[line, 2 * group] == 0 and octets[line, 2 * group + 1] == 0
@@ -164,7 +168,7 @@ def zero_groups(octets: Bytes, line: Integer) -> tuple[Integer, Integer]:
 
 @kernel
 def print_group(out: Bytes, used: Integer, number: Integer) -> Integer:
-    """Hexadecimal digits without zeros before them."""
+    """Writes hexadecimal digits without leading zeros."""
     for place in range(3, -1, -1):
         if place == 0 or number >> 4 * place:
             out[used] = HEX[number >> 4 * place & 15]

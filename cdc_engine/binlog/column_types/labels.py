@@ -1,7 +1,7 @@
-"""ENUM and SET: a number in the row image (little-endian), the label or the labels joined by commas in the lake.
+"""ENUM and SET: a number in the row image (little-endian); in the lake the label, or the labels joined by commas.
 
-A server shows `?` for a character beyond U+FFFF in a label (information_schema, SHOW CREATE TABLE): such a label is not known, and a value
-that has it is refused. One that is known stands in for `?` itself.
+A server shows `?` for a character beyond U+FFFF in a label (information_schema, SHOW CREATE TABLE). Such a label is
+unknown, and a value that has it is refused. A label that really contains `?` is known.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Bytes, Column, Int32s, Int64s
 
 COMMA = ord(",")
-HIDDEN_CHARACTER = "\ufffe"  # in a label, for one that a server does not show; no text has it
+HIDDEN_CHARACTER = "\ufffe"  # replaces a character that a server does not show in a label; no text contains it
 
 
 @column_type(TypeCode.ENUM)
 def enum(column: Column) -> ColumnType:
-    """`metadata`'s low byte is the number's size. 0 is the error value, which SELECT prints as an empty string."""
+    """ENUM. `metadata`'s low byte is the number's size. 0 is the error value, which SELECT prints as an empty string."""
     _require_labels(column)
     size = column.metadata & 0xFF
     labels = pa.array(["", *column.labels], pa.string())
@@ -43,7 +43,7 @@ def enum(column: Column) -> ColumnType:
 
 @column_type(TypeCode.SET)
 def set_(column: Column) -> ColumnType:
-    """Bit i of the number stands for label i."""
+    """SET. Bit i of the number stands for label i."""
     _require_labels(column)
     size = column.metadata & 0xFF
     finish = functools.partial(_sets, size=size, labels=column.labels)
@@ -96,7 +96,9 @@ def _joined(values: Values, numbers: Int64s, labels: tuple[str, ...]) -> AnyArra
 
 @kernel
 def join_labels(numbers: Int64s, texts: Bytes, places: Int64s, offsets: Int32s, out: Bytes) -> None:
-    """The labels of each number's bits with commas between them; `places`: where each label begins in `texts`, and where the last ends."""
+    """Writes the labels of each number's bits, separated by commas. `places`: where each label begins in `texts`, and
+    where the last ends.
+    """
     used = np.int64(0)
     offsets[0] = 0
     for row in range(numbers.shape[0]):

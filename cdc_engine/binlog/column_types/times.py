@@ -1,7 +1,8 @@
-"""TIME(f) as the text that SELECT prints: `[-]HHH:MM:SS.ffffff`, hours of at least two digits, f digits of fraction.
+"""TIME(f) as the text that SELECT prints: `[-]HHH:MM:SS.ffffff`, hours with at least two digits, f digits of fraction.
 
-The format since MySQL 5.6 (sql-common/my_time.cc) is a big-endian number whose zero is its highest bit: hours << 12 | minutes << 6 |
-seconds, then the fraction's bytes; a negative time is the negated number as a whole. Before, it was the decimal number hhmmss.
+The format since MySQL 5.6 (sql-common/my_time.cc) is a big-endian number whose zero is its highest bit: hours << 12 |
+minutes << 6 | seconds, then the fraction's bytes; a negative time is the negated number as a whole. Before, it was the
+decimal number hhmmss.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -27,9 +28,9 @@ from cdc_engine.binlog.compiled import compiled
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Bytes, Column, Int64s
 
-OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # by digits of fraction
-TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1  # MariaDB's zero point: one second beyond the greatest time
-# The packed hours have ten bits, so a lying value stays within four digits.
+OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # by digits of the fraction
+TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1  # MariaDB's zero point: one second above the greatest time
+# The packed hours have ten bits, so even an invalid value has at most four digits.
 TEXT_BYTES_MAX = len("-838:59:59.000000") + 1
 
 
@@ -53,7 +54,7 @@ def time_before_56(column: Column) -> ColumnType:
 def print_times(
     starts: Int64s, seconds: Int64s, micros: Int64s, negative: Any, digits: int, offsets: Any, out: Bytes
 ) -> int:
-    """Prints (hours << 12 | minutes << 6 | seconds, microseconds) back to back. Bytes written."""
+    """Writes times (hours << 12 | minutes << 6 | seconds, microseconds) back to back. Returns the bytes written."""
     used = 0
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -93,7 +94,9 @@ def _times(values: Values) -> AnyArray:
 
 
 def _old_times(values: Values, digits: int) -> AnyArray:
-    """MariaDB's own format of fractions (mysql56_temporal_format=OFF): a big-endian count of the smallest unit, above the lowest time."""
+    """Converts MariaDB's own format of fractions (mysql56_temporal_format=OFF): a big-endian count of the smallest
+    unit, above the lowest time.
+    """
     count = np.empty(values.count, np.int64)
     rows_gather.big_endian_integers(values.buffer, values.starts, OLD_TIME_BYTES[digits], count)
     count -= TIME_SECONDS_MAX * 10**digits

@@ -1,4 +1,4 @@
-"""A value that no row image has but a schema tells (`contracts.Column.default`), as a type's own. Called by `rows` and `staging`."""
+"""Converts a default value from a schema (`contracts.Column.default`) to a column's type. Called by `rows` and `staging`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from cdc_engine.binlog.column_types.entry import ColumnType
 
-_NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # of no calendar that the lake has
+_NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # dates that no calendar of the lake has
 
 
 def told_text(text: str, each: ColumnType) -> str | None:
-    """The text, None where NULL stands for such a value. Raises ValueError where it is none that the type has.
+    """Returns the text, or None if the value becomes NULL. Raises ValueError if the type does not have it.
 
-    Of bytes it is their hexadecimal, of all others what SELECT prints.
+    Binary values are hexadecimal digits, all others what SELECT prints.
     """
     if not (pa.types.is_date(each.arrow) or pa.types.is_timestamp(each.arrow)) or not _NO_DAY.match(text):
         return text
@@ -24,7 +24,7 @@ def told_text(text: str, each: ColumnType) -> str | None:
 
 
 def told_scalar(text: str, each: ColumnType) -> pa.Scalar[pa.DataType]:
-    """As an Arrow scalar of the type. Raises ValueError where it is no value of it."""
+    """Returns an Arrow scalar of the type. Raises ValueError if the text is not a value of it."""
     shown = told_text(text, each)
     if shown is None:
         return pa.scalar(None, each.arrow)

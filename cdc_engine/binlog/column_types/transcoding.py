@@ -1,7 +1,8 @@
-"""Strings of any charset to UTF-8: what is UTF-8 already is copied and checked, other charsets go through tables in kernels, and what no
-table tells through the charset's codec.
+"""Transcodes strings of any charset to UTF-8. UTF-8 is copied and checked, other charsets go through tables in kernels,
+and what the tables lack through the charset's codec.
 
-A value that its charset cannot read is refused, never replaced: `rows` then stops the table with the column and the position.
+A value that is invalid in its charset is refused, never replaced: `rows` then stops the table with the column and the
+position.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -23,16 +24,16 @@ from cdc_engine.contracts import Bytes, Int32s, Int64s
 
 ARROW_BYTES_MAX = (1 << 31) - 1  # offsets of an Arrow string are 32 bits
 ASCII = np.arange(0x80, dtype=np.int32)
-UNDEFINED = 0xFFFF  # not a character: a byte that the charset does not define
+UNDEFINED = 0xFFFF  # marks a byte that the charset does not define
 
 
 def is_text(charset: str) -> bool:
-    """Whether a string of this charset is characters; `binary`, or none, is bytes."""
+    """Returns whether a string of this charset is text. `binary` or no charset means bytes."""
     return charset not in ("", "binary")
 
 
 def decoder(charset: str, column_name: str) -> Callable[[Values], AnyArray]:
-    """What turns values of this charset into strings. Raises TypeUnsupportedError naming the charset where nothing does."""
+    """Returns the function that decodes values of this charset. Raises TypeUnsupportedError with the charset if there is none."""
     known = charset_of_name(charset)
     if known is None or not known.codec:
         raise TypeUnsupportedError(f"column {column_name} has the charset {charset}, which is not decoded yet")
@@ -44,7 +45,7 @@ def decoder(charset: str, column_name: str) -> Callable[[Values], AnyArray]:
 
 
 def copied(values: Values, arrow: pa.DataType) -> tuple[AnyArray, bool]:
-    """The bytes as an array of `arrow` (binary or string, not checked), and whether all of them are ASCII."""
+    """Copies the bytes into an array of type `arrow` (binary or string, not checked). Also returns whether all of them are ASCII."""
     total = rows_gather.bytes_total(values.sizes)
     _require_room(total)
     offsets, out = np.empty(values.count + 1, np.int32), np.empty(total, np.uint8)
@@ -69,7 +70,7 @@ def _utf8(values: Values) -> AnyArray:
 
 
 def _wide(values: Values, codec: str, charset: str) -> AnyArray:
-    """More than one byte a character. Most text is ASCII, which most of these charsets begin with: it is copied."""
+    """Decodes multi-byte charsets. Most text is ASCII, which most of these charsets include; it is copied."""
     array, ascii_only = copied(values, pa.string())
     if ascii_only and codec not in wide.UNITS and (wide.singles(codec)[:0x80] == ASCII).all():
         return array
@@ -88,7 +89,7 @@ def _wide(values: Values, codec: str, charset: str) -> AnyArray:
 
 
 def _codec(values: Values, codec: str, charset: str) -> AnyArray:
-    """Once a distinct value, not once a row."""
+    """Decodes each distinct value once with Python's codec."""
     distinct: Any = copied(values, pa.binary())[0].dictionary_encode()
     try:
         texts = [item.decode(codec) for item in distinct.dictionary.to_pylist()]
@@ -98,7 +99,7 @@ def _codec(values: Values, codec: str, charset: str) -> AnyArray:
 
 
 def _refusal(values: Values, codec: str, charset: str) -> ValueRefusedError:
-    """Finds the value that the codec cannot read; called once a failure."""
+    """Finds the value that the codec cannot decode. Called once per failure."""
     for row in np.flatnonzero(values.starts >= 0).tolist():
         try:
             values.value(row).decode(codec)
@@ -109,7 +110,7 @@ def _refusal(values: Values, codec: str, charset: str) -> ValueRefusedError:
 
 @functools.cache
 def _table(codec: str) -> Int32s:
-    """Code point by byte (256)."""
+    """Returns code points by byte (256)."""
     return np.array([_code_point(bytes([byte]), codec) for byte in range(256)], np.int32)
 
 
@@ -122,7 +123,7 @@ def _code_point(byte: bytes, codec: str) -> int:
 
 @compiled
 def transcoded_size(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s) -> tuple[Integer, Integer]:
-    """(bytes of the values in UTF-8, first row with an undefined byte or -1)."""
+    """Returns (bytes of the values in UTF-8, first row with an undefined byte or -1)."""
     total = np.int64(0)
     for row in range(starts.shape[0]):
         for index in range(sizes[row]):
@@ -135,7 +136,7 @@ def transcoded_size(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s)
 
 @compiled
 def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offsets: Int32s, out: Bytes) -> None:
-    """Writes the values in UTF-8, back to back; a single byte means no character beyond three bytes."""
+    """Writes the values in UTF-8, back to back. A single byte never becomes more than three bytes."""
     used = np.int64(0)
     offsets[0] = 0
     for row in range(starts.shape[0]):
@@ -154,7 +155,7 @@ def transcode(buffer: Bytes, starts: Int64s, sizes: Int64s, table: Int32s, offse
 
 
 def _single_byte(values: Values, table: Int32s, charset: str) -> AnyArray:
-    """Most text is ASCII, whatever its charset: it is copied, and read by the table only where a byte is not."""
+    """Decodes single-byte charsets. Most text is ASCII in any charset and is copied; the table is used only if a byte is not ASCII."""
     array, ascii_only = copied(values, pa.string())
     if ascii_only and (table[:0x80] == ASCII).all():
         return array

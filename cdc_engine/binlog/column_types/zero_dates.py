@@ -1,7 +1,8 @@
-"""What a table may choose for dates that are none: zero and partial ones, days that no month has, and the year 0.
+"""Policies for invalid dates: zero and partial ones, days that no month has, and the year 0.
 
-"null" is what every type of a date does by itself. "error" refuses such a value, and "text" makes the column the text that SELECT prints
-(of a TIMESTAMP in UTC), in which nothing is lost. Called by the types of `dates`, which give their values in DATETIME's layout.
+"null" is the default of every date type. "error" refuses such a value. "text" makes the column the text that SELECT
+prints (for a TIMESTAMP in UTC), which loses nothing. Called by the types of `dates`, which pass their values in
+DATETIME's layout.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -20,20 +21,20 @@ from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefu
 from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.contracts import Bytes, Int64s
 
-# (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and microseconds, one a row
+# (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and microseconds, one per row
 Packed = Callable[[Values], tuple[Int64s, Int64s | int]]
 DATE_ONLY = -1  # instead of digits of a fraction
 MOMENT_BYTES = len("9999-12-31 23:59:59.999999")
 
 
 def declared_digits(mysql_type: str) -> int:
-    """Digits of a second in a declared type: of `datetime(3)` it is 3."""
+    """Returns the digits of a second in a declared type: 3 for `datetime(3)`."""
     found = re.search(r"\((\d)\)", mysql_type)
     return int(found[1]) if found else 0
 
 
 def with_zero_dates(found: ColumnType, packed: Packed, digits: int) -> ColumnType:
-    """The type with its forms under the policies "error" and "text". `digits` of a second, DATE_ONLY of a date."""
+    """Returns the type with its variants under the policies "error" and "text". `digits`: of a second, or DATE_ONLY."""
     strict = dataclasses.replace(
         found, finish=functools.partial(_refusing, finish=found.finish), null_beside_source=False
     )
@@ -57,7 +58,7 @@ def _refusing(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
 
 
 def _packed_days(values: Values, days: Packed) -> tuple[Int64s, int]:
-    """year << 9 | month << 5 | day, moved up to the day's place → DATETIME's layout."""
+    """Converts year << 9 | month << 5 | day, shifted to the day's bits, to DATETIME's layout."""
     whole = days(values)[0] >> 17
     months = (whole >> 9) * 13 + (whole >> 5 & 15)
     return months << 22 | (whole & 31) << 17, 0
@@ -65,7 +66,7 @@ def _packed_days(values: Values, days: Packed) -> tuple[Int64s, int]:
 
 @compiled
 def put_number(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
-    """Writes `value` with this many digits; where it ends."""
+    """Writes `value` with this many digits. Returns the offset after it."""
     for index in range(digits):
         out[at + digits - 1 - index] = 48 + value % 10
         value //= 10
@@ -74,7 +75,7 @@ def put_number(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Inte
 
 @compiled
 def print_moments(starts: Int64s, packed: Int64s, micros: Int64s, digits: int, offsets: Any, out: Bytes) -> int:
-    """Prints `YYYY-MM-DD[ hh:mm:ss[.f]]` back to back. Bytes written."""
+    """Writes `YYYY-MM-DD[ hh:mm:ss[.f]]` back to back. Returns the bytes written."""
     used = 0
     offsets[0] = 0
     for row in range(starts.shape[0]):

@@ -1,1 +1,1 @@
-"""MySQL's binary JSON: documents as text, and differences applied to documents."""
+"""MySQL's binary JSON: prints documents as text, and applies differences to documents."""

@@ -1,7 +1,8 @@
-"""Kernels that apply JSON differences to documents and print what comes of it, all rows of a column at once. Called by `rows.diffs`.
+"""Kernels that apply JSON differences to documents and print the results, all rows of a column at once. Called by
+`rows.diffs`.
 
-The format is told in `json_diff`, which does the same in Python: the tests hold these kernels against it, and it does what they leave
-(LEFT), which is what cannot be applied and keys with escapes.
+`json_diff` describes the format and does the same in Python. The tests compare these kernels with it, and it handles
+what they leave (LEFT): differences that cannot be applied, and keys with escapes.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -35,7 +36,7 @@ from cdc_engine.contracts import Bytes, Int32s, Int64s
 
 LEFT = statuses.LEFT
 DOLLAR = ord("$")
-LENGTH_BYTES = np.array([-1, 2, 3, 8, -1], np.int64)  # after the bytes 0xFB to 0xFF of a length
+LENGTH_BYTES = np.array([-1, 2, 3, 8, -1], np.int64)  # bytes that follow a length byte of 0xFB to 0xFF
 
 
 @kernel
@@ -43,7 +44,9 @@ def print_changes(
     buffer: Bytes, before_starts: Int64s, before_sizes: Int64s, starts: Int64s, sizes: Int64s, row: Integer,
     offsets: Int32s, out: Bytes, nodes: Int64s, stack: Int64s,
 ) -> tuple[Integer, Integer]:  # fmt: skip
-    """(status, row), as `print_documents`; of each row the document before, and the differences from it. None of them is NULL."""
+    """Applies and prints the differences of each row. Returns (status, row) like `print_documents`. No document and no
+    difference may be NULL.
+    """
     used = np.int64(offsets[row])
     while row < starts.shape[0]:
         begin, end = before_starts[row], before_starts[row] + before_sizes[row]
@@ -75,7 +78,7 @@ def print_changed(
 def apply(
     buffer: Bytes, at: Integer, end: Integer, root: Integer, nodes: Int64s, count: Integer, stack: Int64s
 ) -> tuple[Integer, Integer]:
-    """(where the difference at `at` ends, nodes in use), or a status instead of the place."""
+    """Applies the difference at `at`. Returns (the offset after it, nodes in use), or a status instead of the offset."""
     operation = np.int64(buffer[at])
     path, size = packed(buffer, at + 1, end)
     if path < 0 or operation > REMOVE:
@@ -96,7 +99,7 @@ def apply(
 
 @kernel
 def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """(start, size) of what has its length before it, as the protocol writes lengths; it starts nowhere (-1) where it is not there."""
+    """Returns (start, size) of a value with a length-encoded length before it; start is -1 if truncated."""
     if at >= end:
         return np.int64(-1), np.int64(0)
     size = np.int64(buffer[at])
@@ -116,7 +119,7 @@ def packed(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
 def changed(
     buffer: Bytes, at: Integer, end: Integer, operation: Integer, root: Integer, node: Integer, nodes: Int64s
 ) -> bool:
-    """Does what one difference says at the path from `at` to `end`; False where it cannot be done."""
+    """Applies one difference at the path from `at` to `end`. Returns False if that is impossible."""
     if at >= end or buffer[at] != DOLLAR:
         return False
     at, here = at + 1, root
@@ -142,7 +145,7 @@ def changed(
 def insert(
     buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: Integer, second: Integer, node: Integer
 ) -> bool:
-    """A member where the order of keys has it, a cell before the one of its number; one before the first is the first."""
+    """Inserts a member in key order, or a cell before the one with its number; before the first means first."""
     if scalar(nodes, parent) or keyed(nodes, parent) != (kind == MEMBER):
         return False
     left = max(np.int64(0), children(nodes, parent) + first) if kind == CELL and first < 0 else first
@@ -175,7 +178,7 @@ def remove(buffer: Bytes, nodes: Int64s, parent: Integer, kind: Integer, first: 
 
 @kernel
 def follow(nodes: Int64s, parent: Integer, before: Integer, node: Integer) -> None:
-    """Makes the node the next one of the child `before`, or the first child."""
+    """Links the node after the child `before`, or as the first child."""
     if before == NONE:
         nodes[parent, CHILD] = node
     else:

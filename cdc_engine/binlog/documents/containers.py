@@ -1,7 +1,7 @@
-"""Kernels that walk through the objects and arrays of a binary JSON document. Called by `print_documents` and `trees`.
+"""Kernels that iterate over the objects and arrays of a binary JSON document. Called by `print_documents` and `trees`.
 
-Open containers lie on a stack (int64, STACK_SHAPE), so that a document is one loop. Offsets are only followed forwards, and no entry is
-read outside the document: what they return is 0, or a status below it.
+Open containers are on a stack (int64, STACK_SHAPE), so that a document is one loop. Offsets are only followed forwards,
+and no entry is read outside the document. Functions return 0 or a negative status.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -16,12 +16,12 @@ from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.contracts import Bytes, Int64s
 
 CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWARDS
-# Of an open container: where it begins, its first place for content, its count and how many values it has given, the width of its offsets,
-# bytes of an entry of its keys (0: an array); then of the value that is next its kind and place, and place and size of its key. The last
-# two are for who walks.
+# State of an open container: its offset, the first valid offset of content, the number of its values and of those visited, the width of
+# its offsets, bytes of a key entry (0: an array); then kind and offset of the next value, and offset and size of its key. The last two
+# are for the caller.
 AT, CONTENT, COUNT, GIVEN, WIDTH, KEY_BYTES, KIND, PLACE, KEY_PLACE, KEY_SIZE, NODE, LAST = range(12)
 STACK_SHAPE = (DEPTH_MAX + 1, 12)
-# The width of offsets from which on an entry has the value itself instead of its offset, by kind.
+# By kind: the offset width from which on an entry contains the value itself instead of its offset.
 INLINED_WIDTH = np.full(256, 8, np.int64)
 INLINED_WIDTH[[INT32, UINT32]] = 4
 INLINED_WIDTH[[LITERAL, INT16, UINT16]] = 2
@@ -45,7 +45,7 @@ def enter(buffer: Bytes, kind: Integer, at: Integer, end: Integer, stack: Int64s
 
 @kernel
 def step(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer) -> Integer:
-    """Goes to the next value of an open container, which has one."""
+    """Moves to the next value of an open container. There must be one."""
     at, content, width = stack[depth, AT], stack[depth, CONTENT], stack[depth, WIDTH]
     index, key_bytes = stack[depth, GIVEN], stack[depth, KEY_BYTES]
     stack[depth, GIVEN] = index + 1

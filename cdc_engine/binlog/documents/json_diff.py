@@ -1,8 +1,9 @@
-"""JSON documents that an update logged as differences from its before image. Called by `rows_diffs`, once a distinct pair.
+"""Applies JSON differences that an update logged instead of a document. Called by `rows.diffs`, once per distinct pair.
 
-The format is that of sql-common/json_diff.cc (write_binary), without the length that stands before it: for each difference an operation
-(1 byte), the length of a path (length-encoded) and its text, and, unless something is removed, the length of a binary JSON value and the
-value. They are applied in order. What cannot be applied as it says is refused, as a replica refuses it: nothing is guessed.
+The format is that of sql-common/json_diff.cc (write_binary), without the length before it: for each difference an
+operation (1 byte), the length of a path (length-encoded) and its text, and, except for a removal, the length of a
+binary JSON value and the value. They are applied in order. A difference that cannot be applied exactly is refused, as a
+replica refuses it.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ LEG = re.compile(
     r'\.(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[^\s."\[*]+))|\[(?:(?P<index>[0-9]{1,10})|last(?:-(?P<back>[0-9]{1,10}))?)\]',
     re.DOTALL,
 )
-Node: TypeAlias = "dict[str, Node] | list[Node] | str"  # a scalar is its text as the server prints it
+Node: TypeAlias = "dict[str, Node] | list[Node] | str"  # a scalar is the text that the server prints
 Container: TypeAlias = "dict[str, Node] | list[Node]"
-Leg: TypeAlias = "str | int"  # a member, or a cell: -1 is the last one
+Leg: TypeAlias = "str | int"  # a member's key, or a cell's index: -1 is the last one
 
 
 def changed(document: bytes, differences: bytes) -> str:
-    """The text of the document (binary JSON) with the differences applied. Raises JsonFormatError where that cannot be done."""
+    """Returns the text of the document (binary JSON) after the differences. Raises JsonFormatError if they cannot be applied."""
     holder: list[Node] = [_tree(document)]
     cursor = ByteCursor(differences, "a JSON difference")
     try:
@@ -47,7 +48,7 @@ def _tree(document: bytes) -> Node:
 
 
 def _apply(holder: list[Node], cursor: ByteCursor) -> None:
-    """Reads and applies one difference. `holder`: the document as the one value of a list."""
+    """Reads and applies one difference. `holder`: a list with the document as its only value."""
     operation = cursor.integer(1)
     path = cursor.text(cursor.packed())
     legs = legs_of(path)
@@ -62,7 +63,7 @@ def _apply(holder: list[Node], cursor: ByteCursor) -> None:
 
 
 def legs_of(path: str) -> list[Leg]:
-    """The steps of a path from the document down. Raises JsonFormatError where it is none, or one that means several values."""
+    """Parses a path into its legs. Raises JsonFormatError if it is invalid or matches several values."""
     legs: list[Leg] = []
     at = 1
     while at < len(path) and (found := LEG.match(path, at)):
@@ -114,7 +115,7 @@ def _remove(holder: list[Node], legs: list[Leg], path: str) -> None:
 
 
 def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
-    """The object or array that the path's last leg is a step into, and that leg."""
+    """Returns the object or array that contains the path's last leg, and that leg."""
     if not legs:
         raise _missing(path)
     node = _value(*_place(holder, legs[:-1], path))
@@ -124,13 +125,13 @@ def _parent(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, 
 
 
 def _place(holder: list[Node], legs: list[Leg], path: str) -> tuple[Container, Leg]:
-    """The container and the leg at which the value of a path lies; of the whole document the holder's one cell."""
+    """Returns the container and the leg of a path's value; for the whole document the holder and its only cell."""
     parent: Container = holder
     last: Leg = 0
     for leg in legs:
         node = _value(parent, last)
         if isinstance(node, str | dict) and leg in (0, -1):
-            continue  # the one cell of what is no array is the value itself
+            continue  # the only cell of a value that is not an array is the value itself
         if isinstance(node, str) or not _has(node, leg):
             raise _missing(path)
         parent, last = node, leg
@@ -155,7 +156,7 @@ def _put(parent: Container, leg: Leg, value: Node) -> None:
 
 
 def _cell(leg: Leg, count: int) -> int:
-    """Where in an array of so many values a cell is; one before the first is the first, as the server has it."""
+    """Returns the index of a cell in an array with `count` values. Like the server, an index before the first one means the first."""
     return int(leg) if int(leg) >= 0 else max(0, count + int(leg))
 
 
@@ -175,6 +176,6 @@ def _printed(node: Node, depth: int) -> str:
 
 
 def _order(key: str) -> tuple[int, bytes]:
-    """The server keeps the keys of an object by length and then by their bytes."""
+    """Returns the sort key of an object's key. The server sorts keys by length and then by their bytes."""
     raw = key.encode()
     return len(raw), raw

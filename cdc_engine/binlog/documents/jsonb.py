@@ -1,9 +1,11 @@
-"""MySQL's binary JSON as the text the server prints, in Python: for `json_diff`, and for the tests to hold this room's kernels against.
+"""Prints MySQL's binary JSON as the server does, in Python: for `json_diff`, and as the reference for the tests of this
+package's kernels.
 
-The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element count and its size
-(2 bytes each, 4 in the large form), an entry a key (offset, 2-byte length), an entry a value (type, then offset or the value itself where
-it fits), then keys and values. Strings and opaque values carry a length of 7 bits a byte. Offsets count from the container's count.
-The printing follows json_dom.cc: `", "` and `": "`, doubles as their shortest digits, and `.0` after a double that looks like an integer.
+The format is that of sql-common/json_binary.h: a type byte and a value. An object or array begins with its element
+count and its size (2 bytes each, 4 in the large form), an entry per key (offset, 2-byte length), an entry per value
+(type, then the offset, or the value itself if it fits), then keys and values. Strings and opaque values have a length
+of 7 bits per byte. Offsets start at the container's count. Printing follows json_dom.cc: `", "` and `": "`, doubles
+with their shortest digits, and `.0` after a double that looks like an integer.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ LITERALS = {0: "null", 1: "true", 2: "false"}
 NUMBERS = {INT16: "<h", UINT16: "<H", INT32: "<i", UINT32: "<I", INT64: "<q", UINT64: "<Q"}
 INLINE_SMALL = {LITERAL, INT16, UINT16}
 INLINE_LARGE = INLINE_SMALL | {INT32, UINT32}
-DEPTH_MAX = 101  # a document nests 100 levels at most
-# A document's text has at most so many bytes for each of its own, and some; where it has more, entries share their values.
+DEPTH_MAX = 101  # a document nests at most 100 levels
+# Maximum bytes of text per byte of a document. A text with more comes from entries that share values.
 TEXT_FACTOR, TEXT_SPARE = 8, 64
 BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-BASE64_LINE = 76  # characters; the server breaks its base64 into lines
-FIXED_DIGITS_MAX = 15  # places before or behind the point within which a double is printed without exponent
+BASE64_LINE = 76  # characters per line of the server's base64
+FIXED_DIGITS_MAX = 15  # digits before or after the point within which a double is printed without an exponent
 
 ESCAPED = re.compile(r'["\\\x00-\x1f]')
 ESCAPES = {chr(code): f"\\u{code:04x}" for code in range(32)}
@@ -38,14 +40,14 @@ ESCAPES.update({'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n",
 
 
 class JsonFormatError(Exception):
-    """The bytes are not a document; the message says what is wrong with them."""
+    """The bytes are not a document. The message says what is wrong."""
 
 
 Built = Callable[[list[str] | None, list[Any]], Any]
 
 
 def read(document: bytes, built: Built) -> Any:
-    """The text of a scalar; of an object or array what `built` makes of its keys (None: an array) and of its values, each read so."""
+    """Returns the text of a scalar; for an object or array what `built` returns for its keys (None: an array) and its values."""
     if not document:
         return LITERALS[0]
     try:
@@ -57,7 +59,7 @@ def read(document: bytes, built: Built) -> Any:
 
 
 def printed(keys: list[str] | None, values: list[str]) -> str:
-    """An object or array of values that are printed already."""
+    """Prints an object or array whose values are printed already."""
     if keys is None:
         return f"[{', '.join(values)}]"
     members = [f"{quoted(key)}: {value}" for key, value in zip(keys, values, strict=True)]
@@ -67,7 +69,7 @@ def printed(keys: list[str] | None, values: list[str]) -> str:
 class _Reader:
     def __init__(self, data: bytes, built: Built) -> None:
         self.data, self.built = data, built
-        # A value has an entry of three bytes at least: more values than bytes means offsets in circles.
+        # A value has an entry of at least three bytes, so more values than bytes means circular offsets.
         self.values_left = len(data)
 
     def value(self, kind: int, at: int, depth: int) -> Any:
@@ -140,7 +142,7 @@ class _Reader:
 
 
 def quoted(text: str) -> str:
-    """The text as a JSON string with the server's escapes."""
+    """Returns the text as a JSON string with the server's escapes."""
     return '"' + (ESCAPED.sub(lambda match: ESCAPES[match[0]], text) if ESCAPED.search(text) else text) + '"'
 
 
@@ -151,7 +153,7 @@ def _literal(code: int) -> str:
 
 
 def printed_double(number: float) -> str:
-    """As my_gcvt (strings/dtoa.cc) prints it: shortest digits; an exponent where the point is far from them."""
+    """Prints a double like my_gcvt (strings/dtoa.cc): shortest digits, with an exponent if the point is far from them."""
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     if not isinstance(exponent, int):
         raise JsonFormatError("it has a number that is none")
@@ -180,7 +182,7 @@ def _opaque(code: int, payload: bytes) -> str:
 
 
 def _decimal(payload: bytes) -> str:
-    """Precision, scale and the digits of DECIMAL (see column_types.decimals)."""
+    """Prints precision, scale and digits of a DECIMAL (see column_types.decimals)."""
     precision, scale, data = payload[0], payload[1], payload[2:]
     if not precision or scale > precision:
         raise JsonFormatError("a decimal in it is not made of digits")
@@ -208,7 +210,7 @@ def _digits(group: bytes, count: int) -> str:
 
 
 def _packed(payload: bytes) -> tuple[str, int, int]:
-    """(sign, whole, microseconds) of a packed date or time: 24 bits of fraction under the bits of the rest."""
+    """Returns (sign, whole, microseconds) of a packed date or time; the lowest 24 bits are the fraction."""
     (packed,) = struct.unpack("<q", payload)
     return "-" * (packed < 0), abs(packed) >> 24, abs(packed) & 0xFFFFFF
 

@@ -1,7 +1,8 @@
-"""Kernels that read the paths of JSON differences leg by leg, and find what a leg leads to in a tree. Called by `changes`.
+"""Kernels that parse the paths of JSON differences leg by leg and find the node of a leg in a tree. Called by
+`changes`.
 
-A path is $, then members (.plain, ."quoted") and cells ([3], [last], [last-3]). One that is written otherwise, or has an escape in a quoted
-key, is left to the reader in Python.
+A path is $, then members (.plain, ."quoted") and cells ([3], [last], [last-3]). Other forms, and escapes in quoted
+keys, are left to the parser in Python.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -23,7 +24,7 @@ INDEX_DIGITS_MAX = 10
 
 @kernel
 def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Integer, Integer]:
-    """(kind, first, second, where it ends): of a MEMBER place and size of its key; of a CELL its number, which from the end is below 0."""
+    """Returns (kind, first, second, offset after it): offset and size of a MEMBER's key, or the number of a CELL, negative from the end."""
     unread = (np.int64(UNREAD), np.int64(0), np.int64(0), np.int64(end))
     if at + 1 >= end or (buffer[at] != DOT and buffer[at] != OPEN):
         return unread
@@ -44,7 +45,7 @@ def leg(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer, Int
 
 @kernel
 def cell_number(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """(number, where the leg ends) of `3]`, `last]` and `last-3]`; it ends nowhere (-1) where it is none of them."""
+    """Parses `3]`, `last]` and `last-3]`. Returns (number, offset after the leg, or -1 if it is none of them)."""
     word = np.int64(0)
     while word < LAST_WORD.shape[0] and at + word < end and buffer[at + word] == LAST_WORD[word]:
         word += 1
@@ -64,7 +65,7 @@ def cell_number(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Inte
 
 @kernel
 def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer) -> Integer:
-    """The node that a leg leads to, or NONE. The one cell of what is no array is the value itself."""
+    """Returns the node of a leg, or NONE. The only cell of a value that is not an array is the value itself."""
     if kind == CELL and (scalar(nodes, node) or keyed(nodes, node)):
         return node if -1 <= first <= 0 else np.int64(NONE)
     found, _ = child_and_before(buffer, nodes, node, kind, first, second)
@@ -75,7 +76,7 @@ def led_to(buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: In
 def child_and_before(
     buffer: Bytes, nodes: Int64s, node: Integer, kind: Integer, first: Integer, second: Integer
 ) -> tuple[Integer, Integer]:
-    """(child, the one before it) that a leg names in an object or array of its own kind; NONE where it has none."""
+    """Returns (child, the child before it) of a leg in an object or array of the leg's kind; NONE if there is none."""
     before = np.int64(NONE)
     if scalar(nodes, node) or keyed(nodes, node) != (kind == MEMBER):
         return np.int64(NONE), before

@@ -1,8 +1,9 @@
-"""Kernels that print binary JSON documents, all rows of a column at once, as the server prints them. Called by `column_types.documents`.
+"""Kernels that print binary JSON documents as the server does, all rows of a column at once. Called by
+`column_types.documents`.
 
-The format is told in `jsonb`, whose reader in Python the tests hold these kernels against; `containers` walks through it. In damaged
-documents entries may share their values: so a document has at most a value a byte, and a text of at most TEXT_FACTOR times its bytes; a
-server's are below both.
+`jsonb` describes the format, and the tests compare these kernels with it; `containers` iterates over it. In damaged
+documents entries may share their values. So a document may have at most one value per byte, and a text of at most
+TEXT_FACTOR times its bytes; a server's documents are below both.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -30,7 +31,7 @@ from cdc_engine.contracts import Bytes, Int32s, Int64s
 DONE = 0
 ROOM, IN_EACH_OTHER = statuses.ROOM, statuses.IN_EACH_OTHER
 NULL = np.frombuffer(b"null", np.uint8)
-# Of an array, and of an object.
+# Brackets of an array and of an object.
 OPENING, CLOSING = np.array([ord("["), ord("{")], np.uint8), np.array([ord("]"), ord("}")], np.uint8)
 
 
@@ -38,9 +39,11 @@ OPENING, CLOSING = np.array([ord("["), ord("{")], np.uint8), np.array([ord("]"),
 def print_documents(
     buffer: Bytes, starts: Int64s, sizes: Int64s, row: Integer, offsets: Int32s, out: Bytes, stack: Int64s
 ) -> tuple[Integer, Integer]:
-    """(status, row): prints the documents from `row` on back to back; `offsets` (rows + 1) has where the one before it ends.
+    """Prints the documents from `row` on, back to back. Returns (status, row). `offsets` (rows + 1) has the end of the
+    document before.
 
-    The status is DONE, or that of the row where it ended: ROOM where `out` has no more, or why its bytes are no document.
+    The status is DONE, or that of the row where printing ended: ROOM if `out` is full, or why its bytes are not a
+    document.
     """
     used = np.int64(offsets[row])
     while row < starts.shape[0]:
@@ -55,7 +58,7 @@ def print_documents(
 
 @kernel
 def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used: Integer, stack: Int64s) -> Integer:
-    """Where its text ends, or a status. No bytes at all are the JSON null, as the server reads them."""
+    """Returns the offset after the text, or a status. No bytes at all are the JSON null, as on the server."""
     if begin == end:
         return print_plain(NULL, 0, NULL.shape[0], out, used)
     kind, at, depth, values = np.int64(buffer[begin]), begin + 1, np.int64(0), np.int64(0)
@@ -83,7 +86,7 @@ def print_document(buffer: Bytes, begin: Integer, end: Integer, out: Bytes, used
 
 @kernel
 def print_sign(signs: Bytes, keyed: Integer, out: Bytes, used: Integer) -> Integer:
-    """The bracket or brace that opens or closes a container."""
+    """Writes the bracket or brace that opens or closes a container."""
     if used >= out.shape[0]:
         return ROOM
     out[used] = signs[1] if keyed else signs[0]
@@ -92,7 +95,7 @@ def print_sign(signs: Bytes, keyed: Integer, out: Bytes, used: Integer) -> Integ
 
 @kernel
 def next_value(buffer: Bytes, end: Integer, stack: Int64s, depth: Integer, out: Bytes, used: Integer) -> Integer:
-    """Goes to the next value of an open container and prints what stands before it."""
+    """Moves to the next value of an open container and prints what precedes it."""
     first = stack[depth, GIVEN] == 0
     status = step(buffer, end, stack, depth)
     if status < 0:
@@ -112,7 +115,7 @@ def print_comma(out: Bytes, used: Integer) -> Integer:
 
 @kernel
 def print_key(buffer: Bytes, at: Integer, size: Integer, first: bool, out: Bytes, used: Integer) -> Integer:
-    """`first`: no comma stands before it."""
+    """Writes a key. `first`: no comma precedes it."""
     if not first:
         used = print_comma(out, used)
     if used >= 0:

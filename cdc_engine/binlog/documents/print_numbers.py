@@ -1,8 +1,8 @@
-"""Kernels that print the numbers and moments of a binary JSON document. Called by `print_values`.
+"""Kernels that print numbers, dates and times of a binary JSON document. Called by `print_values`.
 
-Each takes where its value begins in `buffer`, or the value, and where to print in `out`, and answers where the text ends, or a number below
-zero (`statuses`). The caller has seen to the bytes and to the room: NUMBER_ROOM bytes. The forms are those of my_gcvt (strings/dtoa.cc),
-decimal2string and my_TIME_to_str.
+Each takes the offset of its value in `buffer`, or the value, and the offset in `out`, and returns the offset after the
+text, or a negative status (`statuses`). The caller has checked the bytes and NUMBER_ROOM bytes of space. The forms are
+those of my_gcvt (strings/dtoa.cc), decimal2string and my_TIME_to_str.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -16,8 +16,8 @@ from cdc_engine.binlog.documents.statuses import CUT_OFF, NO_DECIMAL, NO_NUMBER
 from cdc_engine.binlog.little_endian import little_endian
 from cdc_engine.contracts import Bytes
 
-NUMBER_ROOM = 300  # bytes: a decimal may claim 255 digits
-FIXED_DIGITS_MAX = 15  # places before or after the point within which a double is printed without exponent
+NUMBER_ROOM = 300  # bytes; a decimal may claim 255 digits
+FIXED_DIGITS_MAX = 15  # digits before or after the point within which a double is printed without an exponent
 MOMENT_BYTES = 8
 MINUS, POINT, ZERO, QUOTE, HYPHEN, COLON, SPACE, EXPONENT = (ord(sign) for sign in '-.0"-: e')
 NOTHING, TEN, FIRST_DIGIT = np.uint64(0), np.uint64(10), np.uint64(ord("0"))
@@ -27,7 +27,7 @@ BYTES_OF_DIGITS = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)
 
 @kernel
 def print_digits(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
-    """The lowest `digits` digits of a uint64."""
+    """Writes the lowest `digits` digits of a uint64."""
     for index in range(digits):
         out[at + digits - 1 - index] = FIRST_DIGIT + value % TEN
         value //= TEN
@@ -36,7 +36,7 @@ def print_digits(out: Bytes, at: Integer, value: Integer, digits: Integer) -> In
 
 @kernel
 def digits_of(value: Integer) -> Integer:
-    """How many digits a uint64 has, at least one."""
+    """Returns the number of digits of a uint64, at least one."""
     digits = np.int64(1)
     while digits < POWERS.shape[0] and value >= POWERS[digits]:
         digits += 1
@@ -45,14 +45,14 @@ def digits_of(value: Integer) -> Integer:
 
 @kernel
 def print_padded(out: Bytes, at: Integer, value: Integer, digits: Integer) -> Integer:
-    """An int64 that is not negative, with zeros before it up to so many digits."""
+    """Writes an int64 that is not negative, padded with zeros to that many digits."""
     number = np.uint64(value)
     return print_digits(out, at, number, max(digits, digits_of(number)))
 
 
 @kernel
 def print_integer(out: Bytes, at: Integer, value: Integer, signed: bool) -> Integer:
-    """The bits of an int64, `signed` or not."""
+    """Writes the bits of an int64 as a number, `signed` or not."""
     number = np.uint64(value)
     if signed and value < 0:
         out[at] = MINUS
@@ -63,7 +63,7 @@ def print_integer(out: Bytes, at: Integer, value: Integer, signed: bool) -> Inte
 
 @kernel
 def print_double(out: Bytes, at: Integer, bits: Integer) -> Integer:
-    """The double with these bits (int64): its shortest digits, with an exponent where the point is far from them."""
+    """Writes the double with these bits (int64): its shortest digits, with an exponent if the point is far from them."""
     exponent, fraction = bits >> 52 & 0x7FF, bits & ((np.int64(1) << 52) - 1)
     if exponent == 0x7FF:
         return NO_NUMBER
@@ -97,7 +97,7 @@ def print_with_exponent(out: Bytes, at: Integer, digits: Integer, count: Integer
 
 @kernel
 def print_fixed(out: Bytes, at: Integer, digits: Integer, count: Integer, point: Integer) -> Integer:
-    """`point`: digits before the point, of which the last may be zeros that `digits` does not have; below 1 zeros come first."""
+    """Writes a number without exponent. `point`: digits before the point, padded with zeros after `digits`; below 1 zeros come first."""
     if point <= 0:
         out[at], out[at + 1] = ZERO, POINT
         at = print_digits(out, at + 2, NOTHING, -point)
@@ -114,7 +114,7 @@ def print_fixed(out: Bytes, at: Integer, digits: Integer, count: Integer, point:
 
 @kernel
 def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: Integer) -> Integer:
-    """Precision, scale and the digits of DECIMAL (see `column_types.decimals`), no zeros before the first digit but one."""
+    """Writes a DECIMAL from precision, scale and digits (see `column_types.decimals`), with at most one leading zero."""
     if size < 3:
         return CUT_OFF
     precision, scale = np.int64(buffer[start]), np.int64(buffer[start + 1])
@@ -143,7 +143,7 @@ def print_decimal(buffer: Bytes, start: Integer, size: Integer, out: Bytes, at: 
 
 @kernel
 def group_size(digits: Integer, whole: Integer, precision: Integer) -> Integer:
-    """How many digits the next group of bytes has after so many: nine, but odd ones at the beginning and at the end."""
+    """Returns how many digits the next group of bytes has: nine, but fewer at the beginning and at the end."""
     if digits == 0 and whole % 9:
         return whole % 9
     return np.int64(9) if digits < whole else min(np.int64(9), precision - digits)
@@ -162,7 +162,7 @@ def group_value(buffer: Bytes, at: Integer, size: Integer, first: bool, inverted
 
 @kernel
 def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits: Integer, whole: bool) -> Integer:
-    """Zeros are left out for as long as the number has no other digit before its point; its text began at `first`."""
+    """Writes a group. Leading zeros are omitted while the number has no other digit before its point; its text begins at `first`."""
     if whole and at == first:
         return print_digits(out, at, value, digits_of(value)) if value else at
     return print_digits(out, at, value, digits)
@@ -170,7 +170,7 @@ def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits:
 
 @kernel
 def begun_fraction(out: Bytes, first: Integer, at: Integer) -> Integer:
-    """The point, and the zero that stands before it where nothing else does."""
+    """Writes the point, preceded by a zero if nothing else precedes it."""
     if at == first:
         out[at] = ZERO
         at += 1
@@ -180,7 +180,7 @@ def begun_fraction(out: Bytes, first: Integer, at: Integer) -> Integer:
 
 @kernel
 def print_moment(buffer: Bytes, start: Integer, date: bool, clock: bool, out: Bytes, at: Integer) -> Integer:
-    """A packed DATE (`date`), TIME (`clock`) or DATETIME (both) in quotes: 24 bits of microseconds under the bits of the rest."""
+    """Writes a packed DATE (`date`), TIME (`clock`) or DATETIME (both) in quotes; the lowest 24 bits are microseconds."""
     packed = little_endian(buffer, start, MOMENT_BYTES)
     size = np.uint64(-packed if packed < 0 else packed)
     whole, micros = np.int64(size >> np.uint64(24)), np.int64(size & np.uint64(0xFFFFFF))

@@ -1,7 +1,7 @@
 """Kernels that print the scalars of a binary JSON document. Called by `print_documents`.
 
-Each takes where its value begins in `buffer`, where the document ends, and where to print in `out`, and answers where the text ends, or a
-number below zero (`statuses`). It looks itself whether the bytes and the room are there.
+Each takes the offset of its value in `buffer`, the end of the document, and the offset in `out`, and returns the offset
+after the text, or a negative status (`statuses`). It checks the bytes and the space itself.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -28,11 +28,13 @@ from cdc_engine.contracts import Bytes
 
 CUT_OFF, ENDLESS, KIND_UNKNOWN, ROOM = statuses.CUT_OFF, statuses.ENDLESS, statuses.KIND, statuses.ROOM
 LITERAL_UNKNOWN = statuses.LITERAL
-ESCAPED_BYTES_MAX = len(r"\u0000")  # of one byte
+ESCAPED_BYTES_MAX = len(r"\u0000")  # for one byte
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
-LENGTH_SHIFT_MAX = 28  # a length has 7 bits a byte, in five bytes at most
+LENGTH_SHIFT_MAX = 28  # a length has 7 bits per byte, in at most five bytes
 NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)  # by kind
-SIGN_SHIFT = np.array([0, 0, 0, 0, 0, 48, 0, 32, 0, 0, 0, 0], np.int64)  # up and down again, it makes a number negative
+SIGN_SHIFT = np.array(
+    [0, 0, 0, 0, 0, 48, 0, 32, 0, 0, 0, 0], np.int64
+)  # shifting left and right again extends the sign
 DECIMAL = int(TypeCode.NEWDECIMAL)
 
 
@@ -41,7 +43,7 @@ def _characters(text: str) -> Bytes:
 
 
 def _among(*codes: TypeCode) -> np.typing.NDArray[np.bool_]:
-    """By the type code of an opaque value."""
+    """Returns a table by the type code of an opaque value."""
     return np.isin(np.arange(256), codes)
 
 
@@ -51,13 +53,13 @@ HEX, BASE64 = _characters("0123456789abcdef"), _characters(jsonb.BASE64)
 LITERALS = _characters("null true false")
 LITERAL_STARTS, LITERAL_ENDS = np.array([0, 5, 10], np.int64), np.array([4, 9, 15], np.int64)
 PREFIX = _characters('"base64:type')
-# The character after the backslash, by byte; 0 where a byte stands for itself.
+# By byte: the character after the backslash; 0 if the byte is not escaped.
 ESCAPES = np.array([ord(jsonb.ESCAPES.get(chr(byte), "\0\0")[1]) for byte in range(256)], np.uint8)
 
 
 @kernel
 def print_scalar(buffer: Bytes, kind: Integer, at: Integer, end: Integer, out: Bytes, used: Integer) -> Integer:
-    """A value of any kind but the containers."""
+    """Writes a value of any kind except containers."""
     if kind == LITERAL:
         return print_literal(buffer, at, end, out, used)
     if kind == STRING:
@@ -106,7 +108,7 @@ def print_string(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Int
 
 @kernel
 def print_opaque(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Integer) -> Integer:
-    """The type of a column, and what the column would hold."""
+    """Writes an opaque value: the type of a column and a value of it."""
     if at >= end:
         return CUT_OFF
     code = np.int64(buffer[at])
@@ -126,7 +128,7 @@ def print_opaque(buffer: Bytes, at: Integer, end: Integer, out: Bytes, used: Int
 
 @kernel
 def sized(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
-    """(start, size) of what has its length before it."""
+    """Returns (start, size) of a value with its length before it."""
     size, shift = np.int64(0), np.int64(0)
     while at < end:
         byte = np.int64(buffer[at])
@@ -141,7 +143,7 @@ def sized(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
 
 @kernel
 def print_quoted(buffer: Bytes, start: Integer, size: Integer, out: Bytes, used: Integer) -> Integer:
-    """Text as a JSON string with the server's escapes."""
+    """Writes text as a JSON string with the server's escapes."""
     if used + ESCAPED_BYTES_MAX * size + 2 > out.shape[0]:
         return ROOM
     out[used] = QUOTE
@@ -164,7 +166,7 @@ def print_quoted(buffer: Bytes, start: Integer, size: Integer, out: Bytes, used:
 
 @kernel
 def print_base64(buffer: Bytes, code: Integer, start: Integer, size: Integer, out: Bytes, used: Integer) -> Integer:
-    """The server breaks its base64 into lines; as of any string their ends are escaped."""
+    """Writes base64 with the server's line breaks, which are escaped as in any string."""
     if used + NUMBER_ROOM + size * 2 > out.shape[0]:
         return ROOM
     used = print_plain(PREFIX, 0, PREFIX.shape[0], out, used)

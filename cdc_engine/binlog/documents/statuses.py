@@ -1,11 +1,11 @@
-"""What the kernels of binary JSON answer instead of a place where they cannot go on: numbers below zero, and what they mean."""
+"""Negative numbers that the binary JSON kernels return instead of an offset, and their meaning."""
 
 from __future__ import annotations
 
 ROOM, CUT_OFF, IN_EACH_OTHER, LARGER, BACKWARDS, ENDLESS, LITERAL, KIND, NO_NUMBER, NO_DECIMAL, LEFT, NODES = range(
     -1, -13, -1
 )
-# ROOM and NODES: it goes on with more room for text, or for nodes. LEFT: the reader in Python is to say what becomes of it.
+# ROOM and NODES: call again with more space for text or nodes. LEFT: the parser in Python handles it.
 MESSAGES = {
     CUT_OFF: "it is cut off",
     IN_EACH_OTHER: "its parts lie in each other",

@@ -1,8 +1,9 @@
-"""Kernels that keep a binary JSON document as a tree of nodes, which differences change, and print it. Called by `changes`.
+"""Kernels that build a tree of nodes from a binary JSON document, so that differences can change it, and print it.
+Called by `changes`.
 
-`nodes` (int64, any number of lines of NODE_FIELDS) holds the trees of one document and of the values that are put into it: of a scalar
-what prints it, of an object or array its first child, of each child the next one. Keys and scalars stay where they are in `buffer`. What
-is not as a server writes it is left to the reader in Python (LEFT).
+`nodes` (int64, rows of NODE_FIELDS) contains the trees of one document and of the values that are put into it: for a
+scalar where to print it from, for an object or array its first child, for each child the next one. Keys and scalars
+stay in `buffer`. What no server writes is left to the parser in Python (LEFT).
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
 
@@ -31,7 +32,7 @@ KNOWN = np.isin(np.arange(256), [*range(STRING + 1), OPAQUE])  # by kind
 
 @kernel
 def keyed(nodes: Int64s, node: Integer) -> bool:
-    """Whether it is an object."""
+    """Returns whether the node is an object."""
     return bool(nodes[node, KIND] < SMALL_ARRAY)
 
 
@@ -42,7 +43,7 @@ def scalar(nodes: Int64s, node: Integer) -> bool:
 
 @kernel
 def compared_keys(buffer: Bytes, at: Integer, size: Integer, other: Integer, other_size: Integer) -> Integer:
-    """Below 0, 0 or above it, as the server orders the keys of an object: by length, then by their bytes."""
+    """Compares keys as the server does: by length, then by their bytes. Returns a number below, equal to or above 0."""
     if size != other_size:
         return size - other_size
     for index in range(size):
@@ -55,7 +56,7 @@ def compared_keys(buffer: Bytes, at: Integer, size: Integer, other: Integer, oth
 def tree(
     buffer: Bytes, begin: Integer, end: Integer, nodes: Int64s, used: Integer, stack: Int64s
 ) -> tuple[Integer, Integer]:
-    """(root, nodes in use) of the document from `begin` to `end`; instead of the root LEFT or NODES."""
+    """Builds the tree of the document from `begin` to `end`. Returns (root, nodes in use); LEFT or NODES instead of the root."""
     if begin >= end:
         return np.int64(LEFT), used
     kind, at, depth, root, most = np.int64(buffer[begin]), begin + 1, np.int64(0), used, used + end - begin
@@ -86,7 +87,7 @@ def tree(
 
 @kernel
 def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: Integer) -> bool:
-    """Makes the node the last child of the open container; False where its key does not come after the one before."""
+    """Makes the node the last child of the open container. Returns False if its key does not come after the one before."""
     last = stack[depth, LAST]
     if stack[depth, KEY_BYTES]:
         at, size = stack[depth, STEP_KEY_PLACE], stack[depth, STEP_KEY_SIZE]
@@ -105,7 +106,7 @@ def linked(buffer: Bytes, nodes: Int64s, node: Integer, stack: Int64s, depth: In
 def print_tree(
     buffer: Bytes, nodes: Int64s, root: Integer, stack: Int64s, out: Bytes, used: Integer, most: Integer
 ) -> Integer:
-    """Where its text ends, or a status; LEFT where it would be longer than `most`, or deeper than a document may be."""
+    """Returns the offset after the text, or a status; LEFT if it would be longer than `most`, or deeper than a document may be."""
     node, depth = root, np.int64(0)
     while used <= most and depth < DEPTH_MAX:
         if scalar(nodes, node):
@@ -133,7 +134,7 @@ def print_tree(
 
 @kernel
 def last_printed(nodes: Int64s, stack: Int64s, depth: Integer) -> bool:
-    """Whether the open container has no child that is not printed yet."""
+    """Returns whether all children of the open container are printed."""
     last = stack[depth, LAST]
     after = nodes[stack[depth, NODE], CHILD] if last == NONE else nodes[last, NEXT]
     return bool(after == NONE)

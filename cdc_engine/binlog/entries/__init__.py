@@ -1,1 +1,1 @@
-"""Blocks as a consumer of Canal's protocol sees them: entries of transactions, rows and statements, as protobuf bytes made by kernels."""
+"""Turns blocks into Canal's entries for transactions, rows and statements, as protobuf bytes made by kernels."""

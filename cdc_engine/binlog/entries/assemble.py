@@ -1,6 +1,7 @@
-"""The kernels that write entries: of row events from their values as texts, and of what begins and ends a transaction (canal.md §6.4).
+"""Kernels that write entries: of row events from their values as texts, and of the beginning and end of transactions
+(canal.md §6.4).
 
-A message's length stands before it, so each is measured first; `sizes` of a pass are what the next one writes.
+A message's length precedes it, so each message is measured first; the `sizes` of one pass are used by the next.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
 
@@ -15,13 +16,13 @@ from cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put_field,
 from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 NULL, ABSENT = -1, -2  # as a value's size
-PLAIN, HIGH, OF_NULL = 0, 1, 2  # which of a column's three beginnings a value has: its sqlType differs
-ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # of a Pair, up to the length of its value
+PLAIN, HIGH, OF_NULL = 0, 1, 2  # which of a column's three heads a value has; they differ in sqlType
+ROWS_COUNT = np.frombuffer(b"\x0a\x09rowsCount\x12", np.uint8)  # a Pair up to the length of its value
 
 
 @nb.njit(inline="always")
 def is_updated(sizes: Int64s, starts: Int64s, texts: Bytes, column: Integer, image: Integer, paired: bool) -> bool:
-    """Of an after image: not where the before image has the same."""
+    """Returns whether an after image's value differs from that in the before image."""
     if not paired:
         return True
     size, other = sizes[column, image], sizes[column, image - 1]
@@ -43,9 +44,10 @@ def measure_images(
     image_side: Int8s, image_event: Int32s, starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, heads: Int64s, tails: Int64s,
     updated: Int8s, column_sizes: Int32s, image_sizes: Int64s,
 ) -> None:  # fmt: skip
-    """Bytes of each Column message (columns by images; -1: it is left out) and of all columns of each image with their keys and lengths.
+    """Computes the bytes of each Column message (columns by images; -1: omitted) and of all columns of each image with
+    their keys and lengths.
 
-    `heads` (columns by 3) and `tails` (columns): bytes before and after what differs between values.
+    `heads` (columns by 3) and `tails` (columns): constant bytes before and after the value.
     """
     for image in range(image_side.shape[0]):
         total = np.int64(0)
@@ -79,7 +81,9 @@ def _digits(value: Integer) -> Integer:
 def header_size(
     file: Integer, names: Integer, offset: Integer, server: Integer, ms: Integer, length: Integer, rows: Integer
 ) -> Integer:
-    """version 1, file, offset, server, "UTF-8", time, MYSQL, names and type as they are given, length, and how many rows."""
+    """Returns the bytes of a header: version 1, file, offset, server, "UTF-8", time, MYSQL, names and type as given,
+    length, and the row count.
+    """
     own = 2 + 1 + varint_size(file) + file + field_size(offset) + field_size(server) + 7 + field_size(ms) + 2
     own += names + field_size(length)
     return own + (2 + ROWS_COUNT.shape[0] + 1 + _digits(rows) if rows else 0)
@@ -90,7 +94,7 @@ def put_header(
     out: Bytes, at: Integer, file: Bytes, names: Bytes, kind: Integer, offset: Integer, server: Integer, ms: Integer, length: Integer,
     rows: Integer,
 ) -> Integer:  # fmt: skip
-    """`names`: the fields schemaName and tableName; `kind` 0: no eventType. They count together in `header_size`."""
+    """Writes a header. `names`: the fields schemaName and tableName; `kind` 0: no eventType. `header_size` counts both as `names`."""
     out[at], out[at + 1], out[at + 2] = 0x08, 1, 0x12
     at = put_varint(out, at + 3, file.shape[0])
     at = put_bytes(out, at, file, 0, file.shape[0])
@@ -121,7 +125,7 @@ def measure_events(
     kinds: Int8s, image_side: Int8s, image_event: Int32s, image_sizes: Int64s, row_counts: Int64s, change_sizes: Int64s, table_ids: Int64s,
     header_sizes: Int64s, entry_sizes: Int64s, names: Integer, file: Integer, offsets: Int64s, servers: Int64s, ms: Int64s, lengths: Int64s,
 ) -> Integer:  # fmt: skip
-    """Bytes of the RowChange, of the header, which tells `row_counts`, and of the entry of each event; all entries' bytes."""
+    """Computes the bytes of each event's RowChange, header (with `row_counts`) and entry. Returns the bytes of all entries."""
     for event in range(kinds.shape[0]):
         change_sizes[event] = field_size(table_ids[event]) + 2 + 2
     for image in range(image_event.shape[0]):
@@ -179,7 +183,7 @@ def put_events(
     starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes, head_at: Int64s, heads: Int64s, tail_at: Int64s, tails: Int64s,
     updated: Int8s, column_sizes: Int32s,
 ) -> None:  # fmt: skip
-    """Writes each event's entry; the images are in the order of the events."""
+    """Writes the entry of each event. The images are in the order of the events."""
     at, image = np.int64(0), np.int64(0)
     for event in range(kinds.shape[0]):
         entry_starts[event] = at
@@ -211,7 +215,7 @@ def put_frames(
     out: Bytes, kinds: Int8s, file: Bytes, names: Bytes, offsets: Int64s, servers: Int64s, ms: Int64s, lengths: Int64s, numbers: Int64s,
     entry_starts: Int64s, entry_sizes: Int64s,
 ) -> Integer:  # fmt: skip
-    """Entries that begin (kind 0) or end a transaction; `numbers`: of the thread, or of the transaction. How many bytes they are."""
+    """Writes entries that begin (kind 0) or end a transaction. `numbers`: thread or transaction ids. Returns the bytes written."""
     at = np.int64(0)
     for index in range(kinds.shape[0]):
         entry_starts[index] = at

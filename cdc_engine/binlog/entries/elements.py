@@ -1,7 +1,9 @@
-"""Which entries a stretch of a block becomes, in order: begins and ends of transactions and the row events that a filter keeps.
+"""Lists the entries of a range of a block, in order: beginnings and ends of transactions, and the row events that a
+filter keeps.
 
-Called by the feeds of consumers. A transaction of which nothing is kept is left out but for one every few seconds of the source's clock, so
-that a client sees the stream move (canal.md §3.3); one of which something was shown is always ended.
+Called by the consumers' streams. A transaction without kept events is omitted, except one every few seconds of the
+source's clock, so that a client sees the stream move (canal.md §3.3). A transaction of which something was shown is
+always ended.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.contracts import Block, Int8s, Int64s
 
 BEGIN, ROWS, END = 0, 1, 2
-OPEN_HERE = -1  # instead of the index of a transaction: the one that is open at the block's end
+OPEN_HERE = -1  # used instead of an index for the transaction that is open at the block's end
 EMPTY_TIME_US_MAX = 5_000_000
 EMPTY_COUNT_MAX = 8192
-# The state between two stretches: whether the begin of a transaction was shown and its end is not; when an empty transaction was last
-# shown, µs; how many were left out since.
+# State between two ranges: whether the beginning of a transaction was shown and its end was not; when an empty transaction was last
+# shown, µs; how many were omitted since.
 BEGUN, EMPTY_AT, EMPTY_LEFT_OUT = range(3)
 State = tuple[int, int, int]
 FIRST_STATE: State = (0, 0, 0)
@@ -27,9 +29,10 @@ Mask = npt.NDArray[np.bool_]
 def elements(
     block: Block, events: tuple[int, int], transactions: tuple[int, int], kept: Mask, state: State
 ) -> tuple[Int8s, Int64s, State]:
-    """(BEGIN, ROWS or END; index of the transaction or event) of row events and transaction ends [first, last), and the state after them.
+    """Returns (BEGIN, ROWS or END; index of the transaction or event) for row events and transaction ends [first,
+    last), and the state after them.
 
-    `kept`: bool, one a row event of the block.
+    `kept`: bool, one per row event of the block.
     """
     room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1
     kinds, indices, after = np.empty(room, np.int8), np.empty(room, np.int64), np.array(state, np.int64)

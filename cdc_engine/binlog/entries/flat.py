@@ -1,4 +1,4 @@
-"""Row events of one table version → flat messages: JSON as Canal's FlatMessage is printed. Driven by the sender to a broker."""
+"""Turns row events of one table version into flat messages: JSON in the form of Canal's FlatMessage. Called by the broker senders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = {KIND_INSERT: "INSERT", KIND_UPDATE: "UPDATE", KIND_DELETE: "DELETE"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FlatMessages:
-    """`ends`: of each message in `data`; `events`, `partitions`: of which event and for which partition each is."""
+    """Flat messages. `ends`: of each message in `data`; `events`, `partitions`: each message's event and partition."""
 
     data: Bytes
     ends: Int64s
@@ -29,7 +29,7 @@ class FlatMessages:
 
 
 def text_of(value: object) -> str:
-    """JSON as fastjson prints it: no blanks, and nothing escaped that need not be."""
+    """Prints JSON like fastjson: without blanks and with minimal escapes."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -48,7 +48,7 @@ class FlatTable:
         self._pool, self._places = _pool(pieces)
 
     def messages(self, shown: Shown, units: Units, batch_id: int, now_ms: int) -> FlatMessages:
-        """`batch_id`, `now_ms`: the fields id and ts."""
+        """Returns the messages of rows. `batch_id`, `now_ms`: the fields id and ts."""
         begins = units.messages
         first = begins[:-1]
         kinds, events = units.kind[first], units.event[first]
@@ -81,9 +81,9 @@ class FlatTable:
 
 
 def _told(shown: Shown, kinds: Int8s, events: Int64s) -> Int64s:
-    """The image that tells a message's columns: of its event's last row, the one before the change where that is deleted."""
+    """Returns the image that defines a message's columns: that of its event's last row, or the before image of a deletion."""
     last = np.full(len(shown.facts.kinds), -1, np.int64)
-    last[shown.event] = np.arange(len(shown.event))  # the last of an event wins
+    last[shown.event] = np.arange(len(shown.event))  # the last image of an event wins
     found = last[events]
     back = (kinds == KIND_DELETE) & (shown.side[found] != BEFORE)
     told: Int64s = found - back
@@ -100,7 +100,7 @@ def _pool(pieces: list[str]) -> tuple[Bytes, Int64s]:
 def flat_statement(  # noqa: PLR0917  one caller
     statement: LoggedStatement, kind: EventType, schema: str, table: str, batch_id: int, now_ms: int
 ) -> bytes:
-    """The message of a statement."""
+    """Returns the message of a statement."""
     record = {
         "data": None,
         "database": schema,

@@ -1,6 +1,7 @@
-"""The kernels that write flat messages: rows as JSON, as Canal's FlatMessage is printed. Driven by `flat`.
+"""Kernels that write flat messages: rows as JSON in the form of Canal's FlatMessage. Called by `flat`.
 
-Each message is measured first, then written; both walk the same way: a function that does not write tells where it would end.
+Each message is measured first and then written, by the same functions: without `writes` they only return where they
+would end.
 """
 # ruff: noqa: PLR0917, PLR1714 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments; a comparison is a branch, a set is none that it knows
 
@@ -17,16 +18,17 @@ from cdc_engine.contracts import Bytes, Int8s, Int64s
 
 HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 NULL_WORD = np.frombuffer(b"null", np.uint8)
-# Pieces of a table's pool: of each column its name as a key, its type as a string, its numbers of sqlType (PLAIN, HIGH, OF_NULL).
+# Pieces of a table's pool: each column's name as a key, its type as a string, its sqlType numbers (PLAIN, HIGH,
+# OF_NULL).
 NAME, TYPE, SQL_TYPE = 0, 1, 2
 PIECES = 5
-# Pieces of a message, each what stands before that; three ends, by kind of the rows.
+# Pieces of a message, each the text before that part; three ends, by kind of the rows.
 DATA, ES, TYPES, OLD, KEYS, SQL_TYPES, ENDS = range(7)
 
 
 @nb.njit(inline="always")
 def short_escape(byte: Integer) -> Integer:
-    """The letter after the backslash; 0 where there is none."""
+    """Returns the letter after the backslash, or 0 if there is none."""
     if byte == 34 or byte == 92:
         return byte
     if byte == 8:
@@ -93,7 +95,7 @@ def put_row(
     out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, starts: Int64s, sizes: Int64s, texts: Bytes, pool: Bytes,
     places: Int64s,
 ) -> Integer:  # fmt: skip
-    """One object of the values of an image; `old`: only of columns that the image after it changed."""
+    """Writes an object with the values of an image. `old`: only columns that the image after it changed."""
     at = _put_byte(out, at, 123, writes)
     begin = at
     for column in range(sizes.shape[0]):
@@ -122,7 +124,7 @@ def put_rows(
     out: Bytes, at: Integer, writes: bool, images: Int64s, side: Integer, old: bool, starts: Int64s, sizes: Int64s, texts: Bytes,
     pool: Bytes, places: Int64s,
 ) -> Integer:  # fmt: skip
-    """An array of the images `side` after those given; null where none has a column. A row without columns is left out but of `old`."""
+    """Writes an array of the images `side` after those given; null if none has a column. Omits rows without columns, except for `old`."""
     begin = at
     at = _put_byte(out, at, 91, writes)
     rows = 0
@@ -143,7 +145,7 @@ def put_rows(
 def put_columns(
     out: Bytes, at: Integer, writes: bool, image: Integer, piece: Integer, sizes: Int64s, high: Int8s, pool: Bytes, places: Int64s,
 ) -> Integer:  # fmt: skip
-    """An object of what `piece` (TYPE, SQL_TYPE) tells of each column that the image has; null where it has none."""
+    """Writes an object with `piece` (TYPE, SQL_TYPE) of each column that the image has; null if it has none."""
     begin = at
     at = _put_byte(out, at, 123, writes)
     first = at
@@ -163,7 +165,7 @@ def put_columns(
 def put_keys(
     out: Bytes, at: Integer, writes: bool, image: Integer, keys: Int8s, sizes: Int64s, pool: Bytes, places: Int64s
 ) -> Integer:
-    """An array of the names of the key's columns that the image has; null where it has none. A name's piece ends with a colon."""
+    """Writes an array of the key columns' names that the image has; null if it has none. The piece of a name ends with a colon."""
     begin = at
     at = _put_byte(out, at, 91, writes)
     first = at
@@ -178,7 +180,7 @@ def put_keys(
 
 @compiled
 def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer:
-    """One that is not negative."""
+    """Writes a number that is not negative."""
     digits, left = 1, value
     while left > 9:
         left //= 10
@@ -195,7 +197,9 @@ def put_message(
     out: Bytes, at: Integer, writes: bool, kind: Integer, images: Int64s, told: Integer, ms: Integer, keys: Int8s,
     starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes, places: Int64s, frame: Bytes, frames: Int64s,
 ) -> Integer:  # fmt: skip
-    """`images`: the first of each unit; `told`: the image whose columns and types the message tells. Where it ends."""
+    """Writes a message and returns the offset after it. `images`: the first of each unit; `told`: the image that
+    defines columns and types.
+    """
     side = 1 if kind == KIND_UPDATE else 0
     at = _put_piece(out, at, frame, frames, DATA, writes)
     at = put_rows(out, at, writes, images, side, False, starts, sizes, texts, pool, places)
@@ -220,7 +224,7 @@ def put_messages(
     out: Bytes, writes: bool, begins: Int64s, kinds: Int8s, images: Int64s, told: Int64s, ms: Int64s, keys: Int8s,
     starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes, places: Int64s, frame: Bytes, frames: Int64s, ends: Int64s,
 ) -> None:  # fmt: skip
-    """A message for each stretch of units that `begins` bounds; `ends`: where each ends in `out`, which is written where `writes`."""
+    """Writes a message for each range of units in `begins`. `ends`: where each ends in `out`, which is written only with `writes`."""
     at = np.int64(0)
     for message in range(begins.shape[0] - 1):
         first = begins[message]

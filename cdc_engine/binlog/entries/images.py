@@ -1,4 +1,4 @@
-"""The located images of row events, and what their events tell, as arrays: what entries are made from. Used by `rows` and `shown_rules`."""
+"""Located images of row events and facts of their events, as arrays from which entries are made. Used by `rows` and `shown_rules`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdc_engine.contracts import Block, Bytes, Int8s, Int32s, Int64s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class EventFacts:
-    """What the headers of entries tell of row events, one each; times in milliseconds."""
+    """What the headers of entries contain for row events, one value per event; times in milliseconds."""
 
     kinds: Int8s
     offsets: Int64s
@@ -21,7 +21,7 @@ class EventFacts:
     table_ids: Int64s
 
     def split(self, events: Int32s, kinds: Int8s) -> EventFacts:
-        """The facts of entries: those of their events, but for the kind."""
+        """Returns the facts of entries: those of their events, with their own kinds."""
         every = {field.name: getattr(self, field.name)[events] for field in dataclasses.fields(self)}
         return EventFacts(**{**every, "kinds": kinds})
 
@@ -47,7 +47,7 @@ def little_endian_at(buffer: Bytes, at: Int64s, width: int) -> Int64s:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Images:
-    """Located values (columns by images), which side each image is of, and its event."""
+    """Located values (columns by images), and each image's side and event."""
 
     starts: Int64s
     sizes: Int64s

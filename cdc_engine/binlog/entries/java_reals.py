@@ -1,4 +1,4 @@
-"""Floats and doubles as Java prints them (Float.toString, Double.toString), from the shortest text that reads back as the same number."""
+"""Prints floats and doubles like Java (Float.toString, Double.toString), from the shortest text that reads back as the same number."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import numpy as np
 from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.contracts import Bytes, Int32s
 
-BYTES_MAX = 32  # of one
+BYTES_MAX = 32  # of one number
 DIGITS_MAX = 24
 MINUS, POINT, ZERO, NINE, BIG_E, SMALL_E = 45, 46, 48, 57, 69, 101
-PLAIN_FROM, PLAIN_UPTO = -3, 6  # exponents of numbers without one in their text
+PLAIN_FROM, PLAIN_UPTO = -3, 6  # exponents of numbers that are printed without an exponent
 
 
 @compiled
 def print_java(texts: Bytes, places: Int32s, offsets: Int32s, out: Bytes) -> Integer:
-    """`texts` from places[row] to places[row + 1] is a number, or nothing for NULL; writes it anew back to back. Bytes written."""
+    """Rewrites the numbers texts[places[row]:places[row + 1]], empty for NULL, back to back. Returns the bytes written."""
     digits = np.empty(DIGITS_MAX, np.uint8)
     used = np.int64(0)
     offsets[0] = 0
@@ -34,7 +34,7 @@ def print_java(texts: Bytes, places: Int32s, offsets: Int32s, out: Bytes) -> Int
 
 @compiled
 def _read(texts: Bytes, at: Integer, end: Integer, digits: Bytes) -> tuple[Integer, Integer]:
-    """(digits without zeros around them, exponent of the first of them); no digits for zero."""
+    """Returns (digits without surrounding zeros, exponent of the first of them); no digits for zero."""
     count, before, exponent, seen_point, leading = np.int64(0), np.int64(0), np.int64(0), False, np.int64(0)
     while at < end:
         byte = texts[at]

@@ -1,7 +1,7 @@
-"""The kernel that finds every value of every row image, as the binlog has it: nothing is filled in, and no image is left out.
+"""Kernel that finds every value of every row image as the binlog has it: nothing is filled in, and no image is omitted.
 
-Unlike `rows.locate`, which serves the lake: an update gives both of its images always, and a column that an image leaves out
-(binlog_row_image MINIMAL, NOBLOB) starts at ABSENT. Driven by `rows`.
+Unlike `rows.locate`, which serves the lake: an update always yields both of its images, and a column that an image
+omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT. Called by `rows`.
 """
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
 
@@ -16,14 +16,14 @@ from cdc_engine.binlog.rows.locate_partial import first_image_of, locate_present
 from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 DONE, FULL, REFUSED = 0, 1, 2
-BEFORE, AFTER = 0, 1  # what an image is
+BEFORE, AFTER = 0, 1  # sides of an image
 
 
 @compiled
 def note_changes(
     partial: Int8s, slot: Int32s, starts: Int64s, sizes: Int64s, image: Integer, differences: Int64s, found: Integer
 ) -> Integer:
-    """Writes the values of an after image that are differences; the documents are in the image before it."""
+    """Writes the values of an after image that are differences. Their documents are in the image before it."""
     for column in range(partial.shape[0]):
         wanted = slot[column]
         if partial[column] and wanted >= 0 and starts[wanted, image] >= 0:
@@ -39,10 +39,11 @@ def locate_images(
     prefix: Int8s, width: Int32s, slot: Int32s, facts: Int8s, before: Int8s, after: Int8s, partial: Int8s, cursor: Int64s,
     starts: Int64s, sizes: Int64s, image_side: Int8s, image_event: Int32s, differences: Int64s,
 ) -> Integer:  # fmt: skip
-    """Goes on at `cursor` (event, offset of the next image or 0, images, differences) until the events end, or FULL.
+    """Continues at `cursor` (event, offset of the next image or 0, images, differences) until the events end, or FULL.
 
-    `starts`, `sizes`: columns by images. `facts`, `before`, `after`, `partial`: int8, one a column; the last three are room. `differences`
-    (4 by n): JSON values that are logged as changes of the document before, as `rows.diffs` takes them. REFUSED where bytes are no images.
+    `starts`, `sizes`: columns by images. `facts`, `before`, `after`, `partial`: int8, one per column; the last three
+    are scratch memory. `differences` (4 by n): JSON values that are logged as changes of the document before, as in
+    `rows.diffs`. Returns REFUSED if bytes are not images.
     """
     event, resumed, image = cursor[0], cursor[1], np.int64(0)
     while event < event_offset.shape[0]:

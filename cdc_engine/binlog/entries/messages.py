@@ -1,4 +1,4 @@
-"""What a consumer gets of the stream → the `messages` of one Messages packet. Called by the protocol server, once a delivery."""
+"""Turns a consumer's part of the stream into the `messages` of a Messages packet. Called by the protocol server, once per delivery."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
 
-FRAME_BYTES_MAX = 128  # of an entry that begins or ends a transaction, beside its file's name
-VERSIONS_MAX = 10_000  # of tables whose makers are kept
+FRAME_BYTES_MAX = 128  # of an entry that begins or ends a transaction, without its file name
+VERSIONS_MAX = 10_000  # cached entry makers
 
 
 class Described(Protocol):
-    """What a statement is: its EventType and the table that its entry names."""
+    """A statement's EventType and the table that its entry names."""
 
     @property
     def kind(self) -> int: ...
@@ -46,8 +46,8 @@ class Part(Protocol):
 
 
 class EntryMaker:
-    """Of one destination. `describe` says what a statement is. `policies`, `keys`: by "database.table", of those of which conf/ says any.
-    `kept`: the columns of a table that are captured, all if None.
+    """Makes the entries of one destination. `describe` classifies statements. `policies`, `keys`: by "database.table",
+    for tables that conf/ has settings for. `kept`: the captured columns of a table; None: all.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class EntryMaker:
         self._tables: dict[int, TableEntries] = {}
 
     def messages(self, parts: Sequence[Part]) -> bytes:
-        """Every entry of the parts as one field 2 of Messages, in order. Raises SluiceError."""
+        """Returns every entry of the parts as one field 2 of Messages, in order. Raises SluiceError."""
         return b"".join(self._of(part) for part in parts)
 
     def _of(self, part: Part) -> bytes:
@@ -88,7 +88,9 @@ class EntryMaker:
         return out.tobytes()
 
     def _made(self, part: Part, file: Bytes, rows: Any) -> Iterator[tuple[Int64s, Entries]]:
-        """The entries of transactions' begins and ends, then those of each table's row events, with their places in the part."""
+        """Yields the entries of transactions' beginnings and ends, then those of each table's row events, with their
+        indices in the part.
+        """
         framing = np.flatnonzero(~rows)
         if len(framing):
             yield framing, _frame_entries(part, framing, file)
@@ -100,7 +102,7 @@ class EntryMaker:
                 yield own[entries.events], entries
 
     def table(self, version: TableVersion) -> TableEntries:
-        """What makes the entries of a table's rows; kept for the next ones."""
+        """Returns the entry maker of a table version. Makers are cached."""
         found = self._tables.get(id(version))
         if found is None or found.version is not version:
             if len(self._tables) >= VERSIONS_MAX:
@@ -111,7 +113,7 @@ class EntryMaker:
         return found
 
     def statement(self, block: Block, statement: LoggedStatement) -> bytes:
-        """Its entry."""
+        """Returns the entry of a statement."""
         found = self._describe(statement)
         kind = int(found.kind) if found is not None else 0
         header = (
@@ -131,7 +133,7 @@ def _frame_entries(part: Part, places: Int64s, file: Bytes) -> Entries:
     kinds, indices = np.ascontiguousarray(part.kinds[places]), part.indices[places]
     frames = _frames(part, places, indices)
     begins = kinds == BEGIN
-    # What no BEGIN began (a decided XA transaction) is said to begin where it ends.
+    # A transaction without BEGIN (a decided XA transaction) begins where it ends.
     told = begins & (frames["begin"] >= 0)
     offsets = np.where(told, frames["begin"], frames["close"])
     lengths = np.where(told, frames["begin_length"], frames["close_length"])
@@ -148,7 +150,7 @@ def _frame_entries(part: Part, places: Int64s, file: Bytes) -> Entries:
 
 
 def _frames(part: Part, places: Int64s, indices: Int64s) -> Frames:
-    """Of a transaction that goes on in the next block, what is known here; the rest by its first row."""
+    """Returns the frames of transactions. For one that continues in the next block, the missing facts come from its first row."""
     block, open_here = part.block, indices == OPEN_HERE
     frames = np.zeros(len(indices), FRAME)
     frames[~open_here] = block.transaction_frame[indices[~open_here]]

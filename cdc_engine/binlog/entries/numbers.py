@@ -1,4 +1,4 @@
-"""The numbers of Canal's protocol: kinds of entries and events, java.sql.Types, and field numbers with their wire types (canal.md §6.4)."""
+"""Numbers of Canal's protocol: kinds of entries and events, java.sql.Types, and field numbers with their wire types (canal.md §6.4)."""
 
 from __future__ import annotations
 
@@ -52,5 +52,5 @@ VARINT, BYTES = 0, 2
 
 
 def tag(field: int, wire: int) -> int:
-    """A field's key as it stands in a message; below 128 for the fields up to 15."""
+    """Returns a field's key in a message; below 128 for fields up to 15."""
     return field << 3 | wire

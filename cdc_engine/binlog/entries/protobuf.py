@@ -1,4 +1,4 @@
-"""Protobuf as kernels write it: sizes first, then bytes forward. Whoever calls has made room."""
+"""Writes protobuf in kernels: first sizes, then bytes. The caller provides the space."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdc_engine.contracts import Bytes, Int64s
 
 @nb.njit(inline="always")
 def varint_size(value: Integer) -> Integer:
-    """Bytes of a number that is not negative."""
+    """Returns the bytes of a number that is not negative."""
     size = 1
     while value > 0x7F:
         value >>= 7
@@ -21,7 +21,7 @@ def varint_size(value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def put_varint(out: Bytes, at: Integer, value: Integer) -> Integer:
-    """Where it ends."""
+    """Writes a number. Returns the offset after it."""
     while value > 0x7F:
         out[at] = value & 0x7F | 0x80
         value >>= 7
@@ -32,7 +32,7 @@ def put_varint(out: Bytes, at: Integer, value: Integer) -> Integer:
 
 @nb.njit(inline="always")
 def field_size(value: Integer) -> Integer:
-    """Of a field below 16 with a number; 0 where that is 0, which is not written."""
+    """Returns the bytes of a number field below 16; 0 for the number 0, which is not written."""
     return 0 if value == 0 else 1 + varint_size(value)
 
 
@@ -53,7 +53,7 @@ def put_bytes(out: Bytes, at: Integer, source: Bytes, first: Integer, size: Inte
 
 @compiled
 def gathered_size(sizes: Int64s) -> Integer:
-    """Of the field `messages` (2) of Messages with so many entries."""
+    """Returns the bytes of all entries as field `messages` (2) of Messages."""
     total = np.int64(0)
     for size in sizes:
         total += 1 + varint_size(size) + size
@@ -62,7 +62,7 @@ def gathered_size(sizes: Int64s) -> Integer:
 
 @compiled
 def gather_entries(source: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> None:
-    """Each entry as one `messages` of Messages, in order."""
+    """Writes each entry as one `messages` field of Messages, in order."""
     at = np.int64(0)
     for index in range(starts.shape[0]):
         out[at] = 0x12
@@ -71,7 +71,7 @@ def gather_entries(source: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> 
 
 
 def encoded_varint(value: int) -> bytes:
-    """As Python writes it, of negative numbers in ten bytes."""
+    """Encodes a number in Python; a negative one takes ten bytes."""
     value &= (1 << 64) - 1
     out = bytearray()
     while value > 0x7F:
@@ -81,10 +81,10 @@ def encoded_varint(value: int) -> bytes:
 
 
 def number_field(field: int, value: int) -> bytes:
-    """Nothing where it is 0."""
+    """Encodes a number field; nothing for 0."""
     return encoded_varint(field << 3) + encoded_varint(value) if value else b""
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
-    """Nothing where it is empty."""
+    """Encodes a bytes field; nothing for an empty value."""
     return encoded_varint(field << 3 | 2) + encoded_varint(len(value)) + value if value else b""

@@ -1,4 +1,6 @@
-"""Row events of one table version → entries, as protobuf bytes. Driven by `messages`; texts column by column, entries by one kernel."""
+"""Turns row events of one table version into entries (protobuf bytes): texts column by column, entries in one kernel.
+Called by `messages`.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,15 @@ from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Block, Bytes, Column, Int8s, Int32s, Int64s, TableVersion
 from cdc_engine.errors import BinlogFormatError, ConsumerStoppedError
 
-CHUNK_BYTES_MAX = 1 << 20  # of row events at once; one may be larger
+CHUNK_BYTES_MAX = 1 << 20  # of row events at once; one event may be larger
 IMAGES_MIN = 1 << 12
 KeptColumns = Callable[[TableVersion], Int32s]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Entries:
-    """Serialized entries: where each lies in `data`. `events`: of row events, the index of each entry's among those that were given; where
-    rows are filtered an event may have none, or several.
+    """Serialized entries with their ranges in `data`. `events`: for row events, the index of each entry's event among
+    the given ones; with a row filter an event may have no entry or several.
     """
 
     data: Bytes
@@ -44,10 +46,11 @@ class Entries:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shown:
-    """All images that are shown of some row events. `starts`, `sizes` (columns by images; NULL, ABSENT): where each value lies in `texts`.
+    """All visible images of some row events. `starts`, `sizes` (columns by images; NULL, ABSENT): where each value is
+    in `texts`.
 
-    `facts`: of each entry; `events`: the index of its event among those that were chosen. `side`: BEFORE or AFTER; `event`: which of the
-    entries an image is of; `high` (columns by images): its sqlType is the wider one.
+    `facts`: of each entry; `events`: the index of its event among the chosen ones. `side`: BEFORE or AFTER; `event`:
+    the entry of each image; `high` (columns by images): its sqlType is the wider one.
     """
 
     facts: EventFacts
@@ -61,15 +64,16 @@ class Shown:
 
     @property
     def row_counts(self) -> Int64s:
-        """Rows of each entry: an update has two images."""
+        """Returns the rows of each entry; an update has two images per row."""
         rows = (self.facts.kinds[self.event] != KIND_UPDATE) | (self.side != entries_locate.BEFORE)
         return np.bincount(self.event[rows], minlength=len(self.facts.kinds)).astype(np.int64)
 
 
 class TableEntries:
-    """Makes the entries of one table version. Raises ConsumerStoppedError where a column's layout is not known, or a rule does not fit.
+    """Makes the entries of one table version. Raises ConsumerStoppedError if a column's layout is unknown or a rule
+    does not fit.
 
-    `kept`: indices of the columns that are shown, all if None. `key`: by which conf/ says that the lake has its rows, empty for its own.
+    `kept`: indices of the visible columns; None: all. `key`: the key that conf/ declares; empty: the table's own.
     """
 
     def __init__(
@@ -106,12 +110,14 @@ class TableEntries:
         self._frame = _Frame.of(ordinals, self.columns, self.texts, version.key)
 
     def entries(self, block: Block, chosen: Int64s, file: Bytes) -> Iterator[Entries]:
-        """Of the block's row events with these indices (ascending), some at a time."""
+        """Yields the entries of the block's row events with these indices (ascending), some at a time."""
         for shown in self.shown(block, chosen):
             yield self.written(shown, file, shown.row_counts)
 
     def shown(self, block: Block, chosen: Int64s) -> Iterator[Shown]:
-        """The values of the block's row events with these indices (ascending), some events at a time; of those of which any are shown."""
+        """Yields the values of the block's row events with these indices (ascending), some events at a time, for events
+        with visible rows.
+        """
         lengths = np.cumsum(block.event_length[chosen])
         first = 0
         while first < len(chosen):
@@ -135,7 +141,7 @@ class TableEntries:
         return Shown(facts, own + first, images.side, images.event, *_together(texts, images))
 
     def written(self, shown: Shown, file: Bytes, row_counts: Int64s) -> Entries:
-        """An entry for each of `facts`; its header tells `row_counts`."""
+        """Returns an entry for each of `facts`. Its header contains `row_counts`."""
         facts, frame, sizes = shown.facts, self._frame, shown.sizes
         updated, column_sizes = np.zeros(sizes.shape, np.int8), np.empty(sizes.shape, np.int32)
         image_sizes = np.empty(len(shown.event), np.int64)
@@ -205,7 +211,9 @@ class TableEntries:
 
 
 def _together(shown: list[Texts], images: Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
-    """Where each value lies in one array of all texts: starts and sizes (columns by images; NULL, ABSENT), which are high, the array."""
+    """Joins all texts into one array. Returns starts and sizes of each value in it (columns by images; NULL, ABSENT),
+    which are high, and the array.
+    """
     starts, sizes = np.empty_like(images.starts, order="C"), np.empty_like(images.sizes, order="C")
     high, parts, used = np.zeros(sizes.shape, np.int8), [np.zeros(1, np.uint8)], 1
     for slot, each in enumerate(shown):
@@ -221,7 +229,7 @@ def _together(shown: list[Texts], images: Images) -> tuple[Int64s, Int64s, Int8s
 
 
 def _buffers(array: Any) -> tuple[Int64s, Bytes]:
-    """Offsets and bytes of an Arrow array of strings, or of chunks of one."""
+    """Returns the offsets and bytes of an Arrow array, or chunked array, of strings."""
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     wide = pa.types.is_large_string(array.type)
@@ -234,7 +242,7 @@ def _buffers(array: Any) -> tuple[Int64s, Bytes]:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Frame:
-    """What of each Column message is the same for all values: bytes before (three, by sqlType) and after them, in a pool."""
+    """The constant bytes of each Column message: before the value (three variants, by sqlType) and after it, in a pool."""
 
     pool: Bytes
     head_at: Int64s
@@ -244,7 +252,7 @@ class _Frame:
 
     @classmethod
     def of(cls, ordinals: list[int], columns: list[Column], texts: list[ColumnTexts], key: tuple[str, ...]) -> _Frame:
-        """`ordinals`: where the columns stand in the table, whatever is left out before them."""
+        """Builds the frame. `ordinals`: indices of the columns in the table, including omitted columns."""
         keys = {name.lower() for name in key}
         pieces: list[bytes] = []
         for index, column, each in zip(ordinals, columns, texts, strict=True):

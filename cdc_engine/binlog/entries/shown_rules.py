@@ -1,7 +1,7 @@
-"""The rules of conf/ on entries: which rows a consumer gets, and what masked columns show. Used by `rows`, for tables that have any.
+"""Applies row filters and masks of conf/ to entries. Used by `rows`, for tables that have any.
 
-A consumer gets what the lake gets: an update that leaves the condition as a DELETE, one that enters it as an INSERT, so an event may become
-several entries, or none. Texts and whole numbers have the same digest as in the lake.
+A consumer gets what the lake gets: an update that leaves the filter is a DELETE, one that enters it an INSERT, so an
+event may become several entries or none. Texts and integers have the same digest as in the lake.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cdc_engine.errors import ConsumerStoppedError, TableStoppedError
 
 
 class ShownRules:
-    """Of one table version. Raises ConsumerStoppedError where a rule does not fit it."""
+    """The rules for one table version. Raises ConsumerStoppedError if a rule does not fit it."""
 
     def __init__(self, version: TableVersion, columns: Sequence[Column], policy: ValuePolicy) -> None:
         corrected = [policy.corrected(column) for column in columns]
@@ -46,7 +46,7 @@ class ShownRules:
         }
 
     def texts(self, texts: Sequence[ColumnTexts]) -> list[ColumnTexts]:
-        """How the columns are shown: a digest is a VARCHAR, whatever the column is."""
+        """Returns how the columns are shown. A digest is a VARCHAR, whatever the column's type."""
         kind = SqlType.VARCHAR
         return [
             dataclasses.replace(each, sql_type=kind, of_high=kind, of_null=kind)
@@ -58,7 +58,7 @@ class ShownRules:
     def left(
         self, block: Block, chosen: Int64s, images: Images, facts: EventFacts
     ) -> tuple[Images, EventFacts, Int64s]:
-        """The images that are shown, the facts of each entry that they become, and the index of its event among `chosen`."""
+        """Returns the visible images, the facts of the entries that they become, and the index of each entry's event among `chosen`."""
         images = self._without_nothing(images)
         if not self._bound.filters:
             return images, facts, np.arange(len(chosen))
@@ -81,14 +81,14 @@ class ShownRules:
         )
 
     def masked(self, shown: Sequence[Texts]) -> list[Texts]:
-        """The texts of all columns, as they are shown."""
+        """Returns the texts of all columns after masking."""
         return [
             Texts(self._masks[slot].shown(each.array.cast(pa.string()))) if slot in self._masks else each
             for slot, each in enumerate(shown)
         ]
 
     def _asked(self, version: TableVersion, policy: ValuePolicy) -> RowDecoder | None:
-        """Of the columns that the condition asks for. Without a key each update gives both images, as entries have them."""
+        """Returns a decoder of the columns in the condition. Without a key each update yields both images, as entries do."""
         wanted = [index for index, each in enumerate(version.columns) if each.name.lower() in policy.rules.wanted]
         if not wanted:
             return None
@@ -110,7 +110,7 @@ class ShownRules:
         return np.concatenate(met) if met else np.zeros(0, bool)
 
     def _without_nothing(self, images: Images) -> Images:
-        """With NULL in the columns that show nothing."""
+        """Returns the images with NULL in columns that are masked with NULL."""
         hidden = [slot for slot, mask in self._masks.items() if mask.kind == NULL]
         if not hidden:
             return images
@@ -122,7 +122,7 @@ class ShownRules:
 
 
 def _outcomes(kinds: Int8s, side: Int8s, met: Chosen) -> tuple[Int8s, Chosen]:
-    """(kind of the entry that shows each image, which images are shown); the images of an update stand side by side."""
+    """Returns (kind of the entry that shows each image, which images are visible). The images of an update are adjacent."""
     kinds, shown = kinds.copy(), met.copy()
     before = np.flatnonzero((kinds == RowEventKind.UPDATE) & (side == BEFORE))
     was, is_now = met[before], met[before + 1]
@@ -132,7 +132,7 @@ def _outcomes(kinds: Int8s, side: Int8s, met: Chosen) -> tuple[Int8s, Chosen]:
 
 
 def _renumbered(differences: Int64s, shown: Chosen) -> Int64s:
-    """The differences of the images that are shown, by their new numbers."""
+    """Returns the differences of the visible images, with their new numbers."""
     left = differences[:, shown[differences[ROW]]].copy()
     left[ROW] = (np.cumsum(shown) - 1)[left[ROW]]
     return left

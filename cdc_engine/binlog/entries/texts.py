@@ -1,7 +1,8 @@
-"""A column's values as the texts that Canal shows, with their java.sql.Types (canal.md §2.7), a column at a time.
+"""Converts a column's values to the texts that Canal shows, with their java.sql.Types (canal.md §2.7), whole columns at
+a time.
 
-Where a value is the same as what the lake gets, the lake's own kernels read it. Others are where Canal shows numbers, not labels (ENUM,
-SET, BIT), bytes as ISO-8859-1, and dates that are none.
+Where the value equals the lake's, the lake's kernels decode it. It differs where Canal shows numbers instead of labels
+(ENUM, SET, BIT), bytes as ISO-8859-1, and invalid dates.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ DEFAULT_DISPLAY = Display()
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Texts:
-    """Values of one column. `array`: of strings or bytes that are UTF-8. `high`: those whose sqlType is the wider one, None for none."""
+    """Values of one column. `array`: strings, or bytes that are UTF-8. `high`: values whose sqlType is the wider one; None: no value."""
 
     array: AnyArray
     high: Mask | None = None
@@ -87,7 +88,7 @@ class ColumnTexts:
 
 
 def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTexts:
-    """Raises TypeUnsupportedError for a column whose layout nobody knows."""
+    """Returns how a column is shown. Raises TypeUnsupportedError if the column's layout is unknown."""
     code = column.type_code
     if code in BYTES:
         return _integer(column)
@@ -105,7 +106,7 @@ def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTe
 
 
 def _through_type(column: Column, display: Display) -> ColumnTexts:
-    """What lies as the lake's type of it says."""
+    """Returns how a column is shown whose layout is that of the lake's type."""
     lies = _layout(column)
     code, finish = column.type_code, lies.finish
     kind, null = int(MOMENTS.get(TypeCode(code), SqlType.VARCHAR)), 0
@@ -133,7 +134,7 @@ def _through_type(column: Column, display: Display) -> ColumnTexts:
 
 
 def _layout(column: Column) -> Any:
-    """Of text in a charset that nothing reads, as if it were bytes of ISO-8859-1."""
+    """Returns a column's layout. Text in an unsupported charset is treated as bytes of ISO-8859-1."""
     try:
         return type_of(column, "text")
     except TypeUnsupportedError:
@@ -166,7 +167,7 @@ def _signed(values: Values, size: int) -> Texts:
 
 
 def _unsigned(values: Values, size: int, *, big_endian: bool = False, wraps: bool = False) -> Texts:
-    """`wraps`: a value whose highest bit is set has the wider type."""
+    """Converts unsigned integers. `wraps`: a value whose highest bit is set has the wider type."""
     wide = np.empty(values.count, np.int64)
     if big_endian:
         rows_gather.big_endian_integers(values.buffer, values.starts, size, wide)
@@ -211,7 +212,7 @@ def _reals(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
 
 
 def _in_zone(column: Column, time_zone: str) -> Callable[[Values], AnyArray]:
-    """TIMESTAMP, an instant, as a clock of the zone shows it; zero stays zero."""
+    """Shows a TIMESTAMP in a time zone. The zero timestamp stays zero."""
     in_utc = type_of(column, "text").finish
     if time_zone.upper() == "UTC":
         return in_utc
@@ -228,7 +229,7 @@ def _in_zone(column: Column, time_zone: str) -> Callable[[Values], AnyArray]:
 
 
 def _iso(values: Values) -> AnyArray:
-    """Each byte as the character of its number."""
+    """Converts each byte to the character with its number."""
     total, _ = transcoded_size(values.buffer, values.starts, values.sizes, ISO_8859_1)
     offsets, out = np.empty(values.count + 1, np.int32), np.empty(total, np.uint8)
     transcode(values.buffer, values.starts, values.sizes, ISO_8859_1, offsets, out)
@@ -236,7 +237,7 @@ def _iso(values: Values) -> AnyArray:
 
 
 def _characters(values: Values, charset: str, finish: Callable[[Values], AnyArray]) -> AnyArray:
-    """A value that its charset cannot read is shown with replacement characters: a client must not stand still for it."""
+    """Decodes text. A value that is invalid in its charset gets replacement characters, so that a client does not stop because of it."""
     try:
         found = finish(values)
     except ValueRefusedError:

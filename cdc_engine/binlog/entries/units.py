@@ -1,8 +1,10 @@
-"""Rows as units of a message: of which partition each is, and which go into one message. Asked by `flat`, and by `packets` for entries.
+"""Divides rows into units of messages: each unit's partition, and which units form a message. Used by `flat`, and by
+`packets` for entries.
 
-A unit is an insert, an update or a delete of one row. Where rows go to a partition by the hash of their key, an update that changes the key
-would leave its old key's history in one partition and go on in another, and whoever reads the two side by side may take them in any
-order. Such an update is two units: a delete of the old key, in the old key's partition, and an insert of the new one, in the new one's.
+A unit is an insert, an update or a delete of one row. If rows are assigned to partitions by the hash of their key, an
+update of the key would leave the old key's history in one partition and continue in another, and a reader of both may
+see them in any order. Such an update is two units: a delete of the old key in its partition, and an insert of the new
+key in its partition.
 """
 
 from __future__ import annotations
@@ -25,9 +27,10 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclasses.dataclass(frozen=True)
 class Hashing:
-    """How the rows of a table find their partition: `columns` (indices of those shown; a row's values), over `seed`, of `partitions`.
+    """How rows of a table are assigned to partitions: by the hash of `columns` (indices of the visible columns) with
+    `seed`, modulo `partitions`.
 
-    `splits`: an update that goes from one partition to another is two units. `table`: "database.table", for errors.
+    `splits`: an update that moves a row between partitions is two units. `table`: "database.table", for errors.
     """
 
     columns: tuple[int, ...]
@@ -39,7 +42,7 @@ class Hashing:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Units:
-    """One each, in the stream's order within its partition: `kind`, `event`, first image of it, `partition`."""
+    """One value per unit, in stream order within its partition: `kind`, `event`, first image, `partition`."""
 
     kind: Int8s
     event: Int64s
@@ -48,7 +51,7 @@ class Units:
 
     @property
     def messages(self) -> Int64s:
-        """Where each message begins: a message has one event's units of one partition and kind. And the end of the last."""
+        """Returns where each message begins, and the end of the last. A message has the units of one event, partition and kind."""
         if not len(self.kind):
             return np.zeros(1, np.int64)
         same = np.ones(len(self.kind) - 1, np.bool_)
@@ -58,7 +61,9 @@ class Units:
 
 
 def units_of(shown: Shown, partition: int, hashing: Hashing | None = None) -> Units:
-    """All rows; `partition` is of each where nothing is hashed. Raises ConsumerStoppedError where a row's partition cannot be told."""
+    """Returns the units of all rows. `partition`: of each row without hashing. Raises ConsumerStoppedError if a row's
+    partition is unknown.
+    """
     kinds = shown.facts.kinds[shown.event]
     first = np.flatnonzero((kinds != KIND_UPDATE) | (shown.side == BEFORE)).astype(np.int64)
     kind, event = kinds[first], shown.event[first].astype(np.int64)
@@ -89,14 +94,14 @@ def _ordered(  # noqa: PLR0917  columns of one table
 
 
 def _whole(shown: Shown, images: Int64s) -> Mask:
-    """Those that leave no column out: the others are no insert."""
+    """Returns which images have all columns. The others cannot be inserts."""
     found: Mask = (shown.sizes[:, images] != ABSENT).all(axis=0)
     return found
 
 
 def _whole_in(shown: Shown, images: Int64s, before: Int64s, hashing: Hashing) -> Shown:
-    """What is hashed of `images`, taken from the image `before` where they leave it out: it did not change there. Where updates are not
-    split all is as in Canal, which takes it for empty.
+    """Fills the hashed columns that `images` omit from the image `before`, because they did not change. Without
+    splitting, Canal's behaviour applies: an omitted column counts as empty.
     """
     lacks = [shown.sizes[column, images] == ABSENT for column in hashing.columns]
     if not hashing.splits or not any(each.any() for each in lacks):
@@ -123,7 +128,7 @@ def _partitions(shown: Shown, images: Int64s, hashing: Hashing) -> Int64s:
 def hash_values(  # noqa: PLR0917  numba knows no keyword-only arguments
     images: Int64s, columns: Int64s, starts: Int64s, sizes: Int64s, texts: Bytes, hashes: Int64s
 ) -> None:
-    """XORs the hash of each of these columns' values into `hashes`, one an image; of NULL and of what is left out it is 0."""
+    """XORs the hash of each value of these columns into `hashes`, one per image. NULL and omitted values hash to 0."""
     for index in range(images.shape[0]):
         for column in columns:
             size = sizes[column, images[index]]
@@ -133,7 +138,7 @@ def hash_values(  # noqa: PLR0917  numba knows no keyword-only arguments
 
 @compiled
 def java_hash(text: Bytes, start: Integer, size: Integer) -> Integer:
-    """String.hashCode of Java, of UTF-8: 31 times the hash and the next UTF-16 unit, in 32 bits with a sign."""
+    """Returns Java's String.hashCode of UTF-8 text: 31 times the hash plus the next UTF-16 unit, as a signed 32-bit number."""
     value, at, end = np.int64(0), start, start + size
     while at < end:
         byte = np.int64(text[at])
