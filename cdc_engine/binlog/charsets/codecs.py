@@ -67,9 +67,8 @@ PIECES = {
         ("ujis", "eucjpms"), re.compile(rb"[\x00-\x7f]+|\x8f[\xa1-\xfe]{2}|[\x8e\xa1-\xfe][\xa1-\xfe]|.", re.DOTALL)
     ),
 }
-MISREAD = {
-    "eucjpms": b"\x8f\xa2"
-}  # Python decodes these bytes differently, so they are decoded one character at a time
+# Python decodes these bytes differently, so they are decoded one character at a time
+MISREAD = {"eucjpms": b"\x8f\xa2"}
 Decode = Callable[[bytes, str], str]
 Encode = Callable[[str], bytes]
 

@@ -16,11 +16,8 @@ from cdc_engine.binlog.compiled import Integer, kernel
 from cdc_engine.contracts import Bytes, Int32s, Int64s
 
 UTF8_BYTES_A_BYTE = 3  # maximum; one byte of sjis can be a character beyond U+07FF
-UNITS = {
-    "utf_16_be": (2, False),
-    "utf_16_le": (2, True),
-    "utf_32_be": (4, False),
-}  # codec → bytes per unit, little-endian
+# codec → bytes per unit, little-endian
+UNITS = {"utf_16_be": (2, False), "utf_16_le": (2, True), "utf_32_be": (4, False)}
 NOT_TOLD = -1  # in the tables
 THIRD = 0x8F  # first of three bytes
 FIRST_TRAIL = 0x30

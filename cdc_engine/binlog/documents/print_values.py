@@ -32,9 +32,8 @@ ESCAPED_BYTES_MAX = len(r"\u0000")  # for one byte
 BACKSLASH, UNICODE, NEWLINE = ord("\\"), ord("u"), ord("n")
 LENGTH_SHIFT_MAX = 28  # a length has 7 bits per byte, in at most five bytes
 NUMBER_BYTES = np.array([0, 0, 0, 0, 0, 2, 2, 4, 4, 8, 8, 8], np.int64)  # by kind
-SIGN_SHIFT = np.array(
-    [0, 0, 0, 0, 0, 48, 0, 32, 0, 0, 0, 0], np.int64
-)  # shifting left and right again extends the sign
+# shifting left and right again extends the sign
+SIGN_SHIFT = np.array([0, 0, 0, 0, 0, 48, 0, 32, 0, 0, 0, 0], np.int64)
 DECIMAL = int(TypeCode.NEWDECIMAL)
 
 

@@ -135,9 +135,8 @@ class RowDecoder:
         self._ends = int(self._slot[ends]) if ends >= 0 else -1
         self._located = max(len(self._columns), self._ends + 1)
         self._key = self._compared = self._key_slots()
-        if (
-            every_preimage and version.key
-        ):  # for the kernels all columns are the key, so that any change yields a preimage
+        # for the kernels all columns are the key, so that any change yields a preimage
+        if every_preimage and version.key:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters

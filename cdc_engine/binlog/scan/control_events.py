@@ -39,9 +39,8 @@ REFUSED = {
     types.INCIDENT: "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; take the tables' rows anew",
     types.GTID_TAGGED: "GTID_TAGGED (42) has a form that is not known: this server is newer than what can be read here",
 }
-DEFINITION_BYTES = (
-    32  # distance of rows from the end of a statement in the same transaction: two units of the order key
-)
+# distance of rows from the end of a statement in the same transaction: two units of the order key
+DEFINITION_BYTES = 32
 GTID_LIST_COUNT_BITS = 28  # the upper four bits of the count are flags
 
 

@@ -143,9 +143,8 @@ class EventWalk:
             described = parse_format_description(event)
             self._checksum_bytes = CHECKSUM_BYTES if described.checksum else 0
             self.created, self.opening, self.described = described.created, self.opening + packet, True
-            self._state[PLACE] += (
-                len(event) if end_of(event) else 0
-            )  # in a dump that starts in the middle of a file it has no offset
+            # in a dump that starts in the middle of a file it has no offset
+            self._state[PLACE] += len(event) if end_of(event) else 0
         else:
             rotation = parse_rotate(event, self._checksum_bytes)
             self.file, self.created, self.opening, self.described = rotation.file, 0, packet, False

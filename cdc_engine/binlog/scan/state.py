@@ -49,9 +49,8 @@ PLACE: Final = 29  # file offset that identifies the current transaction: the en
 SOURCE_NEW: Final = 30  # the current GTID source: a uuid's two halves as stored, or domain and server id; then a tag's bytes, padded with 0
 SOURCE_ROWS: Final = 6
 TAG_BYTES_MAX: Final = 8 * (SOURCE_ROWS - 2)
-BEGIN_AT: Final = (
-    36  # file offset of the current transaction's BEGIN, -1: it has none; then its length, its seconds and its thread
-)
+# file offset of the current transaction's BEGIN, -1: it has none; then its length, its seconds and its thread
+BEGIN_AT: Final = 36
 BEGIN_LENGTH: Final = 37
 BEGIN_SECONDS: Final = 38
 BEGIN_THREAD: Final = 39
