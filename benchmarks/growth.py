@@ -22,6 +22,7 @@ from benchmarks.report import median, show, write_json
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs.fence import BY_HAND
 from spark_jobs.maintain.tables import MaintainedTable, optimize
 from spark_jobs.report import TableTarget
 from spark_jobs.run_batch import merge_batch
@@ -67,7 +68,9 @@ class GrowingTable:
     def look_after(self) -> float:
         """Seconds of what the schedule of maintenance does to it."""
         begun = time.perf_counter()
-        optimize(self._settings, MaintainedTable(owner=OWNER, path=str(self.path), key="id", run=DESTINATION))
+        optimize(
+            self._settings, MaintainedTable(owner=OWNER, path=str(self.path), key="id", run=DESTINATION, fence=BY_HAND)
+        )
         return time.perf_counter() - begun
 
     @property

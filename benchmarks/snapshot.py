@@ -127,7 +127,7 @@ class _Bench:
             raise RuntimeError(f"not published: {self.record()}")
 
     def _publish(self, record: SnapshotRecord, table: TableVersion) -> int:
-        return spark_publish(self._config, DATABASE, record, table, run="bench").label
+        return spark_publish(self._config, DATABASE, record, table, run="bench", refusal=str).label
 
     def bare(self, name: str) -> None:
         path = self._root / name

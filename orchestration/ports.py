@@ -160,8 +160,11 @@ class DestinationFiles(Protocol):
     def head_of_line(self, directory: Path) -> OutstandingBatch | None:
         """The batch that is out and settled next, from the ledger. Raises SluiceError when the ledger cannot be read."""
 
-    def run_lock(self, directory: Path, timeout_seconds: float) -> AbstractContextManager[object]:
-        """Held by one run of the destination at a time. Raises SluiceError when another process keeps it for longer than this."""
+    def run_lock(self, directory: Path, timeout_seconds: float) -> AbstractContextManager[Callable[[], str]]:
+        """Held by one run of the destination at a time. Raises SluiceError when another process keeps it for longer than this.
+
+        Yields the fence: it asks where the lock is kept, and returns why the run may not write any more, or nothing.
+        """
 
     def run_lock_held(self, directory: Path) -> bool:
         """Whether some process holds the run lock in this moment."""
@@ -242,7 +245,7 @@ class TableOutcome(Protocol):
 class MergeOrder:
     """One batch to merge: `batch_dir` is its staged directory, `tables` the "database.table" in it.
 
-    `refusal`: asked before each table, from any thread: why this batch may no longer be merged, or empty. `run`: the run's id,
+    `refusal`: asked before each commit, from any thread: why this batch may no longer be merged, or empty. `run`: the run's id,
     which the commits keep. `stored`: URL of the same files in an object store; empty: they are in `batch_dir` alone.
     """
 
@@ -250,7 +253,7 @@ class MergeOrder:
     destination: str
     batch_dir: Path
     tables: Sequence[str]
-    refusal: Callable[[], str] = str  # always empty
+    refusal: Callable[[], str]
     run: str = ""
     stored: str = ""
 
@@ -334,11 +337,18 @@ class PublishOutcome(Protocol):
 
 class Publish(Protocol):
     def __call__(
-        self, config: SluiceConfig, destination: str, record: SnapshotRecord, table: TableVersion, run: str
+        self,
+        config: SluiceConfig,
+        destination: str,
+        record: SnapshotRecord,
+        table: TableVersion,
+        run: str,
+        *,
+        refusal: Callable[[], str],
     ) -> PublishOutcome:
-        """Makes the table of the lake from what was read and held; the caller holds the run lock. Doing it again is safe.
+        """Makes the table of the lake from what was read and buffered; the caller holds the run lock. Doing it again is safe.
 
-        `run`: the Dagster run's id, for the commit's record.
+        `run`: the Dagster run's id, for the commit's record. `refusal`: of the run lock, asked before each commit.
 
         Raises MergeFailedError, SparkAwayError, or TableChangedError where the rows are to be read anew.
         """
@@ -350,6 +360,8 @@ def no_publish(
     record: SnapshotRecord,
     table: TableVersion,  # noqa: ARG001
     run: str,  # noqa: ARG001
+    *,
+    refusal: Callable[[], str],  # noqa: ARG001
 ) -> PublishOutcome:
     """Of definitions without a Spark."""
     raise MergeFailedError(f"{record.name} of {destination} cannot be published: there is no Spark")

@@ -274,12 +274,12 @@ class FakeFiles:
         return self.engine.head
 
     @contextlib.contextmanager
-    def run_lock(self, directory: Path, timeout_seconds: float) -> Iterator[None]:
+    def run_lock(self, directory: Path, timeout_seconds: float) -> Iterator[Callable[[], str]]:
         if self.held_by is not None:
             raise MetaError(f"process {self.held_by} has held {directory}/run.lock for {timeout_seconds:.0f} s")
         self.held_by = 0
         try:
-            yield
+            yield str
         finally:
             self.held_by = None
 

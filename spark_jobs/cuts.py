@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from lake_cut.cut import SCHEMA, newest_row
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
+from spark_jobs.fence import Fence
 from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.table_owner import TableRecord
 
@@ -43,7 +44,11 @@ def app_id(batch: StagedBatch) -> str:
 
 
 def publish_cut(
-    batch: StagedBatch, path: str, published: Published, storage_options: Mapping[str, str] | None = None
+    batch: StagedBatch,
+    path: str,
+    published: Published,
+    fence: Fence,
+    storage_options: Mapping[str, str] | None = None,
 ) -> bool:
     """Whether a cut was written; not where this position, or a later one, was published. Raises TableError where Delta refuses."""
     options = dict(storage_options or {}) or None
@@ -52,7 +57,9 @@ def publish_cut(
         log = _opened(path, options)
         done = log.transaction_version(app_id(batch)) if log is not None else None
         if done is None or done < key:
-            log = _appended(log, path, _row(batch, published), deltalake.Transaction(app_id(batch), key), options)
+            log = _appended(
+                fence, log, path, _row(batch, published), deltalake.Transaction(app_id(batch), key), options
+            )
         _sync(path, log)
     except (DeltaError, OSError) as error:
         raise _refused(path, error) from error
@@ -63,6 +70,7 @@ def amend_newest(
     path: str,
     amended: Mapping[str, tuple[str, TableRecord]],
     label: int,
+    fence: Fence,
     storage_options: Mapping[str, str] | None = None,
 ) -> bool:
     """Whether the newest cut was written once more with another state of a table and of what is beside it: name → (path, id and version).
@@ -80,7 +88,7 @@ def amend_newest(
         for name, (place, record) in amended.items():
             tables[name] = {"path": place, "version": record.version, "table_id": record.table_id, "stopped": False}
         row = {**newest, "published_at": dt.datetime.now(dt.UTC), "tables": json.dumps(tables)}
-        _sync(path, _appended(log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options))
+        _sync(path, _appended(fence, log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options))
     except (DeltaError, OSError) as error:
         raise _refused(path, error) from error
     return True
@@ -124,8 +132,13 @@ def _refused(path: str, error: Exception) -> TableError:
     return TableError(NAME, why, own=False)
 
 
-def _appended(
-    log: Any, path: str, row: pa.Table, transaction: deltalake.Transaction | None, options: dict[str, str] | None
+def _appended(  # noqa: PLR0917  two callers, alike
+    fence: Fence,
+    log: Any,
+    path: str,
+    row: pa.Table,
+    transaction: deltalake.Transaction | None,
+    options: dict[str, str] | None,
 ) -> Any:
     """The log with the row. Now and then the table is written anew with its newest rows, and files that nobody can ask for any more go."""
     rows, mode = row, "append"
@@ -133,6 +146,7 @@ def _appended(
         newest = pa.table(log.scan()).cast(SCHEMA).sort_by([("order_key", "descending")]).slice(0, CUTS_KEPT)
         rows, mode = pa.concat_tables([newest, row]), "overwrite"
     properties = deltalake.CommitProperties(app_transactions=[transaction] if transaction else None)
+    fence.check(NAME)
     deltalake.write_deltalake(path, rows, mode=mode, storage_options=options, commit_properties=properties)  # type: ignore[call-overload]
     if log is None:
         return _opened(path, options)

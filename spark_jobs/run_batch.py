@@ -28,6 +28,7 @@ from spark_jobs.errors import (
     StagedBatchError,
     TableError,
 )
+from spark_jobs.fence import BY_HAND, Fence
 from spark_jobs.merging.merge import NO_RECORDS, merge_table, staged_at
 from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.report import TableReport, TableTarget
@@ -55,7 +56,7 @@ def merge_batch(
     spark: SparkSettings,
     *,
     on_table_done: Callable[[TableReport], None] | None = None,
-    refusal: Callable[[], str] = lambda: "",
+    fence: Fence = BY_HAND,
     parallelism: int = PARALLEL_TABLES,
     storage_options: Mapping[str, str] | None = None,
     quarantine_path: str = "",
@@ -73,7 +74,7 @@ def merge_batch(
     left in each table. `holds`: tables whose rows are being read: their changes are held, not merged. `target_of`: where a table is that
     one of the batch was before a RENAME; those in `tables` unless given.
     `on_table_done` is called in this thread after each table.
-    `refusal` is asked right before each table, in any thread: why this batch may no longer be merged, or empty.
+    `fence` is asked right before each table and each commit, in any thread.
     `run`: the id of the run that merges, which the commits keep. `on_merged`: called once the batch is in all of its tables.
     `storage_options`: deltalake's, where lake or staged files are not local. `stored`: URL of the batch's files in an object store; a run
     copies to `batch_dir` or beside it what it reads itself. `quarantine_path`: the Delta table for values that could not be decoded.
@@ -90,11 +91,11 @@ def merge_batch(
             )
         batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
         refuse_unlogged(batch, tables)
-        append_quarantine(batch, quarantine_path, storage_options or {})
+        append_quarantine(batch, quarantine_path, storage_options or {}, fence)
         if not batch.tables:
             return []
         told = on_table_done or _ignore
-        reports, errors, merged = _hold_tables(batch, tables, refusal, holds, told)
+        reports, errors, merged = _hold_tables(batch, tables, fence, holds, told)
         share = functools.partial(
             Share,
             batch=batch,
@@ -103,13 +104,14 @@ def merge_batch(
             origin_of=target_of or tables.get,
             renamed=names_given(batch),
             records=records,
+            fence=fence,
         )
         held = (share(staged=table, target=tables[table.name]) for table in batch.tables)
         _write_beside_held(held, reports, errors)
         if merged.tables:
-            with open_lanes(spark, min(parallelism, len(merged.tables))) as lanes:
-                merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], refusal)
-                work = _Work(merged, tables, storage_options or {}, lanes, refusal=refusal, records=records)
+            with open_lanes(spark, min(parallelism, len(merged.tables)), fence) as lanes:
+                merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], fence)
+                work = _Work(merged, tables, storage_options or {}, lanes, fence=fence, records=records)
                 # rows that are being read are read anew instead
                 work.refused = {name: error for name, error in refused.items() if holds.get(name) is None}
                 work.target_of = target_of or tables.get
@@ -134,12 +136,12 @@ class _Work:
         storage_options: Mapping[str, str],
         lanes: list[Lane],
         *,
-        refusal: Callable[[], str],
+        fence: Fence,
         records: TableRecords,
     ) -> None:
         self._batch, self._targets, self._storage_options = batch, targets, storage_options
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-        self._lane_count, self._refusal, self._records = len(lanes), refusal, records
+        self._lane_count, self._fence, self._records = len(lanes), fence, records
         self.refused: Mapping[str, TableError] = {}
         self.target_of: Callable[[str], TableTarget | None] = targets.get
         self.run_id = ""
@@ -165,11 +167,11 @@ class _Work:
         A turn is waited for only where none is held. Raises SparkUnavailableError.
         """
         small = [table for table in self._mirrored() if self._may_be_small(table)]
-        if not small or self._refusal():
+        if not small or self._fence.refusal():
             return
         busy = self._merge_small(small, 0.0, done, reports, errors)
         for path in dict.fromkeys(self._targets[table.name].path for table in busy):
-            if self._refusal():
+            if self._fence.refusal():
                 return
             of_path = [table for table in busy if self._targets[table.name].path == path]
             left = self._merge_small(of_path, SMALL_TURN_SECONDS, done, reports, errors)
@@ -190,7 +192,9 @@ class _Work:
             with ExitStack() as held, self._lane() as lane:
                 for path, table in {self._targets[table.name].path: table for table in tables}.items():
                     shared = self._targets[table.name].shared
-                    turn = self._turns.at(table.name, path, self._writing, shared=shared, wait_seconds=wait_seconds)
+                    turn = self._turns.at(
+                        *(table.name, path, self._writing, self._fence), shared=shared, wait_seconds=wait_seconds
+                    )
                     ours[path] = held.enter_context(turn)
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 results = merge_small_tables(lane, [self._small_job(table) for table in mine]) if mine else {}
@@ -250,10 +254,9 @@ class _Work:
 
     def _merge(self, table: StagedTable) -> TableReport:
         target = self._targets[table.name]
-        turn = self._turns.at(table.name, target.path, self._writing, shared=target.shared)
+        turn = self._turns.at(table.name, target.path, self._writing, self._fence, shared=target.shared)
         with self._alone[target.path], turn, self._lane() as lane:
-            if why := self._refusal():
-                raise TableError(table.name, why, own=False)
+            self._fence.check(table.name)
             if table.name in self.refused:
                 raise self.refused[table.name]
             _refuse_rows_of_held(table, self.holds)
@@ -278,8 +281,7 @@ class _Work:
         with self._lane() as lane:
             for table in wanted:
                 try:
-                    if why := self._refusal():
-                        raise TableError(table.name, why, own=False)
+                    self._fence.check(table.name)
                     if table.name in self.refused:
                         raise self.refused[table.name]
                     if self._targets[table.name].mirror:
@@ -306,6 +308,7 @@ class _Work:
             origin_of=self.target_of,
             renamed=names_given(self._batch),
             records=self._records,
+            fence=self._fence,
         )
 
     @contextmanager
@@ -322,10 +325,10 @@ def _carried_out(
     targets: Mapping[str, TableTarget],
     storage_options: Mapping[str, str],
     lane: Lane,
-    refusal: Callable[[], str],
+    fence: Fence,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
     """As `cascades.carried_out`; nothing is done where the batch may no longer be merged, which each table then says."""
-    if refusal():
+    if fence.refusal():
         return batch, {}
     try:
         return carried_out(lane, batch, targets, storage_options)
@@ -339,7 +342,7 @@ def _carried_out(
 def _hold_tables(
     batch: StagedBatch,
     targets: Mapping[str, TableTarget],
-    refusal: Callable[[], str],
+    fence: Fence,
     holds: Holds,
     done: Callable[[TableReport], None],
 ) -> tuple[dict[str, TableReport], dict[str, Exception], StagedBatch]:
@@ -353,12 +356,10 @@ def _hold_tables(
     for table in batch.tables:
         if (held := holds.get(table.name)) is None:
             continue
-        if why := refusal():
-            errors[table.name] = TableError(table.name, why, own=False)
-            continue
-        if table.name in live and batch.end_order_key > held.after:
-            held = holds.again(table.name, batch.end_order_key, "foreign keys changed its rows without row events")
         try:
+            fence.check(table.name)
+            if table.name in live and batch.end_order_key > held.after:
+                held = holds.again(table.name, batch.end_order_key, "foreign keys changed its rows without row events")
             reports[table.name] = hold_table(table, targets[table.name], holds, held)
             done(reports[table.name])
         except TableError as error:

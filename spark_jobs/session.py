@@ -12,6 +12,7 @@ import dataclasses
 import json
 import logging
 import os
+import re
 import socket
 import sys
 import urllib.parse
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.fence import READ_ONLY, Fence
 from spark_jobs.lent_files import Lending, LentFiles, lent_files
 
 logger = logging.getLogger(__name__)
@@ -36,6 +38,10 @@ TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
 TOLD = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})  # a table's own property goes before the default
+COMMITS = re.compile(
+    r"\s*(MERGE|INSERT|UPDATE|DELETE|TRUNCATE|ALTER|OPTIMIZE|VACUUM|RESTORE|CREATE\s+(OR\s+REPLACE\s+)?TABLE)\b",
+    re.IGNORECASE,
+)
 AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND", "RETRIES_EXCEEDED")
 
 LANE_SETTINGS: Mapping[str, str] = {
@@ -88,6 +94,7 @@ class Lane:
         self.session = session
         self.shares_workers = shares_workers
         self.lent = LentFiles(Lending())
+        self.fence = READ_ONLY
         self._small = False
 
     def configure(self, settings: Mapping[str, str]) -> None:
@@ -95,8 +102,16 @@ class Lane:
             self.session.conf.set(name, value)
 
     def sql(self, statement: str) -> None:
-        """Runs a command; its result is not fetched."""
+        """Runs a command that commits nothing; its result is not fetched."""
+        if COMMITS.match(statement):
+            raise ValueError(f"a statement that commits goes by Lane.commit, which asks the fence: {statement[:40]}")
         logger.debug("%s", statement)
+        self.session.sql(statement)
+
+    def commit(self, name: str, statement: str) -> None:
+        """Runs a statement that writes the Delta table of `name`, "database.table", once the fence allows it. Raises TableError."""
+        logger.debug("%s", statement)
+        self.fence.check(name)
         self.session.sql(statement)
 
     def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:
@@ -125,12 +140,15 @@ class Lane:
 
 
 @contextlib.contextmanager
-def open_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
-    """`count` sessions, released at the end. Raises SparkUnavailableError within CONNECT_SECONDS_MAX + a few retries."""
+def open_lanes(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[Lane]]:
+    """`count` sessions, released at the end. `fence`: asked before each of their commits; without one they are for reading.
+
+    Raises SparkUnavailableError within CONNECT_SECONDS_MAX + a few retries.
+    """
     opened = _classic_lanes(settings, count) if settings.master else _remote_lanes(settings, count)
     with lent_files(settings.lending) as lent, opened as lanes:
         for lane in lanes:
-            lane.lent = lent
+            lane.lent, lane.fence = lent, fence
         yield lanes
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
+from spark_jobs.fence import Fence
 from spark_jobs.session import Lane, SparkSettings, end_sessions, first_line, is_away
 
 POLL_SECONDS = 0.1
@@ -35,6 +36,7 @@ class TableLock(Protocol):
 
     @property
     def held(self) -> bool: ...
+    def confirm(self) -> bool: ...
     def try_take(self) -> bool: ...
     def wait_turn(self) -> bool: ...
     def writer(self) -> str: ...
@@ -88,9 +90,9 @@ class Turns:
 
     @contextlib.contextmanager
     def at(
-        self, name: str, path: str, writing: Writing, *, shared: bool, wait_seconds: float | None = None
+        self, name: str, path: str, writing: Writing, fence: Fence, *, shared: bool, wait_seconds: float | None = None
     ) -> Iterator[bool]:
-        """Holds the turn at the Delta table at `path`, where it is `shared` with others; else there is none to hold.
+        """Holds the table lock of the Delta table at `path`, where it is `shared` with others, and has the fence ask it before each commit.
 
         False: it is another's, and was so for `wait_seconds`. Where those are not given it waits for as long as all turns may, and then
         raises TableError. It does so too where the turn was lost meanwhile.
@@ -108,7 +110,7 @@ class Turns:
                 lock.release()
                 yield False
                 return
-            with turn.written_down(writing):
+            with turn.written_down(writing), fence.at(name, turn.why_lost):
                 yield True
         finally:
             with contextlib.suppress(Exception):  # then the lock ends with its session
@@ -144,6 +146,18 @@ class _Turn:
                 threading.Event().wait(POLL_SECONDS)
         return True
 
+    def why_lost(self) -> str:
+        """Why the table may not be written any more, or empty. Asks where the lock is kept."""
+        try:
+            held = self.lock.confirm()
+        except Exception as error:
+            return f"nobody can say whether this run still has the lock of the Delta table {self.path}: {first_line(error)}"
+        return "" if held else self._was_lost()
+
+    def _was_lost(self) -> str:
+        why = f"the lock of the Delta table {self.path} was lost while it was written (the run stood still, or was cut off)"
+        return f"{why}; the batch is tried again"
+
     def timed_out(self, seconds: float) -> TableError:
         with self._told():
             writer = Writing.from_text(self.lock.writer()).who
@@ -165,8 +179,7 @@ class _Turn:
                 self._take_back()
             raise
         if not self.lock.held:
-            why = f"the lock of the Delta table {self.path} was lost while it was written (the run stood still, or was cut off)"
-            raise TableError(self.name, f"{why}; the batch is tried again", own=False)
+            raise TableError(self.name, self._was_lost(), own=False)
         self._take_back()
 
     def _take_back(self) -> None:

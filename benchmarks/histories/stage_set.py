@@ -38,6 +38,7 @@ from cdc_engine.instance import engine, hand_out, wiring
 from cdc_engine.meta import file_meta, ledger_record
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.staging import batches
+from spark_jobs.fence import Fence
 from spark_jobs.session import Lane
 
 if TYPE_CHECKING:
@@ -156,6 +157,9 @@ class _Clock:
 
 
 @contextlib.contextmanager
-def _open_lanes(_: Any, count: int) -> Iterator[list[Lane]]:
+def _open_lanes(_: Any, count: int, fence: Fence) -> Iterator[list[Lane]]:
     world = _current[0]
-    yield [Lane(PlayedSession(world.lake, world.trouble)) for _ in range(count)]
+    lanes = [Lane(PlayedSession(world.lake, world.trouble)) for _ in range(count)]
+    for lane in lanes:
+        lane.fence = fence
+    yield lanes

@@ -48,10 +48,10 @@ class PlayedFiles:
 
     @staticmethod
     @contextlib.contextmanager
-    def run_lock(directory: Path, timeout_seconds: float) -> Iterator[None]:
+    def run_lock(directory: Path, timeout_seconds: float) -> Iterator[Callable[[], str]]:
         del timeout_seconds
-        with destination_files.run_lock(directory, 0.0):
-            yield
+        with destination_files.run_lock(directory, 0.0) as fence:
+            yield fence
 
 
 @dataclasses.dataclass

@@ -13,6 +13,7 @@ from cdc_engine.destination_files.run_lock import (
     drain_lock,
     drain_lock_held,
     run_lock,
+    run_lock_fence,
     run_lock_held,
     run_lock_wanted,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "ledger_text",
     "read_ledger",
     "run_lock",
+    "run_lock_fence",
     "run_lock_held",
     "run_lock_wanted",
 ]

@@ -9,13 +9,15 @@ gets its turn between two batches. Whoever waits for the run lock says so by a t
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from cdc_engine.contracts import MetaPlace
 from cdc_engine.documents.places import Place, as_place
-from cdc_engine.errors import CanalServiceError
+from cdc_engine.errors import CanalServiceError, MetaError
 from cdc_engine.ha.file_lock import FileLock, is_locked
 from cdc_engine.ha.leases import Lock, open_run_lock
 from cdc_engine.ha.leases import run_lock_held as is_held
@@ -40,10 +42,12 @@ class RunLockLostError(CanalServiceError):
 
 
 @contextlib.contextmanager
-def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[None]:
+def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
     """Holds the destination's run lock; waits for it up to `timeout_seconds`, then raises RunLockTimeoutError.
 
-    The lock ends with the process, so a run that was killed blocks nobody.
+    Yields the fence: a function that asks where the lock is kept, and returns why this run may not write any more, or nothing.
+    Raises RunLockLostError where the block ended well and the lock was lost by then. The lock ends with the process, so a run that was
+    killed blocks nobody.
     """
     lock = open_run_lock(place)
     where = as_place(place)
@@ -62,23 +66,47 @@ def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[None]:
         waiting.release()
         _taken[str(where.directory)] = lock
         try:
-            yield
+            yield functools.partial(_why_not_writer, where, lock)
+            if not lock.held:
+                raise RunLockLostError(_lost(where))
         finally:
-            del _taken[str(where.directory)]
+            _taken.pop(str(where.directory), None)
     finally:
         waiting.release()
         lock.release()
 
 
 def refuse_if_lost(place: Place) -> None:
-    """Raises RunLockLostError where this process took the run lock and does not hold it any more: another run may write by now."""
+    """Raises RunLockLostError where this process took the run lock and does not hold it any more: another run may write by now.
+
+    The place that keeps the lock is asked. Raises MetaError where it does not answer.
+    """
     where = as_place(place)
     lock = _taken.get(str(where.directory))
-    if lock is not None and not lock.held:
-        raise RunLockLostError(
-            f"this run does not hold the run lock of {where.destination} any more (it stood still, or was cut off from where the lock "
-            "is): it writes no further table; the batch is handed out again"
-        )
+    if lock is not None and not lock.confirm():
+        raise RunLockLostError(_lost(where))
+
+
+def run_lock_fence(place: Place) -> Callable[[], str]:
+    """Returns the fence of the run lock that this process holds, as `run_lock` yields it; one that refuses where it holds none."""
+    where = as_place(place)
+    lock = _taken.get(str(where.directory))
+    return functools.partial(_why_not_writer, where, lock) if lock else lambda: _lost(where)
+
+
+def _why_not_writer(where: MetaPlace, lock: Lock) -> str:
+    try:
+        return "" if lock.confirm() else _lost(where)
+    except MetaError as error:
+        return f"nobody can say whether this run still holds the run lock of {where.destination}: {error}"
+
+
+def _lost(where: MetaPlace) -> str:
+    return (
+        f"this run does not hold the run lock of {where.destination} any more (its host stood still, or was cut off from where the lock "
+        "is), so it writes no further table. A batch is handed out again; begin anything else again, and compare with `sluice equal` "
+        f"{where.destination} what it wrote before"
+    )
 
 
 def run_lock_held(place: Place) -> bool:

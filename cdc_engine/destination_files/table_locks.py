@@ -34,6 +34,10 @@ class TableLock:
         """Whether this object holds the lock, and nobody else can yet."""
         return self._lock.held
 
+    def confirm(self) -> bool:
+        """Asks where the lock is kept, now, whether this object still holds it."""
+        return self._lock.confirm()
+
     def try_take(self) -> bool:
         """Takes the lock if it is free. Never waits."""
         taken = self._lock.try_acquire()

@@ -69,6 +69,7 @@ class BeatLock:
         self._version = NOT_THERE
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
+        self._beating = threading.Lock()  # one write at a time: the thread's, or one that is asked for
 
     @property
     def token(self) -> int:
@@ -109,12 +110,20 @@ class BeatLock:
         self._thread.start()
         return True
 
+    def confirm(self) -> bool:
+        """Writes a new version now, and returns whether the lock is still held. Raises MetaError where the store does not answer.
+
+        A version that another holder wrote meanwhile refuses it, whatever this machine's clock says.
+        """
+        claim = self._claim
+        return claim is not None and self._beat_once(claim) and self.held
+
     def release(self) -> None:
         """Gives it back; without effect if it is not held. Where nobody answers, it is free after a session."""
         claim, version = self._claim, self._version
         self._forget()
         if claim is not None:
-            with contextlib.suppress(MetaError):
+            with contextlib.suppress(MetaError), self._beating:
                 self._write(dataclasses.replace(claim, held=False), self._version or version)
 
     def _forget(self) -> None:
@@ -126,16 +135,24 @@ class BeatLock:
 
     def _beat(self, claim: Claim, ending: threading.Event) -> None:
         while not ending.wait(self._session.seconds * CONFIRM_PART):
+            with contextlib.suppress(MetaError):  # the trust ends by itself
+                if not self._beat_once(claim):
+                    return
+
+    def _beat_once(self, claim: Claim) -> bool:
+        """Whether the lock is still this claim's. Raises MetaError where the store does not answer."""
+        with self._beating:
+            if self._claim is not claim:  # released meanwhile: a version of now would take it again
+                return False
             asked_at = now()
             try:
                 self._version = self._write(claim, self._version)
             except StaleWriteError:
                 if not self._is_ours(claim):
                     self._session.end()
-                    return
-            except MetaError:
-                continue  # the trust ends by itself
+                    return False
             self._session.confirm(asked_at)
+            return True
 
     def _is_ours(self, claim: Claim) -> bool:
         """Whether the version that stands there is of a beat that nobody answered."""

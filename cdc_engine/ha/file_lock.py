@@ -27,6 +27,10 @@ class FileLock:
         """
         return self._descriptor is not None and _is_file_at(self.path, self._descriptor)
 
+    def confirm(self) -> bool:
+        """As `held`: the kernel keeps the lock for as long as this process lives, whether it runs or stands still."""
+        return self.held
+
     def try_acquire(self) -> bool:
         """Takes the lock if it is free; True also if it is held already. Never waits."""
         if self.held:

@@ -37,6 +37,9 @@ class Lock(Protocol):
     def try_acquire(self) -> bool:
         """Takes the lock if it is free; True also if it is held already. Never waits. Raises MetaError."""
 
+    def confirm(self) -> bool:
+        """Asks where the lock is kept, now, whether this object still holds it. Raises MetaError where nobody answers."""
+
     def release(self) -> None:
         """Gives the lock back; without effect if it is not held."""
 

@@ -88,6 +88,19 @@ class ZooKeeperLock:
                     answer(client.delete_async(self._nodes.held))
         end(client)
 
+    def confirm(self) -> bool:
+        """Asks ZooKeeper now, and returns whether the lock is still held. Raises MetaError where no server answers."""
+        client = self._client
+        if client is None or not self.token:
+            return False
+        try:
+            with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.hosts} cannot be confirmed"):
+                return self._confirm_once(client) and self.held
+        except MetaError:
+            if not self.held:  # its session is over, which is why nobody answers
+                return False
+            raise
+
     def holder(self) -> Holder | None:
         """Who holds it or held it last. Raises MetaError."""
         return read_lock(self._nodes, self._session.seconds)
@@ -138,16 +151,19 @@ class ZooKeeperLock:
     def _confirm(self, client: Any, ending: threading.Event) -> None:
         """As long as the node is ours. One whose text another has changed is taken away: so Canal's administrators move a destination."""
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            asked_at = now()
-            try:
-                answer(client.sync_async(self._nodes.held))  # a server that is cut off from the others knows old things
-                is_ours = self._is_ours(client)
-            except (KazooException, KazooTimeoutError):
-                continue  # the trust ends by itself
-            if not is_ours:
-                self._session.end()
-                return
-            self._session.confirm(asked_at)
+            with contextlib.suppress(KazooException, KazooTimeoutError):  # the trust ends by itself
+                if not self._confirm_once(client):
+                    return
+
+    def _confirm_once(self, client: Any) -> bool:
+        """Whether the node is still ours."""
+        asked_at = now()
+        answer(client.sync_async(self._nodes.held))  # a server that is cut off from the others knows old things
+        if not self._is_ours(client):
+            self._session.end()
+            return False
+        self._session.confirm(asked_at)
+        return True
 
     def _hear(self, state: str) -> None:
         if state != KazooState.CONNECTED:

@@ -275,12 +275,25 @@ def _publish(record: SnapshotRecord, hands: Hands) -> bool:
         try:
             label = hands.publish(now, table)
         except TableChangedError as error:
-            hands.records.update(record.name, _anew_or_failed(str(error)))
+            hands.records.update(record.name, _if_still(now, _anew_or_failed(str(error))))
             return False
-        done = hands.records.update(record.name, lambda each: each.published(label, time.time()))
+        published = _if_still(now, lambda each: each.published(label, time.time()))
+        done = hands.records.update(record.name, published)
     hands.records.sweep(record.name)
     hands.progress(done)
     return True
+
+
+def _if_still(
+    seen: SnapshotRecord, change: Callable[[SnapshotRecord], SnapshotRecord]
+) -> Callable[[SnapshotRecord], SnapshotRecord]:
+    """The change, of this snapshot alone: where the host stood still, another may have begun the next one of the table."""
+
+    def changed(now: SnapshotRecord) -> SnapshotRecord:
+        same = (now.snapshot_id, now.generation, now.state) == (seen.snapshot_id, seen.generation, seen.state)
+        return change(now) if same else now
+
+    return changed
 
 
 def run_all(hands: Hands, seconds: float) -> dict[str, Decision]:

@@ -86,16 +86,17 @@ def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Repl
     no Spark answers.
     """
     from spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
+    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.session import SparkSettings, open_lanes  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     spark = SparkSettings(remote=config.spark.remote, master=config.spark.master, lanes_file=directory / SESSIONS_FILE)
-    with run_lock(directory, RUN_LOCK_SECONDS):
+    with run_lock(directory, RUN_LOCK_SECONDS) as refusal:
         records = quarantined(config, destination, table)
         if not records:
             return []
         try:
-            with open_lanes(spark, 1) as (lane,):
+            with open_lanes(spark, 1, Fence(refusal)) as (lane,):
                 return [_replay_column(config, destination, lane, each) for each in _columns(records)]
         except SparkUnavailableError as error:
             raise SetupError(str(error)) from error
@@ -150,8 +151,9 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
         file = Path(folder) / "values.parquet"
         pq.write_table(values, file)
-        found = put_back(lane, path, column.name, RowValues(file=file, type_name=kind.spark, names=names, keyed=keyed))
-    _forget(config, destination, first, [records[number] for number in sorted(found)])
+        given = RowValues(file=file, type_name=kind.spark, names=names, keyed=keyed)
+        found = put_back(lane, result.table, path, column.name, given)
+    _forget(config, destination, lane.fence, first, [records[number] for number in sorted(found)])
     return dataclasses.replace(result, put_back=len(found), superseded=len(decoded) - len(found))
 
 
@@ -179,12 +181,14 @@ def _one(raw: bytes) -> Values:
     return Values(buffer, np.zeros(1, np.int64), np.array([len(raw)], np.int64))
 
 
-def _forget(config: SluiceConfig, destination: str, of: Record, records: list[Record]) -> None:
-    """What is back in its row leaves the quarantine."""
+def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, records: list[Record]) -> None:
+    """What is back in its row leaves the quarantine. `fence`: of who holds the run lock."""
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
     for part in _parts(records):
         these = " OR ".join(f"(order_key = {each['order_key']} AND image = {each['image']})" for each in part)
-        _log(config, destination).delete(f"{same} AND ({these})")
+        log = _log(config, destination)
+        fence.check(_name(of))
+        log.delete(f"{same} AND ({these})")
 
 
 def _parts(records: list[Record]) -> Iterator[list[Record]]:

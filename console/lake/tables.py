@@ -19,7 +19,7 @@ from rich.table import Table
 
 from cdc_engine.acts.stopped_destination import no_run, stopped_destination
 from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import LakeTables, read_ledger
+from cdc_engine.destination_files import LakeTables, read_ledger, run_lock_fence
 from cdc_engine.instance.discovery import discover
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
@@ -30,6 +30,7 @@ from spark_jobs.beside.change_log import KIND as LOG
 from spark_jobs.beside.history import KIND as HISTORY
 from spark_jobs.beside.side_table import is_beside, side_app_id_of
 from spark_jobs.errors import TableError
+from spark_jobs.fence import Fence
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
 from spark_jobs.tables import shards
 from spark_jobs.tables.delta_table import physical_names
@@ -90,7 +91,7 @@ class DestinationLake:
             self.own(table, ledger_id)
 
     def own(self, table: LakeTable, ledger_id: str) -> None:
-        """The table is the ledger's from now on, and what it is now is what its next run expects."""
+        """The table is the ledger's from now on, and what it is now is what its next run expects. The caller holds the run lock."""
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
         if log is None:
@@ -106,12 +107,13 @@ class DestinationLake:
         config, destination = self._config, self._destination
         turns, whose = turns_of(config, destination), written_target(config, destination)(table.name)
         wanted = shards.new_properties(whose.shard, owner.to_text())
-        writing = Writing(who=f"`sluice lake` for {destination}")
+        writing, fence = Writing(who=f"`sluice lake` for {destination}"), self._fence
         try:
-            with turns.at(table.name, table.path, writing, shared=whose.shared):
+            with turns.at(table.name, table.path, writing, fence, shared=whose.shared):
                 log = self._open(table.path)
                 has = log.metadata().configuration
                 if any(has.get(name) != value for name, value in wanted.items()):
+                    fence.check(table.name)
                     log.alter.set_table_properties(wanted, raise_if_not_exists=False)
         except (DeltaError, OSError, TableError) as error:
             raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
@@ -128,15 +130,21 @@ class DestinationLake:
                 if not is_beside(has, kind):
                     raise SetupError(f"the Delta table {path} is none that Sluice made beside {name}: move it away")
                 if has != wanted:
+                    self._fence.check(name)
                     log.alter.set_table_name(wanted)
                     log = self._open(path)
                 records.keep_beside(name, kind, (str(log.metadata().id), log.version()))
-            except (DeltaError, OSError) as error:
+            except (DeltaError, OSError, TableError) as error:
                 raise SetupError(f"the owner of the Delta table {path} cannot be written: {error}") from error
 
     def forget(self, name: str) -> None:
         """The table is gone; the next run makes it anew."""
         self._records.forget(name)
+
+    @property
+    def _fence(self) -> Fence:
+        """Of the run lock that the caller holds."""
+        return Fence(run_lock_fence(self._config.destination_dir(self._destination)))
 
     @property
     def _records(self) -> LakeTables:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from cdc_engine.config import SluiceConfig
+    from spark_jobs.fence import Fence
     from spark_jobs.staged_batch import StagedBatch
     from spark_jobs.tables.table_owner import TableRecord
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def keep_cut(
-    config: SluiceConfig, destination: str, run: str, batch: StagedBatch, *, held: Collection[str] = ()
+    config: SluiceConfig, destination: str, run: str, batch: StagedBatch, fence: Fence, *, held: Collection[str] = ()
 ) -> None:
     """The run's last commit: all tables of the destination at the batch's end, and their logs and histories. `held`: those whose rows are
     being read, which stand still; what is beside them does not.
@@ -36,10 +37,11 @@ def keep_cut(
     standing = {*stopped, *held, *(each for name in stopped for each in beside.get(name, ()))}
     tables = _as_they_stand({name: place for found in (*beside.values(), *mirrors) for name, place in found.items()})
     published = Published(tables=tables, stopped=standing, run=run)
-    publish_cut(batch, cuts_path(config.lake, destination), published, storage_options(config.storage_options))
+    options = storage_options(config.storage_options)
+    publish_cut(batch, cuts_path(config.lake, destination), published, fence, options)
 
 
-def amend_cut(config: SluiceConfig, destination: str, table: str, label: int) -> None:
+def amend_cut(config: SluiceConfig, destination: str, table: str, label: int, fence: Fence) -> None:
     """A table was made right beside the stream, with its changes up to the order key `label`. Raises SparkJobError where Delta refuses.
 
     A shard waits for the next cut: its version may have rows of other shards that belong to no cut yet.
@@ -50,7 +52,8 @@ def amend_cut(config: SluiceConfig, destination: str, table: str, label: int) ->
     records = LakeTables(config.destination_dir(destination))
     there = {**_beside(config, destination, records, table), **_mirror(config, destination, records, table)}
     if there and target(config, destination, table).shard is None:
-        amend_newest(cuts_path(config.lake, destination), there, label, storage_options(config.storage_options))
+        options = storage_options(config.storage_options)
+        amend_newest(cuts_path(config.lake, destination), there, label, fence, options)
 
 
 def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:

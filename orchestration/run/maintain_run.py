@@ -132,18 +132,20 @@ def _before_vacuum(
 ) -> tuple[float, int]:
     """For how long files must stay, and how many cuts went that name older ones."""
     from lake_cut.cut import cuts_path  # noqa: PLC0415
+    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.maintain.rule import RETENTION_HOURS, cut_hours  # noqa: PLC0415
     from spark_jobs.maintain.tables import logged_hours, newest_cut_age_hours, prune_cuts  # noqa: PLC0415
 
     path, options = cuts_path(config.lake, wish.destination), storage_options(config.storage_options)
-    with only_writer(ports, config, wish.destination, say):
+    with only_writer(ports, config, wish.destination, say) as refusal:
         hours = _hours(config, wish)
         if hours > (asked := _asked_hours(config, wish)):
             say(f"files stay for {hours:.0f} hours instead of {asked:g}, for the newest consistent cut needs them")
         mirrors = [name for name in names if target(config, wish.destination, name).mirror]
         found = [logged_hours(_table(config, wish.destination, name, "")) for name in mirrors]
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
-        return hours, prune_cuts(path, cut_hours(hours, logged, newest_cut_age_hours(path, options)), options)
+        kept = cut_hours(hours, logged, newest_cut_age_hours(path, options))
+        return hours, prune_cuts(path, kept, Fence(refusal), options)
 
 
 def _asked_hours(config: SluiceConfig, wish: MaintainWish) -> float:
@@ -168,6 +170,7 @@ def _one(
     ports: Ports, config: SluiceConfig, wish: MaintainWish, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
     """One table; the run lock is taken where there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
+    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.maintain.rule import Act  # noqa: PLC0415
     from spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
 
@@ -182,7 +185,8 @@ def _one(
                 catch_up(table)
         return [planned]
     spark = spark_settings(config, wish.destination)
-    with only_writer(ports, config, wish.destination, say):
+    with only_writer(ports, config, wish.destination, say) as refusal:
+        table = dataclasses.replace(table, fence=Fence(refusal))
         failpoints.reach(failpoints.BEFORE_MAINTENANCE)
         found = [optimize(spark, table, wanted=wish.force)] if optimizes else []
         if wish.vacuum:
@@ -203,6 +207,7 @@ def _beside(
     ports: Ports, config: SluiceConfig, wish: MaintainWish, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
     """Its change log and its history; the run lock as in `_one`. Raises TableError, MergeFailedError."""
+    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.maintain.beside import BesideTable, compact, planned, vacuum  # noqa: PLC0415
     from spark_jobs.maintain.rule import Act  # noqa: PLC0415
 
@@ -216,7 +221,8 @@ def _beside(
         if not optimizes and not wish.vacuum:
             found.append(plan)
             continue
-        with only_writer(ports, config, wish.destination, say):
+        with only_writer(ports, config, wish.destination, say) as refusal:
+            side = dataclasses.replace(side, mirror=dataclasses.replace(table, fence=Fence(refusal)))
             if optimizes and (plan := planned(side, wanted=wish.force)) is not None:
                 found.append(compact(side, plan))
             if wish.vacuum:

@@ -61,8 +61,13 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 
 
 @contextlib.contextmanager
-def only_writer(ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Holds the run lock. Raises MergeFailedError when another process keeps it. `say` is told that it is waited for."""
+def only_writer(
+    ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
+) -> Iterator[Callable[[], str]]:
+    """Holds the run lock, and yields its fence (`ports.DestinationFiles.run_lock`). `say` is told that it is waited for.
+
+    Raises MergeFailedError when another process keeps it.
+    """
     directory = config.destination_dir(destination)
     with contextlib.ExitStack() as stack:
         try:
@@ -71,21 +76,21 @@ def only_writer(ports: Ports, config: SluiceConfig, destination: str, say: Calla
                     f"another run of {destination} merges or publishes; waiting for it, {RUN_LOCK_SECONDS_MAX:g} s at most"
                 )
             lock = ports.files().run_lock(directory, RUN_LOCK_SECONDS_MAX)
-            stack.enter_context(lock)
+            fence = stack.enter_context(lock)
         except SluiceError as error:
             raise MergeFailedError(f"{error}; nothing was written") from error
-        yield
+        yield fence
 
 
 @contextlib.contextmanager
 def only_writer_of_rows_read(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
-) -> Iterator[None]:
+) -> Iterator[Callable[[], str]]:
     """As `only_writer`, for a run that has read what it writes: refused too where conf/, which may hide rows by now, has changed since."""
-    with only_writer(ports, config, destination, say):
+    with only_writer(ports, config, destination, say) as fence:
         if why := ports.conf_changed(destination):
             raise MergeFailedError(f"{why} since this run began and read; nothing was written: start it again")
-        yield
+        yield fence
 
 
 def merge_one(

@@ -205,8 +205,9 @@ class _Work:
             return []
         reading.read()
         failpoints.reach(failpoints.BEFORE_REPAIR)
-        with only_writer_of_rows_read(self._ports, self._config, self._wish.destination, self._listener.say):
-            outcomes = self._merge(reading, scopes, rows)
+        lock = only_writer_of_rows_read(self._ports, self._config, self._wish.destination, self._listener.say)
+        with lock as refusal:
+            outcomes = self._merge(reading, scopes, rows, refusal)
         failpoints.reach(failpoints.AFTER_REPAIR)
         return outcomes
 
@@ -248,11 +249,18 @@ class _Work:
             source.wait_until_past(each.high, low, self._wish.settle_seconds)
         return found
 
-    def _merge(self, reading: Reading, scopes: Mapping[str, Scope], rows: Mapping[str, RowsRead]) -> list[TableOutcome]:
-        """The caller holds the run lock. Raises MergeFailedError."""
+    def _merge(
+        self,
+        reading: Reading,
+        scopes: Mapping[str, Scope],
+        rows: Mapping[str, RowsRead],
+        refusal: Callable[[], str],
+    ) -> list[TableOutcome]:
+        """The caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
         from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  as in runs: imported where it is used
         from spark_jobs.backfill.stretch import Stretch  # noqa: PLC0415
         from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+        from spark_jobs.fence import Fence  # noqa: PLC0415
         from spark_jobs.repair.merge import merge_repair  # noqa: PLC0415
         from spark_jobs.staged_batch import REPAIR_KIND, Backfill  # noqa: PLC0415
 
@@ -274,11 +282,12 @@ class _Work:
             end=cursor.to_json(),
         )
         merged: list[TableOutcome] = []
+        fence = Fence(refusal)
 
         def done(outcome: TableReport, label: int) -> None:
             merged.append(outcome)
             failpoints.reach(failpoints.BETWEEN_REPAIRED)
-            amend_cut(self._config, destination, outcome.name, label)
+            amend_cut(self._config, destination, outcome.name, label, fence)
             self._listener.say(
                 f"{outcome.name}: {outcome.rows_inserted} rows came, {outcome.rows_updated} changed, {outcome.rows_deleted} went"
             )
@@ -289,6 +298,7 @@ class _Work:
                 stretch,
                 {name: self._chosen(name, scopes[name], rows[name]) for name in names},
                 spark_settings(self._config, destination),
+                fence=fence,
                 on_table_done=done,
                 on_left=lambda name, keys: self._listener.say(
                     f"{name}: {keys} keys that differed are left alone: the source has no rows of them any more; the next comparison tells"

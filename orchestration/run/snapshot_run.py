@@ -7,7 +7,7 @@ It runs beside the merges: only where a snapshot begins, and where a table is pu
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dagster as dg
@@ -79,15 +79,19 @@ class _Told:
         self._context, self._config, self._destination, self._ports = context, config, destination, ports
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
+        self._fence: Callable[[], str] = lambda: "this run does not hold the run lock"
 
     @contextlib.contextmanager
     def run_lock(self) -> Iterator[None]:
-        with only_writer(self._ports, self._config, self._destination, self._context.log.info):
+        with only_writer(self._ports, self._config, self._destination, self._context.log.info) as fence:
+            self._fence = fence
             yield
 
     def publish(self, record: SnapshotRecord, table: TableVersion) -> int:
         failpoints.reach(failpoints.BEFORE_PUBLISH)
-        outcome = self._ports.publish(self._config, self._destination, record, table, self._context.run_id)
+        outcome = self._ports.publish(
+            self._config, self._destination, record, table, self._context.run_id, refusal=self._fence
+        )
         failpoints.reach(failpoints.AFTER_PUBLISH)
         self._outcomes[record.name] = outcome
         return outcome.label

@@ -37,6 +37,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
         SparkUnavailableError,
         StagedBatchError,
     )
+    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.run_batch import merge_batch  # noqa: PLC0415
 
     config = order.config
@@ -50,7 +51,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             {name: find(name) for name in order.tables},
             spark_settings(config, order.destination),
             on_table_done=on_table_done,
-            refusal=order.refusal,
+            fence=(fence := Fence(order.refusal)),
             storage_options=options,
             quarantine_path=config.quarantine_path(order.destination),
             records=KeptRecords(LakeTables(config.destination_dir(order.destination))),
@@ -59,7 +60,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             run=order.run,
             stored=order.stored,
             turns=turns_of(config, order.destination, order.run),
-            on_merged=lambda batch: keep_cut(config, order.destination, order.run, batch, held=holds.names),
+            on_merged=lambda batch: keep_cut(config, order.destination, order.run, batch, fence, held=holds.names),
         )
     except SparkUnavailableError as error:
         raise SparkAwayError(told(str(error))) from error

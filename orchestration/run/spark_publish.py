@@ -16,16 +16,25 @@ from orchestration.run.spark_merge import KeptRecords
 from orchestration.run.turns import turns_of, written_target
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cdc_engine.config import SluiceConfig
     from cdc_engine.contracts import TableVersion
     from cdc_engine.snapshot.record import SnapshotRecord
 
 
 def spark_publish(
-    config: SluiceConfig, destination: str, record: SnapshotRecord, table: TableVersion, run: str
+    config: SluiceConfig,
+    destination: str,
+    record: SnapshotRecord,
+    table: TableVersion,
+    run: str,
+    *,
+    refusal: Callable[[], str],
 ) -> PublishOutcome:
     """Implements `ports.Publish`."""
     from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.snapshot.publication import ColumnsDifferError, Publication  # noqa: PLC0415
     from spark_jobs.snapshot.publish import publish_snapshot  # noqa: PLC0415
     from spark_jobs.staged_batch import Column  # noqa: PLC0415
@@ -57,11 +66,12 @@ def spark_publish(
         published = publish_snapshot(
             given,
             spark_settings(config, destination),
+            fence=(fence := Fence(refusal)),
             storage_options=storage_options(config.storage_options),
             records=KeptRecords(LakeTables(directory)),
             turns=turns_of(config, destination, run),
         )
-        amend_cut(config, destination, record.name, published.label)
+        amend_cut(config, destination, record.name, published.label, fence)
         return published
     except ColumnsDifferError as error:
         raise TableChangedError(f"{record.name}: {told(config, error)}") from error

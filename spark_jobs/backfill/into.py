@@ -23,6 +23,7 @@ from deltalake.exceptions import DeltaError
 
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
+from spark_jobs.fence import Fence
 from spark_jobs.merging.fold import INSERT as INSERTED
 from spark_jobs.merging.fold import KEYED_NAMES, UPDATE_AFTER
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ChangesSegment
@@ -51,7 +52,7 @@ class PastState:
     storage_options: Mapping[str, str]
 
 
-def build(given: PastState) -> int:
+def build(given: PastState, fence: Fence) -> int:
     """Rows of the new table. Raises TableError where something is in its place, or the stretch has other columns than the version."""
     options = dict(given.storage_options) or None
     if deltalake.DeltaTable.is_deltatable(given.path, storage_options=options):
@@ -62,6 +63,7 @@ def build(given: PastState) -> int:
             builder = builder.register("news", _as_table(given.images, given.folder / "past"))
         schema = _schema(given)
         query = _query(given, schema.names)
+        fence.check(given.name)
         write_deltalake(
             given.path,
             pa.RecordBatchReader.from_batches(schema, streamed(builder.execute(query), schema)),

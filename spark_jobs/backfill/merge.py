@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from spark_jobs.backfill.fold import folded
 from spark_jobs.backfill.stretch import Stretch, each_table, places, staged_table
+from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import NO_RECORDS, merge_table
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import SparkSettings, open_lanes
@@ -21,20 +22,21 @@ def merge_backfill(
     tables: Mapping[str, TableTarget],
     spark: SparkSettings,
     *,
+    fence: Fence,
     on_table_done: Callable[[TableReport], None],
     storage_options: Mapping[str, str] | None = None,
     records: TableRecords = NO_RECORDS,
     run: str = "",
     turns: Turns = NO_TURNS,
 ) -> list[TableReport]:
-    """Merges the tables, one after the other; those of which nothing is meant have no report.
+    """Merges the tables, one after the other; those of which nothing is meant have no report. `fence`: of who holds the run lock.
 
     Raises SparkUnavailableError, or MergeError after the other tables have finished when one could not be merged.
     """
     options = dict(storage_options or {})
     up_to = places(stretch, tables, options)
     staged = [read_staged_batch(folder) for folder in stretch.folders]
-    with open_lanes(spark, 1) as lanes:
+    with open_lanes(spark, 1, fence) as lanes:
 
         def merge(name: str) -> TableReport | None:
             segments = stretch.changes(staged, name, up_to[name], ACT)
@@ -46,7 +48,8 @@ def merge_backfill(
                 return None
             table = staged_table(name, segment)
             mending = stretch.mending(lanes[0], table, tables[name], up_to[name], options, records, run)
-            with turns.at(name, tables[name].path, Writing.of(turns.who, spark, lanes), shared=tables[name].shared):
+            writing, shared = Writing.of(turns.who, spark, lanes), tables[name].shared
+            with turns.at(name, tables[name].path, writing, fence, shared=shared):
                 report = mending.do(
                     lambda: merge_table(
                         *(lanes[0], stretch.batch(table), table, tables[name], options),

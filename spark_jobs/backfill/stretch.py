@@ -75,6 +75,7 @@ class Stretch:
             record=commit_record(batch, table, segment, run),
             storage_options=storage_options,
             records=records,
+            fence=lane.fence,
         )
 
     def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int, act: str) -> list[ChangesSegment]:

@@ -19,6 +19,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from spark_jobs.backfill.into import MARK, streamed
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
+from spark_jobs.fence import Fence
 from spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
 from spark_jobs.tables.commit_record import Interval, batches, read_commit
 from spark_jobs.tables.delta_table import DeltaTable
@@ -113,7 +114,7 @@ def told_of(table: DeltaTable) -> list[Interval]:
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 
 
-def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecords, *, run: str) -> int:
+def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecords, fence: Fence, *, run: str) -> int:
     """The version that the live table has by it; on disk, and known as the last run's. The caller holds the run lock.
 
     Raises TableError. Doing it again is safe: the same rows are written once more.
@@ -124,20 +125,20 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecord
     if known is not None and known.table_id != before.table_id:
         why = f"another Delta table stands at {table.path} than the last run left: `sluice lake accept {owner.destination} {owner.table}`"
         raise TableError(owner.table, why)
-    schema: pa.Schema = pa.schema(table.log.schema().to_arrow())
+    record, schema = _record(owner, rebuilt, run), pa.schema(table.log.schema().to_arrow())
     names = ", ".join(f'"{name}"' for name in schema.names)
     try:
         rows = QueryBuilder().register("past", rebuilt.log).execute(f"SELECT {names} FROM past")
+        fence.check(owner.table)
         write_deltalake(
             table.log,
             pa.RecordBatchReader.from_batches(schema, streamed(rows, schema)),
             mode="overwrite",
             writer_properties=writer_properties(schema),
-            commit_properties=CommitProperties(
-                custom_metadata={"userMetadata": _record(owner, rebuilt, run)}, max_commit_retries=0
-            ),
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": record}, max_commit_retries=0),
         )
         after = table.refresh()
+        table.own_commit(before.version, record)
         sync_commits(table.path, before.version, after.version)
     except (DeltaError, OSError) as error:
         why = f"the rows of {rebuilt.path} could not be written to {table.path}: {error}; do it again"

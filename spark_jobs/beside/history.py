@@ -288,9 +288,7 @@ class History:
 
     def _keep_key(self, key: Sequence[str]) -> None:
         if self.kept_key != tuple(key):
-            told = {KEY_PROPERTY: json.dumps(list(key))}
-            self.table.log.alter.set_table_properties(told, raise_if_not_exists=False)
-            self.table.open()
+            self.table.keep({KEY_PROPERTY: json.dumps(list(key))})
 
     def _widen(
         self,
@@ -412,10 +410,12 @@ class History:
         return self._run(statement, commit)
 
     def _run(self, statement: str, commit: Commit) -> bool:
-        before = self.table.version
-        self._lane.commit_as(commit.table.txn_id or commit.table.app_id, commit.order_key, commit.user_metadata)
-        self._lane.sql(statement)
-        self.table.open()
+        before, table = self.table.version, commit.table
+        self._lane.commit_as(table.txn_id or table.app_id, commit.order_key, commit.user_metadata)
+        self._lane.commit(table.name, statement)
+        for each in (self.table, table):
+            each.open()
+        table.require_own(before, commit.order_key)
         return self.table.version > before
 
     @property

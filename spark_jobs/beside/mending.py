@@ -14,6 +14,7 @@ from pathlib import Path
 
 from spark_jobs.beside.history import KIND, History
 from spark_jobs.beside.side_table import SideTable, side_app_id_of
+from spark_jobs.fence import READ_ONLY, Fence
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane
 from spark_jobs.staged_batch import app_id_of
@@ -47,7 +48,7 @@ def settle(table: SideTable, user_metadata: str) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mending:
     """What is written beside the stream. `folder`: for Spark's source. `place`: order key and commit time (µs) where the mirror is.
-    `record`: what the commits keep.
+    `record`: what the commits keep. `fence`: of the run.
     """
 
     lane: Lane | None
@@ -59,6 +60,7 @@ class Mending:
     record: str
     storage_options: Mapping[str, str]
     records: TableRecords
+    fence: Fence = READ_ONLY
 
     def do(self, write: Callable[[], TableReport]) -> TableReport:
         """Writes the mirror, and holds the history against it. Raises TableError, or what `write` raises."""
@@ -66,7 +68,7 @@ class Mending:
             return write()
         owner = self.owner
         app_id = side_app_id_of(owner.destination, owner.ledger_id, KIND, owner.table)
-        table = SideTable(owner.table, self.target.history, app_id, self.storage_options).open()
+        table = SideTable(owner.table, self.target.history, app_id, self.storage_options, fence=self.fence).open()
         announce(table, self.record)
         report = write()
         if table.log is not None:  # one that is not there begins with the rows of the mirror

@@ -24,7 +24,9 @@ from deltalake.schema import PrimitiveType
 from spark_jobs import sql_text
 from spark_jobs.durable_lake import before_checkpoint, sync_commits
 from spark_jobs.errors import TableError
+from spark_jobs.fence import READ_ONLY, Fence
 from spark_jobs.staged_batch import Column, StagedBatch, StagedTable
+from spark_jobs.tables.commit_record import lost_commit
 from spark_jobs.tables.table_owner import TABLE_OWNED, TableRecord
 
 TRIES_MAX = 5
@@ -54,7 +56,7 @@ def is_beside(name: str, kind: str) -> bool:
 @dataclasses.dataclass
 class SideTable:
     """`name`: "database.table" of the source. `log`: deltalake's table, None where there is none yet. `app_id`: of the owner, who commits
-    under `txn_id` where that is another one.
+    under `txn_id` where that is another one. `fence`: of the run that writes it; without one it is for reading.
     """
 
     name: str
@@ -63,6 +65,7 @@ class SideTable:
     storage_options: Mapping[str, str]
     log: Any = None
     txn_id: str = ""
+    fence: Fence = READ_ONLY
 
     def aside(self, word: str) -> SideTable:
         """The same table for commits of another kind: their order keys are counted by themselves."""
@@ -107,6 +110,7 @@ class SideTable:
 
     def make(self, schema: pa.Schema, properties: Mapping[str, str], told: str) -> None:
         """The table without rows; nothing where another one has made it meanwhile. `told`: what it is, for who looks at it."""
+        self.fence.check(self.name)
         with contextlib.suppress(DeltaError):  # there by now: `open` says whether it is ours
             deltalake.DeltaTable.create(
                 self.path,
@@ -126,8 +130,15 @@ class SideTable:
         """Gives the table columns that it lacks."""
         if columns:
             fields = [deltalake.Field(each.name, PrimitiveType(sql_text.delta_type(each.type))) for each in columns]
+            self.fence.check(self.name)
             self.log.alter.add_columns(fields)
             self.open()
+
+    def keep(self, properties: Mapping[str, str]) -> None:
+        """Sets properties of the table, in a commit without a transaction."""
+        self.fence.check(self.name)
+        self.log.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+        self.open()
 
     def properties(self, order_key: int, user_metadata: str) -> CommitProperties:
         """Of the commit that brings the table up to an order key."""
@@ -143,6 +154,7 @@ class SideTable:
             if self.applied >= order_key:
                 return False
             before = self.version
+            self.fence.check(self.name)
             try:
                 write()
             except CommitFailedError as error:
@@ -154,9 +166,15 @@ class SideTable:
                     raise TableError(self.name, why) from error
                 continue
             self.open()
+            self.require_own(before, order_key)
             self._checkpoint(before)
             break
         return True
+
+    def require_own(self, before: int, order_key: int) -> None:
+        """Raises TableError where the log has commits above the version `before` and not the transaction of this order key."""
+        if self.version > before and self.applied < order_key:
+            raise TableError(self.name, lost_commit(self.path, before), own=False)
 
     def mark(self, order_key: int, user_metadata: str, name: str = PLACE_PROPERTY) -> None:
         """A commit without rows: the table has all up to there, or what else the property's name says."""

@@ -19,6 +19,7 @@ from spark_jobs.beside.alone import kinds_of, refuse_other_name, refuse_unless_l
 from spark_jobs.beside.mending import is_due, settle
 from spark_jobs.beside.side_table import FEATURES, SideTable, side_app_id, side_app_id_of
 from spark_jobs.errors import LAKE_TROUBLE, SparkJobError, StagedBatchError, TableError
+from spark_jobs.fence import READ_ONLY, Fence
 from spark_jobs.merging.merge import NO_RECORDS, staged_at, writer_of
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import Lane, first_line, is_away
@@ -35,7 +36,7 @@ STORE_TROUBLE = re.compile(r"generic \w+ error|sending request|connection", re.I
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
-    """A table's share of a batch, for what is beside its mirror. `run`: the run's id, which the commits keep.
+    """A table's share of a batch, for what is beside its mirror. `run`: the run's id, which the commits keep. `fence`: of the run.
 
     `origin_of`: where a table is whose name another one got; `renamed`: the names that tables of the batch got, each with its order key.
     """
@@ -48,6 +49,7 @@ class Share:
     origin_of: Callable[[str], TableTarget | None] = nowhere
     renamed: frozenset[tuple[str, int]] = frozenset()
     records: TableRecords = NO_RECORDS
+    fence: Fence = READ_ONLY
 
     def is_named_at(self, name: str, order_key: int) -> bool:
         """Whether another table gets a name at a place of the batch: tables that swap theirs."""
@@ -56,7 +58,8 @@ class Share:
     def table(self, path: str, kind: str) -> SideTable:
         """Raises TableError where it is another's; without a mirror, also where it is not what the last run left."""
         name = self.staged.name
-        table = SideTable(name, path, side_app_id(self.batch, self.staged, kind), self.storage_options).open()
+        app_id = side_app_id(self.batch, self.staged, kind)
+        table = SideTable(name, path, app_id, self.storage_options, fence=self.fence).open()
         if table.log is None:
             self.target.refuse_clash(name)
         if not self.target.mirror:
@@ -243,7 +246,7 @@ def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment
         return
     batch = share.batch
     app_id = side_app_id_of(batch.destination, batch.ledger_id, history.KIND, segment.renamed_from)
-    table = SideTable(segment.renamed_from, origin.history, app_id, share.storage_options).open()
+    table = SideTable(segment.renamed_from, origin.history, app_id, share.storage_options, fence=share.fence).open()
     left = dataclasses.replace(given, table=table)
     left.leave(segment.order_key, segment.commit_time_us, share.record(segment))
     _keep(table, share, history.KIND)

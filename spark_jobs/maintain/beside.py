@@ -49,7 +49,7 @@ class BesideTable:
         """Raises TableError where it is another's."""
         owner = self.mirror.owner
         app_id = side_app_id_of(owner.destination, owner.ledger_id, self.kind, owner.table)
-        return SideTable(self.name, self.path, app_id, self.mirror.storage_options).open()
+        return SideTable(self.name, self.path, app_id, self.mirror.storage_options, fence=self.mirror.fence).open()
 
 
 def planned(given: BesideTable, *, wanted: bool = False) -> Maintained | None:
@@ -62,6 +62,7 @@ def compact(given: BesideTable, plan: Maintained) -> Maintained:
     if plan.act == Act.NOTHING:
         return plan
     began, side = time.monotonic(), given.open()
+    side.fence.check(given.name)
     try:
         side.log.optimize.compact(
             target_size=FILE_BYTES,
@@ -87,6 +88,7 @@ def vacuum(given: BesideTable, hours: float) -> Maintained | None:
     try:
         # what took files out must not be lost once they are gone
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
+        side.fence.check(given.name)
         removed = side.log.vacuum(
             retention_hours=math.ceil(hours), dry_run=False, enforce_retention_duration=False, full=True
         )

@@ -22,8 +22,10 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from lake_cut.cut import newest_row
 from spark_jobs import sql_text
+from spark_jobs.cuts import NAME as CUTS
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import SparkUnavailableError, TableError
+from spark_jobs.fence import READ_ONLY, Fence
 from spark_jobs.maintain.rule import (
     DELETED_SHARE_MAX,
     FILE_BYTES,
@@ -69,7 +71,10 @@ VACUUM_SETTINGS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedTable:
-    """A table to look after. `key`: its first key column, empty where it has none. `shared`: with others, who have their `turns`."""
+    """A table to look after. `key`: its first key column, empty where it has none. `shared`: with others, who have their `turns`.
+
+    `fence`: of the run that writes it.
+    """
 
     owner: Owner
     path: str
@@ -79,6 +84,7 @@ class MaintainedTable:
     run: str = ""
     shared: bool = False
     turns: Turns = NO_TURNS
+    fence: Fence = READ_ONLY
 
     @property
     def name(self) -> str:
@@ -87,7 +93,7 @@ class MaintainedTable:
     def turn(self, spark: SparkSettings, lane: Lane) -> AbstractContextManager[bool]:
         """Raises TableError where another keeps it for too long."""
         writing = Writing.of(self.turns.who, spark, [lane])
-        return self.turns.at(self.name, self.path, writing, shared=self.shared)
+        return self.turns.at(self.name, self.path, writing, self.fence, shared=self.shared)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -214,17 +220,18 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
     if plan is None or plan.act == Act.NOTHING:
         return plan
     delta = _ours(table)
+    record = _record(table)
     whole = plan.before.rounded_files or (plan.act == Act.CLUSTER and CLUSTERING not in delta.snapshot.features)
     plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"  # where a table is clustered, this keeps Delta's own order
-    with open_lanes(spark, 1) as (lane,), table.turn(spark, lane):
+    with open_lanes(spark, 1, table.fence) as (lane,), table.turn(spark, lane):
         lane.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
         lane.expect(plan.before.rows)
-        lane.commit_without_version(_record(table))
+        lane.commit_without_version(record)
         _run(lane, table, rewrite_statement(delta, table.key) if whole else plain)
         if plan.act == Act.CLUSTER:  # a crash before it costs the same work once more
             checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
             _run(lane, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
-    return _done(table, delta, plan, began)
+    return _done(table, delta, plan, began, record)
 
 
 def _newest_ms(table: MaintainedTable) -> str:
@@ -262,7 +269,7 @@ def vacuum(
     kept = math.ceil(max(hours, logged))
     wanted = {RETENTION_PROPERTY: f"interval {kept} hours", LOG_PROPERTY: f"interval {log_hours(log_days, kept)} hours"}
     properties = {name: value for name, value in wanted.items() if delta.snapshot.properties.get(name) != value}
-    with open_lanes(spark, 1) as (lane,), table.turn(spark, lane):
+    with open_lanes(spark, 1, table.fence) as (lane,), table.turn(spark, lane):
         lane.configure(VACUUM_SETTINGS)
         lane.expect(before.files)  # names of files are its rows: hundreds of tasks for a few of them last minutes
         lane.commit_without_version(_record(table))
@@ -271,7 +278,7 @@ def vacuum(
         _run(lane, table, f"VACUUM {sql_text.delta_path(table.path)} RETAIN {math.ceil(hours)} HOURS")
     reason = f"files that left it more than {hours:g} hours ago"
     plan = Maintained(name=table.name, act=VACUUM, reason=reason, before=before, after=before)
-    made = _done(table, delta, plan, began)
+    made = _done(table, delta, plan, began, _record(table))
     return dataclasses.replace(made, **_removed(delta))
 
 
@@ -287,7 +294,9 @@ def _ours(table: MaintainedTable) -> DeltaTable:
 
 def _run(lane: Lane, table: MaintainedTable, statement: str) -> None:
     try:
-        lane.sql(statement)
+        lane.commit(table.name, statement)
+    except TableError:  # of the fence
+        raise
     except Exception as error:
         if is_away(error):
             why = f"Spark went away while {table.name} was looked after ({first_line(error)}); it is done at the next time"
@@ -295,10 +304,11 @@ def _run(lane: Lane, table: MaintainedTable, statement: str) -> None:
         raise TableError(table.name, f"Spark could not do it: {first_line(error)}", own=False) from error
 
 
-def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float) -> Maintained:
-    """On disk, and known as the last run's."""
+def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float, record: str) -> Maintained:
+    """On disk, and known as the last run's. `record`: what its commits say of themselves."""
     version = delta.snapshot.version
     after = delta.refresh()
+    delta.own_commit(version, record)
     if after.version > version:
         _keep(table, version, TableRecord(table_id=after.table_id, version=after.version))
     facts = facts_of(table) or made.before
@@ -347,7 +357,7 @@ def newest_cut_age_hours(
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableError("_sluice_cuts", f"the cuts at {path} cannot be read: {error}") from error
+        raise TableError(CUTS, f"the cuts at {path} cannot be read: {error}") from error
     tables: dict[str, dict[str, Any]] = json.loads(newest["tables"])
     left = (_left_at(found, options) for name, found in tables.items() if names is None or name in names)
     since: dt.datetime = min([*rows["published_at"].to_pylist(), *(at for at in left if at is not None)])
@@ -367,7 +377,7 @@ def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.dat
     return dt.datetime.fromtimestamp(int(commit["timestamp"]) / 1e3, dt.UTC)
 
 
-def prune_cuts(path: str, hours: float, storage_options: Mapping[str, str] | None = None) -> int:
+def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[str, str] | None = None) -> int:
     """Removes the cuts whose versions VACUUM is about to take, so that no cut names what cannot be read; how many. Their table is joined
     into one file on the way. Raises TableError.
     """
@@ -380,16 +390,19 @@ def prune_cuts(path: str, hours: float, storage_options: Mapping[str, str] | Non
         amended = set(rows.filter(old)["order_key"].to_pylist()) & set(
             rows.filter(pc.invert(old))["order_key"].to_pylist()
         )
+        fence.check(CUTS)
         gone = log.delete(
             f"published_at < arrow_cast('{limit.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
             + (f" OR order_key IN ({', '.join(map(str, sorted(amended)))})" if amended else "")
         )
+        fence.check(CUTS)
         log.optimize.compact()
+        fence.check(CUTS)
         log.vacuum(retention_hours=1, enforce_retention_duration=False, dry_run=False)
         log.update_incremental()
         sync_commits(path, begun, log.version())
     except TableNotFoundError:
         return 0
     except (DeltaError, OSError) as error:
-        raise TableError("_sluice_cuts", f"the cuts at {path} cannot be tidied: {error}", own=False) from error
+        raise TableError(CUTS, f"the cuts at {path} cannot be tidied: {error}", own=False) from error
     return int(gone["num_deleted_rows"] or 0)

@@ -242,7 +242,7 @@ class _TableMerge:
         wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))
         statements = schema_statements(self.table, self.target, wanted, key, self.writer.owner.to_text())
         for statement in statements:
-            self.lane.sql(statement)
+            self.lane.commit(self.table.name, statement)
         if statements:
             self.table.refresh()
             refuse_stranger(self.table, self.writer, None)  # another may have made it in the same moment
@@ -253,16 +253,18 @@ class _TableMerge:
         for tried in range(1, TRIES_MAX + 1):
             self.lane.commit_as(app_id or self.app_id, version, self.user_metadata)
             try:
-                self.lane.sql(statement)
+                self.lane.commit(self.table.name, statement)
                 break
+            except TableError:  # of the fence
+                raise
             except Exception as error:  # ours are raised within Spark's, whose first line says only that a task failed
                 if reason := merge_clauses.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error
                 if not CONFLICT.search(str(error)):
                     raise
                 before = self._after_conflict(error, last=tried == TRIES_MAX)
-        after = self.table.refresh().version
-        return self.table.last_commit() if after > before else CommitCounts()
+        self.table.refresh()
+        return self.table.own_commit(before, self.user_metadata, app_id or self.app_id, version)
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:
         """The version on which the statement may be done again; raises where what was committed meanwhile is no mere tidying."""

@@ -20,13 +20,14 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import StagedBatchError, TableError
+from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import staged_at
 from spark_jobs.staged_batch import MANIFEST, StagedBatch
 
 NAME = "quarantine"
 
 
-def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> int:
+def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[str, str], fence: Fence) -> int:
     """Rows appended. Raises StagedBatchError where the staged file is not what its manifest says, TableError where Delta refuses."""
     entry = json.loads((batch.directory / MANIFEST).read_bytes()).get("quarantine")
     if not entry:
@@ -37,7 +38,7 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
     try:
         fresh, transactions = _lacking(staged, batch, path, storage_options)
         if fresh.num_rows:
-            _append(fresh, path, transactions, storage_options)
+            _append(fence, fresh, path, transactions, storage_options)
         _keep_on_disk(batch, path, storage_options)
     except (DeltaError, OSError) as error:
         raise TableError(NAME, f"the Delta table {path} cannot be written: {error}", own=False) from error
@@ -102,8 +103,13 @@ def _opened(path: str, storage_options: Mapping[str, str]) -> deltalake.DeltaTab
 
 
 def _append(
-    rows: pa.Table, path: str, transactions: list[deltalake.Transaction], storage_options: Mapping[str, str]
+    fence: Fence,
+    rows: pa.Table,
+    path: str,
+    transactions: list[deltalake.Transaction],
+    storage_options: Mapping[str, str],
 ) -> None:
+    fence.check(NAME)
     deltalake.write_deltalake(
         path,
         rows,

@@ -33,17 +33,18 @@ class RowValues:
     keyed: bool
 
 
-def put_back(lane: Lane, path: str, column: str, values: RowValues) -> frozenset[int]:
-    """Sets `column` of the Delta table at `path`, which has the values' type; the numbers of those whose rows it found."""
+def put_back(lane: Lane, name: str, path: str, column: str, values: RowValues) -> frozenset[int]:
+    """Sets `column` of the Delta table of `name` at `path`, which has the values' type; the numbers of those whose rows it found."""
     target = sql_text.delta_path(path)
     _view(lane, values)
     on = _meets(lane, target, column, values)
     chosen = _chosen(target, on, values)
     numbers = frozenset(int(row[0]) for row in lane.session.sql(f"SELECT {NUMBER_COLUMN} FROM ({chosen})").collect())
     if numbers:
-        lane.sql(
+        lane.commit(
+            name,
             f"MERGE INTO {target} AS t USING (SELECT * FROM ({chosen}) WHERE {TURN} = 1) AS s ON {on} "
-            f"WHEN MATCHED THEN UPDATE SET {sql_text.identifier(column)} = s.{VALUE_COLUMN}"
+            f"WHEN MATCHED THEN UPDATE SET {sql_text.identifier(column)} = s.{VALUE_COLUMN}",
         )
     return numbers
 

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from spark_jobs.backfill.stretch import Stretch, each_table, places, staged_table
+from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import NO_RECORDS, merge_table
 from spark_jobs.repair.fold import Read, cleared, repaired
 from spark_jobs.report import TableReport, TableTarget
@@ -25,13 +26,16 @@ def merge_repair(
     tables: Mapping[str, tuple[TableTarget, Read]],
     spark: SparkSettings,
     *,
+    fence: Fence,
     on_table_done: Callable[[TableReport, int], None],
     storage_options: Mapping[str, str] | None = None,
     on_left: Callable[[str, int], None] = lambda _name, _keys: None,
     records: TableRecords = NO_RECORDS,
     run: str = "",
 ) -> list[TableReport]:
-    """Merges the tables, one after the other. `on_table_done`: its report, and the order key up to which the lake has the table.
+    """Merges the tables, one after the other. `fence`: of who holds the run lock.
+
+    `on_table_done`: its report, and the order key up to which the lake has the table.
     `on_left`: so many keys of a table are left alone, for their rows are gone and nothing says since when; told before its report.
 
     Raises SparkUnavailableError, or MergeError after the other tables have finished when one could not be merged.
@@ -39,7 +43,7 @@ def merge_repair(
     options = dict(storage_options or {})
     up_to = places(stretch, {name: target for name, (target, _) in tables.items()}, options)
     staged = [read_staged_batch(folder) for folder in stretch.folders]
-    with open_lanes(spark, 1) as lanes:
+    with open_lanes(spark, 1, fence) as lanes:
         one = _OneTable(lanes[0], stretch, staged, options, records, run, on_left)
 
         def repair(name: str) -> TableReport | None:

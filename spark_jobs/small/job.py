@@ -42,11 +42,19 @@ class SmallResult:
 
 
 def merge_small_tables(lane: Lane, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
-    """Results by "database.table", one for each job. Raises SparkUnavailableError where Spark goes away."""
+    """Results by "database.table", one for each job. Raises SparkUnavailableError where Spark goes away.
+
+    Tasks cannot ask the fence, so it is asked here, and what a task commits is conditional (`small.merge`).
+    """
     if not lane.shares_workers:
         return {job.staged.name: SmallResult(declined=OLD_SPARK) for job in jobs}
     try:
-        answers = _run(lane, _told_of_new_tables(lane, jobs))
+        ready = _told_of_new_tables(lane, jobs)
+        lane.fence.check(*(job.staged.name for job in jobs))
+        answers = _run(lane, ready)
+    except TableError as error:
+        names = [job.staged.name for job in jobs]
+        return {name: SmallResult(error=TableError(name, error.reason, own=False)) for name in names}
     except Exception as error:
         if is_away(error):
             sentence = (

@@ -58,7 +58,6 @@ from spark_jobs.tables.table_owner import TableRecord, Writer
 TRIES_MAX = 5
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
 CHECKPOINT_PROPERTY = "delta.checkpointInterval"
-ENGINE = "delta-rs"  # what deltalake calls itself in its commits
 INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
 STAGED, LAKE = "s", "t"
 
@@ -190,7 +189,7 @@ class _SmallMerge:
         """The table itself. Raises PlaceTakenError, TableError."""
         self._statements(segment)  # says what no table can have
         if (
-            not make_table(self.table.path, self._wanted(segment), self._properties(segment))
+            not make_table(self.table.path, self._wanted(segment), self._properties(segment), check=_cannot_ask)
             and not self.table.refresh().exists
         ):
             raise PlaceTakenError
@@ -308,7 +307,7 @@ class _SmallMerge:
             gone = f"{merge_clauses.NEWER} AND {merge_clauses.REMOVES}"
             merge = merge.when_matched_delete(gone).when_matched_update(changes, merge_clauses.NEWER)
             merge = merge.when_not_matched_insert(values, merge_clauses.LEAVES)
-        return self._committed(merge.execute)
+        return self._committed(merge.execute) or self._append(rows.slice(0, 0), segment.last_order_key)
 
     def _bounds_text(self, segment: ChangesSegment) -> str:
         """The bounds of the first key column where they are whole numbers, by which files are left out before any is read."""
@@ -320,14 +319,13 @@ class _SmallMerge:
         return f"{name} >= {int(low)} AND {name} <= {int(high)}"
 
     def _append(self, rows: pa.Table, order_key: int) -> CommitCounts:
-        if not rows.num_rows:
-            return CommitCounts()
+        """Appends rows, or none: a log without the transaction of changes that change nothing would take a part of them, which is late."""
         missing = [field for field in self._schema() if field.name not in rows.column_names]
         for field in missing:
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         rows = rows.select(self._schema().names)
         properties = self._commit_properties(order_key)
-        return self._committed(
+        counts = self._committed(
             lambda: write_deltalake(
                 self.table.log,
                 rows,
@@ -337,6 +335,7 @@ class _SmallMerge:
                 post_commithook_properties=NO_HOOKS,
             )
         )
+        return counts or CommitCounts()
 
     def _commit_properties(self, order_key: int) -> CommitProperties:
         return CommitProperties(
@@ -345,18 +344,20 @@ class _SmallMerge:
             app_transactions=[Transaction(self.app_id, order_key, int(time.time() * 1000))],
         )
 
-    def _committed(self, write: Any) -> CommitCounts:
-        """What the write's commit did. No new version: there was nothing to change."""
+    def _committed(self, write: Any) -> CommitCounts | None:
+        """What the write's commit did; None where there was nothing to change. No fence can be asked here: see `spark_jobs.fence`."""
         before = self.table.snapshot.version
         write()
         after = self.table.refresh().version
         if after == before:
-            return CommitCounts()
-        # Spark's store for local files looks, and then renames over what came meanwhile
-        if not self.table.last_writer().startswith(ENGINE):
-            raise exceptions.CommitFailedError(f"another's commit stands at version {after} of {self.table.path}")
+            return None
+        try:
+            # Spark's store, for local files and in S3, looks, and then writes over what came meanwhile
+            counts = self.table.own_commit(before, self.user_metadata, self.app_id)
+        except TableError as error:
+            raise exceptions.CommitFailedError(error.reason) from error
         self._checkpoint(before, after)
-        return self.table.last_commit()
+        return counts
 
     def _checkpoint(self, before: int, after: int) -> None:
         """As often as Spark would make one, and like Spark it takes away what the log no longer needs."""
@@ -366,6 +367,10 @@ class _SmallMerge:
             self.table.log.create_checkpoint()
             if self.table.snapshot.properties.get(CLEANING_PROPERTY, "true") == "true":
                 self.table.log.cleanup_metadata()
+
+
+def _cannot_ask() -> None:
+    """A task has no fence: an empty table without a transaction changes nothing."""
 
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)

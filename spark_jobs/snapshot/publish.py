@@ -19,6 +19,7 @@ from spark_jobs.beside.history import History
 from spark_jobs.beside.side_table import SideTable, side_app_id_of
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
+from spark_jobs.fence import Fence
 from spark_jobs.merging.fold import parquet_view
 from spark_jobs.merging.merge import NO_RECORDS
 from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
@@ -41,15 +42,19 @@ def publish_snapshot(
     given: Publication,
     spark: SparkSettings,
     *,
+    fence: Fence,
     storage_options: Mapping[str, str] | None = None,
     records: TableRecords = NO_RECORDS,
     turns: Turns = NO_TURNS,
 ) -> Published:
-    """Publishes over a session of its own, in its turn. Raises SparkUnavailableError, TableError, ColumnsDifferError, a sentence each."""
-    with open_lanes(spark, 1) as lanes:
+    """Publishes over a session of its own, in its turn. `fence`: of who holds the run lock.
+
+    Raises SparkUnavailableError, TableError, ColumnsDifferError, a sentence each.
+    """
+    with open_lanes(spark, 1, fence) as lanes:
         try:
             writing, target = Writing.of(turns.who, spark, lanes), given.target
-            with turns.at(given.owner.table, target.path, writing, shared=target.shared):
+            with turns.at(given.owner.table, target.path, writing, fence, shared=target.shared):
                 return publish(lanes[0], given, storage_options or {}, records)
         except (SparkJobError, ColumnsDifferError):
             raise
@@ -90,19 +95,21 @@ def publish(
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
     why = whole_files.why_not(given, before, lane.defaults_of_tables())
-    if not why and not whole_files.make_of_files(given, label, _properties(given, before)):
+    there = before
+    if not why and not whole_files.make_of_files(given, label, _properties(given, before), lane.fence):
         why = "something lies where it goes"
     if why:
         there = before if given.target.shard is None else publish_shard.give_columns(lane, given, table)
         _make_by_spark(lane, given, there, label)
     after = table.refresh()
+    table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)
     try:
         # a run that was killed after its commit has put none of it on disk, and this one may have found the table there
         sync_commits(given.target.path, before.version, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
         why = f"what was committed to {given.target.path} is not on disk: {error}; it is tried again"
         raise TableError(given.owner.table, why) from error
-    _tell_log(given, label, storage_options, records)
+    _tell_log(lane.fence, given, label, storage_options, records)
     _tell_history(lane, given, table, label, storage_options, records)
     records.keep(given.owner.table, TableRecord(table_id=after.table_id, version=after.version))
     counts, size = table.last_commit(), table.size
@@ -124,13 +131,19 @@ def _make_by_spark(lane: Lane, given: Publication, before: Snapshot, label: int)
     """All rows are read once more and written, beside or in place of what the table had."""
     lane.expect(given.rows + given.changes.rows())
     partial = _show(lane, given)
-    if label > before.applied_order_key:
-        lane.commit_as(app_id_of(given.owner), label, given.record(label))
-    else:
-        lane.commit_without_version(given.record(label))
+    lane.commit_as(_txn_id(given, before, label), label, given.record(label))
     rows = _rows(given, partial=partial)
     of_shard = given.target.shard is not None
-    lane.sql(publish_shard.statement(given, before, rows) if of_shard else _statement(given, before, rows))
+    statement = publish_shard.statement(given, before, rows) if of_shard else _statement(given, before, rows)
+    lane.commit(given.owner.table, statement)
+
+
+def _txn_id(given: Publication, before: Snapshot, label: int) -> str:
+    """The application id of the commit: the table's; where the table is as far as `label` already, one of this snapshot's own, for Delta
+    would drop the table's. Either way Delta drops what another try of the same publication has committed.
+    """
+    app_id = app_id_of(given.owner)
+    return app_id if label > before.applied_order_key else f"{app_id}#{given.snapshot_id}/{given.chunks.folder.name}"
 
 
 def _properties(given: Publication, before: Snapshot) -> dict[str, str]:
@@ -163,7 +176,7 @@ def _publish_alone(
     found = list[SideTable]()
     for kind, path in kinds_of(given.target):
         began, app_id = time.time(), side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
-        side = SideTable(owner.table, path, app_id, storage_options).open()
+        side = SideTable(owner.table, path, app_id, storage_options, fence=lane.fence).open()
         if side.log is None:
             given.target.refuse_clash(owner.table)
         if label < side.applied:
@@ -199,14 +212,14 @@ def _publish_alone(
 
 
 def _tell_log(
-    given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
+    fence: Fence, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
 ) -> None:
     """A row that the table was read: what befell it while it stood still is in no row of its log. One that is not there begins later."""
     if not given.target.change_log:
         return
     began, owner = time.time(), given.owner
     app_id = side_app_id_of(owner.destination, owner.ledger_id, change_log.KIND, owner.table)
-    side = SideTable(owner.table, given.target.change_log, app_id, storage_options).open()
+    side = SideTable(owner.table, given.target.change_log, app_id, storage_options, fence=fence).open()
     if side.log is None:
         return
     told = {"snapshot": given.snapshot_id, "rows": given.rows, "after": side.applied}
@@ -229,7 +242,7 @@ def _tell_history(  # noqa: PLR0917  one caller
         return
     began, owner = time.time(), given.owner
     app_id = side_app_id_of(owner.destination, owner.ledger_id, HISTORY, owner.table)
-    side = SideTable(owner.table, given.target.history, app_id, storage_options).open()
+    side = SideTable(owner.table, given.target.history, app_id, storage_options, fence=lane.fence).open()
     if side.log is None:
         given.target.refuse_clash(owner.table)
     history = History(table=side, folder=_scratch(given), lane=lane, by_spark=given.target.merge == "spark")

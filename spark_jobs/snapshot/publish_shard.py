@@ -15,7 +15,7 @@ def give_columns(lane: Lane, given: Publication, table: DeltaTable) -> Snapshot:
     """The table, made or with the columns of the shard; no row of it has changed yet."""
     wanted = wanted_columns(given.columns, soft_deletes=given.soft_deletes)
     for statement in schema_statements(table, given.target, wanted, given.key, given.owner.to_text()):
-        lane.sql(statement)
+        lane.commit(given.owner.table, statement)
     after = table.refresh()
     refuse_others(given.owner, table.found(None, given.owner.to_text()))  # another may have made it in the same moment
     return after

@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_jobs.durable_lake import link, local_folder, sync
+from spark_jobs.fence import Fence
 from spark_jobs.small.ways import ASKED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 from spark_jobs.snapshot.held_keys import HeldKeys
 from spark_jobs.snapshot.publication import Publication, is_partial
@@ -106,7 +107,7 @@ def _has_marks(given: Publication, name: str) -> bool:
     return True
 
 
-def make_of_files(given: Publication, label: int, properties: Mapping[str, str]) -> bool:
+def make_of_files(given: Publication, label: int, properties: Mapping[str, str], fence: Fence) -> bool:
     """Makes the table; False where its place is taken, and Spark has to. Raises OSError."""
     place = local_folder(given.target.path)
     if place is None:
@@ -119,7 +120,10 @@ def make_of_files(given: Publication, label: int, properties: Mapping[str, str])
     def fill(folder: Path) -> Contents:
         return _contents(_Filling(given, folder), wanted, int(properties[STATISTICS_PROPERTY]), label)
 
-    return make_table(given.target.path, wanted, properties, fill, aside=_aside(place, given.snapshot_id))
+    aside = _aside(place, given.snapshot_id)
+    return make_table(
+        given.target.path, wanted, properties, fill, aside=aside, check=lambda: fence.check(given.owner.table)
+    )
 
 
 def _aside(place: Path, snapshot_id: str) -> str:

@@ -95,6 +95,6 @@ def _keep_plan(lane: Lane, table: DeltaTable, stage: str, name: str, plan: Alter
 
 def _run(lane: Lane, table: DeltaTable, statements: list[str]) -> None:
     for statement in statements:
-        lane.sql(statement)
+        lane.commit(table.name, statement)
     if statements:
         table.refresh()

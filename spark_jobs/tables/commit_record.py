@@ -185,6 +185,31 @@ def read_commit(commit: Mapping[str, Any]) -> Interval:
     return Interval(**known, **{name: value for name, value in record.items() if name in names})
 
 
+def own_commit(commits: Iterable[Mapping[str, Any]], user_metadata: str) -> Mapping[str, Any] | None:
+    """Returns the commit with this metadata, of those that Delta's history tells; None where it is not among them."""
+    return next((each for each in commits if each.get("userMetadata") == user_metadata), None)
+
+
+def is_another_try(commit: Mapping[str, Any], user_metadata: str) -> bool:
+    """Whether a commit is of the same ledger and source table as this metadata, and has all changes up to the same order key."""
+    theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
+    same = bool(ours) and all(theirs.get(name) == ours.get(name) for name in ("ledger", "table"))
+    return same and _up_to(theirs) >= _up_to(ours)
+
+
+def _up_to(record: Mapping[str, Any]) -> int:
+    return max(int(record.get(name, -1)) for name in ("last_order_key", "label"))
+
+
+def lost_commit(path: str, before: int) -> str:
+    """Returns why a run may not count on a commit that it made after the version `before`."""
+    return (
+        f"what this run committed to the Delta table {path} after version {before} is not in its log: another writer's commit is "
+        "there, as where several Sparks write one lake in S3. Use one (see `sluice check`), and restart Spark, whose memory may have what "
+        "the log has not; it is tried again from its files"
+    )
+
+
 def row_counts(metrics: Mapping[str, Any]) -> dict[str, int]:
     """Rows inserted, updated and deleted by a commit, under the names of `METRICS`, from Delta's own metrics (numbers as text)."""
     return {name: first_count(metrics, keys) for name, keys in METRICS.items()}

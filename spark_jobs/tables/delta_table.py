@@ -21,7 +21,7 @@ from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column, epoch_of
 from spark_jobs.tables import layout, shards
-from spark_jobs.tables.commit_record import first_count, row_counts
+from spark_jobs.tables.commit_record import first_count, is_another_try, lost_commit, own_commit, row_counts
 from spark_jobs.tables.marked_rows import marked_rows
 from spark_jobs.tables.shards import Shard
 from spark_jobs.tables.table_owner import Found, TableRecord
@@ -268,15 +268,32 @@ class DeltaTable:
                 return files.filter(_may_meet(files[lowest], files[highest], *bounds))
         return files
 
-    def last_writer(self) -> str:
-        """What wrote the newest commit, as it stands in the log, in its own words."""
-        return str(self._log.history(1)[0].get("engineInfo", ""))
-
     def last_commit(self) -> CommitCounts:
         """The counts of the newest commit, Spark's or deltalake's; refresh first."""
-        metrics = self._log.history(1)[0].get("operationMetrics") or {}
-        files = {name: first_count(metrics, keys) for name, keys in FILE_METRICS.items()}
-        return CommitCounts(**row_counts(metrics), rows_copied=first_count(metrics, COPIED_METRICS), **files)
+        return _counts(self._log.history(1)[0])
+
+    def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
+        """The counts of the commit above the version `before` that has this metadata, read back from the log; refresh first.
+
+        `app_id`, `version`: of its transaction, if it has one. Nothing is counted where another try brought that, or, of a commit without
+        one, where there was nothing to change. Raises TableError where the log has neither: another commit replaced this one. That
+        Spark drops a transaction is no proof: it may know it from its memory alone.
+        """
+        commits = self.commits_after(before)
+        if mine := own_commit(commits, user_metadata):
+            return _counts(mine)
+        done = self._log.transaction_version(app_id) if app_id and self.snapshot.exists else None
+        # Delta's summary of a version (.crc) may name a transaction that the commit itself has not
+        another = any(is_another_try(each, user_metadata) for each in commits) if app_id else False
+        if (app_id and (done is None or done < version)) or (commits and not another):
+            raise TableError(self.name, lost_commit(self.path, before), own=False)
+        return CommitCounts()
+
+
+def _counts(commit: Mapping[str, Any]) -> CommitCounts:
+    metrics = commit.get("operationMetrics") or {}
+    files = {name: first_count(metrics, keys) for name, keys in FILE_METRICS.items()}
+    return CommitCounts(**row_counts(metrics), rows_copied=first_count(metrics, COPIED_METRICS), **files)
 
 
 def _snapshot(log: Any, app_id: str) -> Snapshot:

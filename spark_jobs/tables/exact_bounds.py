@@ -124,9 +124,11 @@ def mend_bounds(
         )
         lane.expect(table.row_count)
         lane.configure(REWRITE_SETTINGS)
-        lane.sql(rewrite_statement(table, key))
-    lane.sql(set_properties(table.path, {EXACT_PROPERTY: "true"}))
+        lane.commit(table.name, rewrite_statement(table, key))
+    lane.commit(table.name, set_properties(table.path, {EXACT_PROPERTY: "true"}))
+    before = table.snapshot.version
     table.refresh()
+    table.own_commit(before, user_metadata)
     return len(found)
 
 

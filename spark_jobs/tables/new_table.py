@@ -48,10 +48,12 @@ def make_table(
     properties: Mapping[str, str],
     fill: Callable[[Path], Contents] = empty,
     *,
+    check: Callable[[], None],
     aside: str = "",
 ) -> bool:
     """Makes the table whole, or not at all: False where the place is taken, or not on this machine. Raises OSError, or what `fill` does.
 
+    `check`: asks the fence, right before the table is there; what it raises leaves nothing.
     `fill`: puts files into the folder that becomes the table's, and syncs them. `aside`: the name of that folder until then, which is
     beside the table's and begins with a dot: what is there is removed. An empty table is not on disk yet when this returns: that is for
     `durable_lake`, with what is written into it.
@@ -71,6 +73,7 @@ def make_table(
         if contents.actions:  # a table whose rows nobody writes a second time may not be there with half a commit
             for each in (commit, commit.parent, made):
                 sync(each)
+        check()
         made.rename(place)  # fails where a folder is that has anything in it
     except OSError:
         if place.exists():

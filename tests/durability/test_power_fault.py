@@ -23,6 +23,7 @@ from cdc_engine.staging import stage
 from cdc_engine.store.prepared import PreparedFiles
 from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, SchemaRepository
 from spark_jobs.durable_lake import AS_B85, sync_commits, vector_file
+from spark_jobs.fence import BY_HAND
 from spark_jobs.quarantine import append as quarantine
 from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.staged_batch import StagedBatch
@@ -164,7 +165,7 @@ def quarantined(directory: Path, *order_keys: int) -> StagedBatch:
 def test_fault_values_in_quarantine_stay_before_their_batch_is_acked(tmp_path: Path, disk: Disk) -> None:
     path = tmp_path / "lake" / "_sluice_quarantine" / "shop"
     for number in (1, 2):
-        assert append_quarantine(quarantined(tmp_path / f"batch-{number}", number), str(path), {}) == 1
+        assert append_quarantine(quarantined(tmp_path / f"batch-{number}", number), str(path), {}, BY_HAND) == 1
         assert lost(disk, path) == []
 
 
@@ -174,9 +175,9 @@ def test_fault_values_in_quarantine_that_an_earlier_try_committed_stay_too(
     path, batch = tmp_path / "lake" / "_sluice_quarantine" / "shop", quarantined(tmp_path / "batch", 1)
     with monkeypatch.context() as killed:
         killed.setattr(quarantine, "sync_commits", lambda *_, **__: 0)
-        append_quarantine(batch, str(path), {})
+        append_quarantine(batch, str(path), {}, BY_HAND)
     assert lost(disk, path)
-    assert append_quarantine(batch, str(path), {}) == 0
+    assert append_quarantine(batch, str(path), {}, BY_HAND) == 0
     assert lost(disk, path) == []
 
 

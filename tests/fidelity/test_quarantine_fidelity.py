@@ -13,6 +13,7 @@ from cdc_engine.binlog.rows import refused_values
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.staging import StagedBatch
 from console.toolchain.database.server import DatabaseServer
+from spark_jobs.fence import BY_HAND
 from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.staged_batch import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, images, run
@@ -121,7 +122,7 @@ def test_each_table_has_its_own_identity_in_the_quarantine_and_is_appended_once(
     options = {"charsets": UTF8, "undecodable": "quarantine", "zero_dates": "error"}
     first, again = (read_staged_batch(staged(written, **options).path) for _ in range(2))
     path = str(tmp_path / "quarantine")
-    assert [append_quarantine(batch, path, {}) for batch in (first, first, again)] == [8, 0, 0]
+    assert [append_quarantine(batch, path, {}, BY_HAND) for batch in (first, first, again)] == [8, 0, 0]
     table = deltalake.DeltaTable(path)
     assert table.to_pyarrow_table().num_rows == 8
     rows = table.to_pyarrow_table().to_pylist()

@@ -17,6 +17,7 @@ from console.lake.quarantine import quarantined, render, replay, to_json
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableTarget, merge_batch
+from spark_jobs.fence import BY_HAND
 from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.staged_batch import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, run
@@ -98,6 +99,6 @@ def test_a_value_is_quarantined_listed_and_put_back_fidelity(
     assert rows(chosen, "log") == [(1, "ä"), (2, "plain"), (3, None), (4, "ö")]
     left = [(each["key"], each["raw"]) for each in quarantined(chosen, DESTINATION, f"{DATABASE}.notes")]
     assert sorted(left) == [('{"id": 3}', b"\xff"), ('{"id": 4}', b"\xc3\xb6")]
-    assert append_quarantine(read_staged_batch(again), chosen.quarantine_path(DESTINATION), {}) == 0, (
+    assert append_quarantine(read_staged_batch(again), chosen.quarantine_path(DESTINATION), {}, BY_HAND) == 0, (
         "what was put back stays so"
     )

@@ -21,13 +21,16 @@ from sqlalchemy import create_engine, event
 
 from cdc_engine.contracts import DestinationDir, MetaPlace
 from cdc_engine.destination_files import RunLockTimeoutError, head_of_line, run_lock, run_lock_held
+from cdc_engine.destination_files.run_lock import RunLockLostError
 from cdc_engine.documents.contract import NOT_THERE
 from cdc_engine.documents.sql import SqlDocuments
 from cdc_engine.documents.zookeeper import ZooKeeperDocuments
 from cdc_engine.documents.zookeeper_client import shared_client
-from cdc_engine.errors import LeaseLostError, SluiceError
-from cdc_engine.ha import session
-from cdc_engine.ha.leases import open_lease, open_run_lock, read_holder
+from cdc_engine.errors import LeaseLostError, NotSharedError, SluiceError
+from cdc_engine.ha import beat_lock, leases, session, zookeeper_lock
+from cdc_engine.ha.beat_lock import BeatLock
+from cdc_engine.ha.leases import RUN_LOCK, open_lease, open_run_lock, read_holder
+from cdc_engine.ha.zookeeper_lock import ZooKeeperLock
 from cdc_engine.meta.managers import open_meta, read_ledger
 from cdc_engine.ports import Lease
 from tests.fix_ledgers import at
@@ -436,3 +439,41 @@ def test_ha_a_database_that_takes_seconds_to_answer_is_no_lost_lease_until_it_ta
         wait_for("another has it", other.try_acquire, 30)
         assert not holds(lease)
         delay[0] = 0.0
+
+
+def take_away(place: MetaPlace, name: str) -> None:
+    """As a session that ends does; a lock among shared texts is free by itself once nobody writes it."""
+    if place.kind == "zookeeper":
+        shared_client(place.hosts, SECONDS).delete(leases._nodes(place, name).held)
+
+
+@pytest.mark.found
+def test_ha_the_fence_asks_where_the_lock_is_kept_whatever_the_clock_says(
+    shared: MetaPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 5: a run believed its own clock about the run lock. That of a virtual machine which is paused stands still with it."""
+    for room in (beat_lock, zookeeper_lock):
+        monkeypatch.setattr(room, "CONFIRM_PART", 1e6)  # it says nothing meanwhile
+    monkeypatch.setattr(session, "TRUSTED_PART", 1e6)  # and no time passes for it
+    directory, other = DestinationDir.of(shared), open_run_lock(shared)
+    with pytest.raises(RunLockLostError), run_lock(directory) as fence:  # noqa: PT012  it tells at its end too
+        assert [fence() for _ in range(3)] == [""] * 3, "it is confirmed as often as it is asked for"
+        assert not other.try_acquire()
+        take_away(shared, RUN_LOCK)
+        wait_for("another host takes it", other.try_acquire, 60)
+        assert f"does not hold the run lock of {shared.destination} any more" in fence()
+        with pytest.raises(RunLockLostError):
+            head_of_line(directory)
+        assert other.confirm()
+    other.release()
+
+
+@pytest.mark.found
+def test_ha_a_fence_that_nobody_answers_refuses(shared: MetaPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 5: where the lock cannot be asked for, nobody knows whether a run may write."""
+    with run_lock(DestinationDir.of(shared)) as fence:
+        with monkeypatch.context() as patch:
+            for kind in (BeatLock, ZooKeeperLock):
+                patch.setattr(kind, "confirm", mock.Mock(side_effect=NotSharedError("no server answers")))
+            assert "nobody can say whether this run still holds the run lock" in fence()
+        assert fence() == ""

@@ -17,6 +17,7 @@ from lake_cut import CutError, deltalake_tables, duckdb_views, read_cut
 from lake_cut.cut import SCHEMA, cuts_path
 from spark_jobs import cuts
 from spark_jobs.cuts import Published, amend_newest, publish_cut
+from spark_jobs.fence import BY_HAND
 from spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
 from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.table_owner import TableRecord
@@ -60,7 +61,9 @@ class Shop:
 
     def publish(self, staged: StagedBatch, *stopped: str) -> bool:
         tables = {name: (self.paths[name], record) for name, record in self.records.items()}
-        return publish_cut(staged, cuts_path(self.lake, "shop"), Published(tables=tables, stopped=stopped, run="r"))
+        return publish_cut(
+            staged, cuts_path(self.lake, "shop"), Published(tables=tables, stopped=stopped, run="r"), BY_HAND
+        )
 
 
 @pytest.fixture
@@ -120,22 +123,24 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
     shop.merge("shop.items", 7)
     anew = shop.paths["shop.items"], shop.records["shop.items"]
     path = cuts_path(shop.lake, "shop")
-    assert not amend_newest(path, {"shop.items": anew}, 101), "it has changes of a batch that is not in all tables"
+    assert not amend_newest(path, {"shop.items": anew}, 101, BY_HAND), (
+        "it has changes of a batch that is not in all tables"
+    )
     assert read_cut(shop.lake, "shop").tables["shop.items"].version == 0
-    assert amend_newest(path, {"shop.items": anew}, 100)
+    assert amend_newest(path, {"shop.items": anew}, 100, BY_HAND)
     cut = read_cut(shop.lake, "shop")
     assert (cut.order_key, cut.tables["shop.items"].version, cut.tables["shop.orders"].version) == (100, 1, 0)
     assert not shop.publish(batch(100, delivery=2)), "the position is still the last one"
-    assert not amend_newest(path + "-of-another", {"shop.items": anew}, 0)
+    assert not amend_newest(path + "-of-another", {"shop.items": anew}, 0, BY_HAND)
 
 
 def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Shop) -> None:
     path, hour = cuts_path(shop.lake, "shop"), dt.timedelta(hours=1)
     _published_before(path, 9 * hour)
     assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1)
-    assert amend_newest(path, {"shop.items": (shop.paths["shop.items"], shop.records["shop.items"])}, 100)
+    assert amend_newest(path, {"shop.items": (shop.paths["shop.items"], shop.records["shop.items"])}, 100, BY_HAND)
     assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1), "the other tables are as they were"
-    assert prune_cuts(path, 8.0) == 2, "both name what VACUUM takes"
+    assert prune_cuts(path, 8.0, BY_HAND) == 2, "both name what VACUUM takes"
 
 
 def test_cut_of_a_version_that_was_left_before_it_was_published_needs_files_since_then(shop: Shop) -> None:

@@ -23,6 +23,7 @@ from orchestration.ports import MergeOrder, Ports
 from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
 from orchestration.run.lake_settings import spark_settings
 from orchestration.run.spark_merge import spark_merge
+from spark_jobs.fence import BY_HAND
 from spark_jobs.session import open_lanes
 from tests.instance.fix_destination import Captured
 from tests.instance.test_start_time_backfill import insert_at
@@ -79,6 +80,7 @@ class Pipeline:
             batch_dir=self.captured.directory / batch.path,
             tables=batch.tables,
             run=run,
+            refusal=str,
         )
         with destination_files.run_lock(self.captured.directory, 60):
             spark_merge(order, lambda _: None)
@@ -86,8 +88,8 @@ class Pipeline:
         return found
 
     def by_another_hand(self, statement: str) -> None:
-        with open_lanes(spark_settings(self.config, "shop"), 1) as lanes:
-            lanes[0].sql(statement)
+        with open_lanes(spark_settings(self.config, "shop"), 1, BY_HAND) as lanes:
+            lanes[0].session.sql(statement)
 
     def rows(self, path: str = "") -> dict[int, str]:
         """Number → its filler, without what `merge` wrote, and without what is marked as deleted."""

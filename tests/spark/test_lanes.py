@@ -20,6 +20,7 @@ from console.toolchain.ports import free_port
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, SparkUnavailableError, session
+from spark_jobs.fence import BY_HAND
 from spark_jobs.merging import fold, merge_sql
 from spark_jobs.session import Lane, open_lanes
 from spark_jobs.staged_batch import ChangesSegment, read_staged_batch
@@ -127,10 +128,10 @@ def merged(lake: Lake) -> tuple[Lake, ChangesSegment]:
 def test_delta_itself_drops_a_transaction_it_has(merged: tuple[Lake, ChangesSegment]) -> None:
     """As where another run committed after this one looked."""
     lake, segment = merged
-    with open_lanes(lake.spark, 1) as (lane,):
+    with open_lanes(lake.spark, 1, BY_HAND) as (lane,):
         lane.sql(fold.staged_view("v", segment, lane.lent))
         lane.commit_as(f"sluice/shop/{LEDGER_ID}/shop.log", segment.last_order_key, "{}")
-        lane.sql(merge_sql.append("v", segment, lake.target("shop.log"), applied_order_key=-1))
+        lane.commit("shop.log", merge_sql.append("v", segment, lake.target("shop.log"), applied_order_key=-1))
     assert len(lake.rows("shop.log", "id")) == len(ROWS)
 
 
@@ -138,13 +139,13 @@ def test_delta_itself_drops_a_transaction_it_has(merged: tuple[Lake, ChangesSegm
 def test_a_second_write_without_its_transaction_is_refused(merged: tuple[Lake, ChangesSegment]) -> None:
     """What Spark Connect's client may do after a broken line must not write unguarded."""
     lake, segment = merged
-    with open_lanes(lake.spark, 1) as (lane,):
+    with open_lanes(lake.spark, 1, BY_HAND) as (lane,):
         lane.sql(fold.staged_view("v", segment, lane.lent))
         lane.commit_as(f"sluice/shop/{LEDGER_ID}/shop.log", segment.last_order_key + 1, "{}")
         statement = merge_sql.append("v", segment, lake.target("shop.log"), applied_order_key=-1)
-        lane.sql(statement)
+        lane.commit("shop.log", statement)
         with pytest.raises(Exception, match=r"(?i)txn"):
-            lane.sql(statement)
+            lane.commit("shop.log", statement)
     assert len(lake.rows("shop.log", "id")) == 2 * len(ROWS)
 
 

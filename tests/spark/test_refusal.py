@@ -12,6 +12,7 @@ import pytest
 
 from spark_jobs import run_batch
 from spark_jobs.errors import MergeError
+from spark_jobs.fence import Fence
 from spark_jobs.report import TableTarget
 from spark_jobs.session import SparkSettings
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage
@@ -42,7 +43,7 @@ def test_a_refusal_between_two_tables_leaves_the_rest_untouched(
             staged,
             {name: TableTarget(path=str(tmp_path / name), merge="spark") for name in NAMES},
             SparkSettings(),
-            refusal=lambda: "delivery 1 was rolled back" if merged else "",
+            fence=Fence(lambda: "delivery 1 was rolled back" if merged else ""),
             parallelism=1,
         )
     assert len(merged) == 1

@@ -98,7 +98,7 @@ class Behind(Broken):
 
         def publish(record: Any, table: Any) -> int:
             failpoints.reach(BEFORE_PUBLISH)
-            label = spark_publish(self.config, "shop", record, table, "run").label
+            label = spark_publish(self.config, "shop", record, table, "run", refusal=str).label
             failpoints.reach(AFTER_PUBLISH)
             return label
 

@@ -179,6 +179,7 @@ def _live(config: SluiceConfig, wish: Wish, ledger_id: str) -> DeltaTable:
 def _build(config: SluiceConfig, wish: Wish, reading: Reading, base: Interval, where: tuple[str, Path]) -> Rebuilt:
     from spark_jobs.backfill.fold import folded  # noqa: PLC0415
     from spark_jobs.backfill.into import PastState, build  # noqa: PLC0415
+    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.staged_batch import read_staged_batch  # noqa: PLC0415
 
     (name,), (path, folder) = wish.tables, where
@@ -200,6 +201,13 @@ def _build(config: SluiceConfig, wish: Wish, reading: Reading, base: Interval, w
             folder=folder,
             record={"past_of": name, "ledger": base.ledger, "version": base.version, "up_to": place.to_json()},
             storage_options=storage_options(config.storage_options),
-        )
+        ),
+        Fence(
+            lambda: (
+                ""
+                if folder.is_dir()
+                else f"another backfill has removed {folder}, which this one wrote to: begin it again"
+            )
+        ),
     )
     return Rebuilt(table=wish.into, of=name, path=path, version=base.version, up_to=str(place), rows=rows)

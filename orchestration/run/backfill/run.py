@@ -99,8 +99,8 @@ def run_backfill(
         reading.read()
         told.say(f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes")
         failpoints.reach(failpoints.BEFORE_BACKFILL)
-        with only_writer_of_rows_read(ports, config, wish.destination, told.say):
-            outcomes = _merge(config, wish, reading, told, run)
+        with only_writer_of_rows_read(ports, config, wish.destination, told.say) as refusal:
+            outcomes = _merge(config, wish, reading, told, run, refusal)
         failpoints.reach(failpoints.AFTER_BACKFILL)
         return _done(wish, reading, None, outcomes)
 
@@ -116,12 +116,15 @@ def _done(wish: Wish, reading: Reading, rebuilt: Rebuilt | None, outcomes: Seque
     )
 
 
-def _merge(config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: str) -> list[TableOutcome]:
-    """The caller holds the run lock. Raises MergeFailedError."""
+def _merge(  # noqa: PLR0917  one caller
+    config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: str, refusal: Callable[[], str]
+) -> list[TableOutcome]:
+    """The caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
     from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  as in runs: imported where it is used
     from spark_jobs.backfill.merge import merge_backfill  # noqa: PLC0415
     from spark_jobs.backfill.stretch import Stretch  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.staged_batch import Backfill  # noqa: PLC0415
 
     ledger_id, cursor = reading.catch_up()
@@ -160,6 +163,7 @@ def _merge(config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: 
             stretch,
             {name: find(name) for name in reading.tables},
             spark_settings(config, wish.destination),
+            fence=Fence(refusal),
             on_table_done=done,
             storage_options=storage_options(config.storage_options),
             records=KeptRecords(LakeTables(config.destination_dir(wish.destination))),

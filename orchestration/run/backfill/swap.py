@@ -60,15 +60,16 @@ def run_swap(ports: Ports, config: SluiceConfig, wish: SwapWish, say: Callable[[
     """The live table's version by it. Raises SluiceError or MergeFailedError, a sentence. Doing it again is safe."""
     from spark_jobs.backfill.swap import swap  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError  # noqa: PLC0415
+    from spark_jobs.fence import Fence  # noqa: PLC0415
 
-    with only_writer(ports, config, wish.destination, say):
+    with only_writer(ports, config, wish.destination, say) as refusal:
         table, owner, rebuilt = _both(config, wish)
         plan = _plan(config, wish, table, owner, rebuilt)
         if plan.refused:
             raise MergeFailedError(f"{wish.table}: {plan.refused}")
         records = KeptRecords(LakeTables(config.destination_dir(wish.destination)))
         try:
-            return swap(table, owner, rebuilt, records, run=run)
+            return swap(table, owner, rebuilt, records, Fence(refusal), run=run)
         except SparkJobError as error:
             raise MergeFailedError(told(config, error)) from error
 

@@ -8,6 +8,7 @@ import deltalake
 import pytest
 
 from cdc_engine.config import SluiceConfig, load_config
+from cdc_engine.destination_files import run_lock
 from console.lake.tables import DestinationLake
 from console.toolchain.errors import SetupError
 from spark_jobs.beside.side_table import side_app_id_of
@@ -38,7 +39,8 @@ def own(given: SluiceConfig, ledger_id: str) -> None:
     lake = DestinationLake(given, "shop")
     table = lake.table(NAME)
     assert table is not None
-    lake.own(table, ledger_id)
+    with run_lock(given.destination_dir("shop")):
+        lake.own(table, ledger_id)
 
 
 def test_another_ledger_takes_over_what_is_beside_a_mirror_too_history(beside: Beside, tmp_path: Path) -> None:

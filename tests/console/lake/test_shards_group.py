@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.config.shards import ShardsConfig
 from cdc_engine.contracts import Column, TableVersion
+from cdc_engine.destination_files import run_lock
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from console.lake.history import captured_table, history_of
 from console.lake.life import known_life
@@ -77,7 +78,8 @@ def test_a_shard_is_owned_beside_the_others_in_a_group(config: SluiceConfig) -> 
     for name in NAMES:
         table = lake.table(name)
         assert table is not None
-        lake.own(table, "a-ledger")
+        with run_lock(config.destination_dir("a")):
+            lake.own(table, "a-ledger")
     found = owners(deltalake.DeltaTable(f"{config.lake}/shop/orders").metadata().configuration)
     assert {name: Owner.from_text(text).table for name, text in found.items()} == {"1": NAMES[0], "2": NAMES[1]}
     assert "sluice.owner" not in deltalake.DeltaTable(f"{config.lake}/shop/orders").metadata().configuration

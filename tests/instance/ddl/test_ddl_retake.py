@@ -308,7 +308,7 @@ class Lake(Pipeline):
     def outside(self) -> Outside:
         return Outside(
             run_lock=contextlib.nullcontext,
-            publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run").label,
+            publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run", refusal=str).label,
             say=print,
             progress=lambda _: None,
         )

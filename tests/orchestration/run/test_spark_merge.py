@@ -44,7 +44,7 @@ def merge_and_tell(order: MergeOrder, outcomes: Any) -> None:
 
 
 def order_of(config: SluiceConfig, batch_dir: Path) -> MergeOrder:
-    return MergeOrder(config=config, destination="shop", batch_dir=batch_dir, tables=("shop.orders",))
+    return MergeOrder(config=config, destination="shop", batch_dir=batch_dir, tables=("shop.orders",), refusal=str)
 
 
 @pytest.mark.spark

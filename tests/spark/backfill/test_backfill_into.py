@@ -23,6 +23,7 @@ from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.fold import folded
 from spark_jobs.backfill.into import PastState, build
 from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.tables.commit_record import Interval
 from tests.instance.fix_destination import running
@@ -52,11 +53,11 @@ def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tu
         record={},
         storage_options={},
     )
-    rows = build(given)
+    rows = build(given, BY_HAND)
     found = lake.rows(path, "id, note", "id")
     assert rows == len(found)
     with pytest.raises(TableError, match="there is a Delta table"):
-        build(given)
+        build(given, BY_HAND)
     return found
 
 

@@ -23,6 +23,7 @@ from orchestration.run.backfill.swap import SwapWish, plan_swap, run_swap
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.into import PastState, build
 from spark_jobs.backfill.swap import Rebuilt, refusal
+from spark_jobs.fence import BY_HAND
 from spark_jobs.tables.commit_record import Interval, read_commit
 from spark_jobs.tables.table_owner import Owner
 from tests.spark.beside.fix_beside import NAME, Beside, changes, delete, insert, update
@@ -65,7 +66,8 @@ class Shop(Beside):
                 folder=work,
                 record={"past_of": NAME, "ledger": ledger, "version": version, "up_to": up_to.to_json()},
                 storage_options={},
-            )
+            ),
+            BY_HAND,
         )
 
     def swap(self) -> int:
@@ -207,3 +209,24 @@ TOLD = (interval(3, 90), interval(4, 100), interval(5, 200, kind="maintenance"),
 def test_what_is_refused_backfill(changed: Mapping[str, Any], more: tuple[Interval, ...], sentence: str) -> None:
     found = refusal(OWNER, COLUMNS, dataclasses.replace(GOOD, **changed), 100, (*TOLD, *more))
     assert (sentence in found) if sentence else not found, found
+
+
+@pytest.mark.found
+def test_a_swap_that_is_late_writes_nothing_ha(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 5: the run lock was asked for before the plan alone. A host that stood still then wrote over what another had merged."""
+    from spark_jobs.backfill import swap as swapping  # noqa: PLC0415
+
+    record = swapping._record
+
+    def slow(*given: Any) -> str:
+        (shop.config.destination_dir("shop") / "run.lock").unlink()
+        with destination_files.run_lock(shop.config.destination_dir("shop")):
+            pass
+        return record(*given)
+
+    monkeypatch.setattr(swapping, "_record", slow)
+    version = deltalake.DeltaTable(shop.target.path).version()
+    with pytest.raises(MergeFailedError, match="does not hold the run lock of shop"):
+        shop.swap()
+    assert deltalake.DeltaTable(shop.target.path).version() == version
+    assert shop.live() == [(1, "a"), (3, "wrong")]

@@ -12,6 +12,7 @@ import deltalake
 import pyarrow as pa
 
 from spark_jobs.beside.write import Share, write_beside
+from spark_jobs.fence import BY_HAND
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.small.merge import SmallJob, merge_small
 from spark_jobs.staged_batch import read_staged_batch
@@ -81,7 +82,7 @@ class Beside:
         batch = read_staged_batch(directory)
         (table,) = batch.tables
         target = dataclasses.replace(self.target, **wanted)
-        write_beside(None, Share(batch=batch, staged=table, target=target, storage_options={}))
+        write_beside(None, Share(batch=batch, staged=table, target=target, storage_options={}, fence=BY_HAND))
 
     def rows(self, path: str, columns: str, order: str) -> list[tuple[Any, ...]]:
         log = deltalake.DeltaTable(path)

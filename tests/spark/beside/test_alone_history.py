@@ -12,6 +12,7 @@ import pytest
 
 from spark_jobs.beside.write import Share, names_given, write_alone
 from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.report import TableReport
 from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.tables.table_owner import TableRecord
@@ -36,6 +37,7 @@ class Alone(Beside):
                 target=target,
                 storage_options={},
                 records=self.records,
+                fence=BY_HAND,
                 renamed=names_given(batch),
                 origin_of=lambda _name: dataclasses.replace(self.target, history=f"{self.folder}/before__history"),
             ),

@@ -51,7 +51,7 @@ class Alone(Pipeline):
         records = SnapshotRecords(self.captured.directory)
         outside = Outside(
             run_lock=contextlib.nullcontext,
-            publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run").label,
+            publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run", refusal=str).label,
             say=print,
             progress=lambda _: None,
         )

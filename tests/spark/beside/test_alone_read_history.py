@@ -18,6 +18,7 @@ from equality.table_plan import ORDER_KEY
 from lake_cut import read_cut
 from object_stores.placed import PlacedFiles
 from orchestration.run.cuts import keep_cut
+from spark_jobs.fence import BY_HAND
 from spark_jobs.snapshot.publication import Publication
 from spark_jobs.snapshot.publish import publish
 from spark_jobs.staged_batch import Column, read_staged_batch
@@ -27,7 +28,7 @@ from tests.spark.beside.fix_beside import NAME, changes, delete, insert, update
 from tests.spark.beside.test_alone_history import Alone
 from tests.spark.staged import LEDGER_ID, TIME_US, UPDATE_AFTER, Changes, Image, Schema, SchemaChange
 
-LANE: Any = SimpleNamespace(expect=lambda _rows: None)  # a log needs no Spark
+LANE: Any = SimpleNamespace(expect=lambda _rows: None, fence=BY_HAND)  # a log needs no Spark
 
 
 @pytest.fixture
@@ -106,7 +107,7 @@ def test_a_cut_names_logs_and_histories_and_no_mirror_that_is_not_wanted_cut(alo
     records.keep({NAME: ("a mirror that was", 3), "shop.items": ("items", 5)})
     for (name, kind), record in alone.records.kept_beside.items():
         records.keep_beside(name, kind, (record.table_id, record.version))
-    keep_cut(config, "shop", "run", read_staged_batch(staged), held=[NAME])
+    keep_cut(config, "shop", "run", read_staged_batch(staged), BY_HAND, held=[NAME])
     tables = read_cut(config.lake, "shop").tables
     assert set(tables) == {"shop.items", f"{NAME}__log", f"{NAME}__history"}
     history = tables[f"{NAME}__history"]

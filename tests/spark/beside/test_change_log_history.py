@@ -15,6 +15,7 @@ from spark_jobs import SparkSettings, merge_batch
 from spark_jobs.beside.write import Share, write_beside
 from spark_jobs.cascades.files import DERIVED
 from spark_jobs.errors import StagedBatchError, TableError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.staged_batch import read_staged_batch
 from tests.spark.beside.fix_beside import NAME, ORDERS, Beside, before, changes, delete, insert, update
 from tests.spark.staged import Changes, Image, Schema, SchemaChange, Truncate
@@ -125,6 +126,7 @@ def test_what_foreign_keys_changed_is_in_the_log_by_name_history(beside: Beside)
         staged=dataclasses.replace(staged, segments=(carried,)),
         target=dataclasses.replace(beside.target, history=""),
         storage_options={},
+        fence=BY_HAND,
     )
     for _ in range(2):
         write_beside(None, share)

@@ -12,6 +12,7 @@ import pytest
 from spark_jobs.beside.side_table import SideTable
 from spark_jobs.beside.write import Share, names_given, write_beside
 from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import read_staged_batch
 from tests.spark.beside.fix_beside import ORDERS, Beside, changes, delete, insert, update
@@ -131,6 +132,7 @@ def renamed(beside: Beside, pairs: Sequence[tuple[str, str]]) -> None:
             storage_options={},
             origin_of=lambda name: target(beside, name),
             renamed=names_given(batch),
+            fence=BY_HAND,
         )
         for _ in range(2):
             write_beside(None, share)

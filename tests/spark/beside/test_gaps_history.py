@@ -18,6 +18,7 @@ from spark_jobs.beside import change_log, columns, history, side_table, write
 from spark_jobs.beside.history import History
 from spark_jobs.beside.side_table import SideTable, side_app_id_of
 from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.snapshot import publish
 from spark_jobs.snapshot.publication import Publication
 from spark_jobs.staged_batch import app_id_of
@@ -126,7 +127,7 @@ def test_a_table_that_was_read_anew_has_a_row_of_it_in_its_log_once_and_no_gap_h
         end={},
     )
     for _ in range(2):  # a publication that is repeated
-        publish._tell_log(given, 64, {})
+        publish._tell_log(BY_HAND, given, 64, {})
     both(beside, beside.stage(changes([insert(3, 80)])))
     assert log(beside) == [("insert", 16), ("read", 64), ("insert", 80)]
 
@@ -153,7 +154,9 @@ def test_a_table_beside_a_mirror_that_another_ledger_took_over_goes_on_with_its_
 
 
 def taking(beside: Beside) -> tuple[History, DeltaTable]:
-    table = SideTable(NAME, beside.target.history, side_app_id_of("shop", LEDGER_ID, "history", NAME), {}).open()
+    table = SideTable(
+        NAME, beside.target.history, side_app_id_of("shop", LEDGER_ID, "history", NAME), {}, fence=BY_HAND
+    ).open()
     owner = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
     mirror = DeltaTable(NAME, beside.target.path, app_id_of(owner), {})
     mirror.refresh()

@@ -12,6 +12,7 @@ from spark_jobs import merge_batch
 from spark_jobs.beside.history import History
 from spark_jobs.beside.side_table import SideTable, side_app_id
 from spark_jobs.beside.write import Share, write_beside
+from spark_jobs.fence import BY_HAND
 from spark_jobs.session import open_lanes
 from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.tables.delta_table import DeltaTable
@@ -36,12 +37,14 @@ def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lak
         beside.stage(Truncate(80), changes([insert(1, 96), insert(2, 96)])),
     ]
     by_spark = dataclasses.replace(beside.target, change_log="", merge="spark", history=f"{beside.folder}/by_spark")
-    with open_lanes(lake.spark, 1) as (lane,):
+    with open_lanes(lake.spark, 1, BY_HAND) as (lane,):
         for directory in batches:
             beside.write(directory)
             batch = read_staged_batch(directory)
             for _ in range(2):  # it comes again
-                write_beside(lane, Share(batch=batch, staged=batch.tables[0], target=by_spark, storage_options={}))
+                write_beside(
+                    lane, Share(batch=batch, staged=batch.tables[0], target=by_spark, storage_options={}, fence=BY_HAND)
+                )
         columns = "id, note, valid_from, valid_to, _sluice_from_order_key, _sluice_to_order_key, is_current, _sluice_operation"
         order = "id, _sluice_from_order_key"
         assert beside.rows(by_spark.history, columns, order) == beside.rows(beside.target.history, columns, order)
@@ -50,7 +53,7 @@ def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lak
         mirror = DeltaTable(NAME, beside.target.path, batch.app_id(batch.tables[0]), {})
         version = mirror.refresh().version
         for path, each in ((by_spark.history, lane), (beside.target.history, None)):
-            table = SideTable(NAME, path, side_app_id(batch, batch.tables[0], "history"), {}).open()
+            table = SideTable(NAME, path, side_app_id(batch, batch.tables[0], "history"), {}, fence=BY_HAND).open()
             given = History(table=table, folder=beside.folder, lane=each, by_spark=each is not None)
             given.take(mirror, version, ["id"], (112, 1_000), "{}")
         alterations = ({"kind": "rename", "column": "note", "new_name": "text"}, {"kind": "convert", "column": "id"})
@@ -58,12 +61,14 @@ def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lak
         directory = beside.stage(SchemaChange(128, OTHER, alterations=alterations), Changes(OTHER, gone, log=gone))
         batch = read_staged_batch(directory)
         beside.write(directory, change_log="")
-        write_beside(lane, Share(batch=batch, staged=batch.tables[0], target=by_spark, storage_options={}))
+        write_beside(
+            lane, Share(batch=batch, staged=batch.tables[0], target=by_spark, storage_options={}, fence=BY_HAND)
+        )
         seen = f"{columns}, id__decimal_20_0, text"
         assert beside.rows(by_spark.history, seen, order) == beside.rows(beside.target.history, seen, order)
         assert {row[0] for row in beside.rows(by_spark.history, "text", "text")} == {"n112", "n96", None}
         for path, each in ((by_spark.history, lane), (beside.target.history, None)):
-            table = SideTable(NAME, path, side_app_id(batch, batch.tables[0], "history"), {}).open()
+            table = SideTable(NAME, path, side_app_id(batch, batch.tables[0], "history"), {}, fence=BY_HAND).open()
             History(table=table, folder=beside.folder, lane=each, by_spark=each is not None).leave(160, 1_000, "{}")
     assert beside.rows(by_spark.history, columns, order) == beside.rows(beside.target.history, columns, order)
     assert [row[:2] for row in beside.history() if row[3] == 160] == [(1, "n96")]

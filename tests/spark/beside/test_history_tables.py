@@ -11,6 +11,7 @@ import pytest
 from spark_jobs.beside.history import History
 from spark_jobs.beside.side_table import SideTable
 from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.beside.fix_beside import NAME, ORDERS, Beside, before, changes, delete, insert, update
@@ -104,7 +105,9 @@ def test_rows_that_were_read_open_versions_and_close_what_is_gone_history(beside
     beside.merge(beside.stage(changes([insert(1, 16, "a"), insert(2, 96, "B"), insert(4, 96, "d")])))
     batch = read_staged_batch(beside.stage(changes([insert(9, 96)])))
     (staged,) = batch.tables
-    table = SideTable(NAME, beside.target.history, f"sluice/shop/{batch.ledger_id}/history/{NAME}", {}).open()
+    table = SideTable(
+        NAME, beside.target.history, f"sluice/shop/{batch.ledger_id}/history/{NAME}", {}, fence=BY_HAND
+    ).open()
     mirror = DeltaTable(NAME, beside.target.path, batch.app_id(staged), {})
     given = History(table=table, folder=beside.folder)
     place = (96, TIME_US + 96)

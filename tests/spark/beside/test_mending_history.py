@@ -11,6 +11,7 @@ import pytest
 from spark_jobs.beside.history import History
 from spark_jobs.beside.mending import Mending, is_due
 from spark_jobs.beside.side_table import SideTable, side_app_id_of
+from spark_jobs.fence import BY_HAND
 from spark_jobs.report import TableReport
 from spark_jobs.tables.table_owner import Owner
 from tests.spark.beside.fix_beside import NAME, Beside, changes, delete, insert, update
@@ -44,13 +45,14 @@ def repair(beside: Beside, *segments: Segment) -> TableReport:
         record="{}",
         storage_options={},
         records=Records(),
+        fence=BY_HAND,
     )
     return mending.do(lambda: beside.merge(beside.stage(*segments)))
 
 
 def due(beside: Beside) -> bool:
     app_id = side_app_id_of("shop", LEDGER_ID, "history", NAME)
-    return is_due(SideTable(NAME, beside.target.history, app_id, {}).open())
+    return is_due(SideTable(NAME, beside.target.history, app_id, {}, fence=BY_HAND).open())
 
 
 def test_what_a_repair_changed_is_a_version_of_its_history(beside: Beside) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 
+from spark_jobs.fence import BY_HAND
 from spark_jobs.maintain.beside import BesideTable, compact, planned, vacuum
 from spark_jobs.maintain.rule import SMALL_FILES_MAX
 from spark_jobs.maintain.tables import MaintainedTable
@@ -21,7 +22,10 @@ def test_a_log_and_a_history_of_many_small_files_are_joined_and_vacuumed_history
     for place in range(1, files + 1):
         beside.write(beside.stage(changes([insert(place, 16 * place)])))
     mirror = MaintainedTable(
-        owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME), path=beside.target.path, run="r"
+        owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME),
+        path=beside.target.path,
+        run="r",
+        fence=BY_HAND,
     )
     for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
         given = BesideTable(mirror=mirror, path=path, kind=kind)

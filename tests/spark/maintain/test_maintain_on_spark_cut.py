@@ -26,6 +26,7 @@ from orchestration import failpoints
 from orchestration.ports import Ports
 from orchestration.run.maintain_run import Looked, MaintainWish, run_maintenance
 from orchestration.run.spark_merge import spark_merge
+from spark_jobs.fence import BY_HAND
 from spark_jobs.maintain import rule
 from spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
 from tests.instance.fix_destination import running
@@ -104,18 +105,18 @@ def _count(log: deltalake.DeltaTable) -> int:
 def test_cuts_that_name_what_is_gone_go_before_it_and_the_newest_stays_cut(tmp_path: Path) -> None:
     path = cuts_path(str(tmp_path), "shop")
     assert newest_cut_age_hours(path) is None
-    assert prune_cuts(path, 1.0) == 0
+    assert prune_cuts(path, 1.0, BY_HAND) == 0
     now = dt.datetime.now(dt.UTC)
     for key, hours in ((1, 30.0), (2, 20.0), (3, 10.0)):
         _lay(path, key, now - dt.timedelta(hours=hours))
     assert newest_cut_age_hours(path) == pytest.approx(10.0, abs=0.1)
     kept = rule.hours_kept(5.0, newest_cut_age_hours(path))
-    assert prune_cuts(path, kept) == 2
+    assert prune_cuts(path, kept, BY_HAND) == 2
     assert read_cut(str(tmp_path), "shop").order_key == 3
     with pytest.raises(CutError, match="as old as"):
         read_cut(str(tmp_path), "shop", at=now - dt.timedelta(hours=15))
     assert len(deltalake.DeltaTable(path).file_uris()) == 1
-    assert prune_cuts(path, kept) == 0
+    assert prune_cuts(path, kept, BY_HAND) == 0
 
 
 def _lay(path: str, key: int, published_at: dt.datetime) -> None:

@@ -46,7 +46,8 @@ class Table:
         later = [each for each in self._commits if each["version"] > record.version]
         return Found(exists=True, path=self.path, version=self.snapshot.version, owner=OURS.to_text(), commits=later)
 
-    def last_commit(self) -> CommitCounts:
+    def own_commit(self, before: int, *_: object) -> CommitCounts:
+        assert self.snapshot.version == before + 1
         return CommitCounts(rows_inserted=1)
 
 
@@ -57,7 +58,7 @@ class Lane:
     def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:  # noqa: ARG002  as Lane
         self.versions.append(version)
 
-    def sql(self, statement: str) -> None:  # noqa: ARG002  as Lane
+    def commit(self, name: str, statement: str) -> None:  # noqa: ARG002  as Lane
         self._table.commit()
 
 

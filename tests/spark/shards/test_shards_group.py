@@ -18,6 +18,7 @@ from console.toolchain.spark.server import SparkConnectServer
 from object_stores.placed import PlacedFiles
 from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
 from spark_jobs.errors import MergeError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.session import open_lanes
 from spark_jobs.small.ways import Wish
 from spark_jobs.snapshot.publication import Publication, Published
@@ -148,7 +149,7 @@ class Shards:
             start={"file": "binlog.000001", "offset": 4, "epoch": 1},
             end={"file": "binlog.000001", "offset": place, "epoch": 1},
         )
-        return publish_snapshot(given, self.lake.spark, records=self.records)
+        return publish_snapshot(given, self.lake.spark, fence=BY_HAND, records=self.records)
 
     def rows(self) -> Rows:
         names = [field.name for field in self.lake.log("orders").schema().fields]

@@ -14,6 +14,7 @@ from cdc_engine.contracts import MetaPlace
 from cdc_engine.destination_files import TableLock
 from spark_jobs import turns as room
 from spark_jobs.errors import SparkUnavailableError, TableError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.turns import Turns, Writing
 from tests.waiting import wait_for
 
@@ -60,18 +61,18 @@ def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
 
 
 def take(house: House, *, writing: Writing = OURS, wait_seconds: float | None = None) -> bool:
-    with house.turns().at(NAME, PATH, writing, shared=True, wait_seconds=wait_seconds) as ours:
+    with house.turns().at(NAME, PATH, writing, BY_HAND, shared=True, wait_seconds=wait_seconds) as ours:
         return ours
 
 
 def killed_amid(house: House, place: str) -> None:
-    with house.turns().at(NAME, PATH, OURS, shared=True):
+    with house.turns().at(NAME, PATH, OURS, BY_HAND, shared=True):
         if place == "writes":
             raise Killed
 
 
 def lost_amid(house: House) -> None:
-    with house.turns().at(NAME, PATH, OURS, shared=True):
+    with house.turns().at(NAME, PATH, OURS, BY_HAND, shared=True):
         for file in house.folder.glob("_sluice_tables/*.lock"):
             file.unlink()
 
@@ -92,7 +93,7 @@ def test_who_waits_gets_the_table_before_who_comes_back_in_a_group(house: House)
     got = threading.Event()
 
     def wait() -> None:
-        with house.turns(30.0).at(NAME, PATH, OURS, shared=True):
+        with house.turns(30.0).at(NAME, PATH, OURS, BY_HAND, shared=True):
             got.set()
 
     with house.held() as lock:
@@ -106,7 +107,7 @@ def test_who_waits_gets_the_table_before_who_comes_back_in_a_group(house: House)
 
 
 def test_a_table_of_one_source_has_no_turns(house: House) -> None:
-    with house.held(), house.turns().at(NAME, PATH, OURS, shared=False) as ours:
+    with house.held(), house.turns().at(NAME, PATH, OURS, BY_HAND, shared=False) as ours:
         assert ours
 
 
@@ -143,11 +144,11 @@ def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_grou
 
 
 def test_where_spark_went_away_its_statement_may_go_on_in_a_group(house: House) -> None:
-    with pytest.raises(SparkUnavailableError), house.turns().at(NAME, PATH, OURS, shared=True):
+    with pytest.raises(SparkUnavailableError), house.turns().at(NAME, PATH, OURS, BY_HAND, shared=True):
         raise SparkUnavailableError("gone")
     assert take(house)
     assert house.ended == [(OURS.remote, "s2")]
-    with pytest.raises(TableError), house.turns().at(NAME, PATH, OURS, shared=True):
+    with pytest.raises(TableError), house.turns().at(NAME, PATH, OURS, BY_HAND, shared=True):
         raise TableError(NAME, "Spark refused it")
     assert take(house)
     assert len(house.ended) == 1

@@ -82,7 +82,9 @@ class Side:
         if batch is None:
             return False
         path = self.directory / batch.path
-        order = MergeOrder(config=self.config, destination=self.name, batch_dir=path, tables=batch.tables, run="run")
+        order = MergeOrder(
+            config=self.config, destination=self.name, batch_dir=path, tables=batch.tables, run="run", refusal=str
+        )
         with destination_files.run_lock(self.directory, 60):
             spark_merge(order, lambda _: None)
         self.engine.ack(batch)
@@ -92,7 +94,7 @@ class Side:
         """Brings its snapshots further; whether none is open any more."""
 
         def publish(record: object, table: object) -> int:
-            return spark_publish(self.config, self.name, record, table, "run").label  # type: ignore[arg-type]
+            return spark_publish(self.config, self.name, record, table, "run", refusal=str).label  # type: ignore[arg-type]
 
         outside = Outside(
             run_lock=lambda: destination_files.run_lock(self.directory, 60),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import itertools
+import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.small import merge as small_merge
 from spark_jobs.small.merge import Declined, SmallJob, merge_small
 from spark_jobs.staged_batch import app_id_of, read_staged_batch
+from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.table_owner import TABLE_OWNED, TABLE_REPLACED, Owner, TableRecord
 from tests.durability.disk import Disk
 from tests.spark.staged import (
@@ -309,3 +311,40 @@ def test_keys_of_two_columns_and_long_text_that_statistics_cut(table: Table) -> 
         (9, "z"),
         (9, "z"),
     ]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("key", [9, 2], ids=["append", "merge"])
+def test_a_late_task_brings_no_row_back_that_a_newer_batch_inserted_and_deleted(table: Table, key: int) -> None:
+    """Number 5: a merge that found nothing to change left no transaction in the log. The task of a host that had stalled, with an
+    earlier end of the same changes, then inserted a row that was deleted since.
+    """
+    table.make().merge(*ABC, image(DELETE, 4, 2, "b"))
+    late = table.stage(Changes(ORDERS, [image(INSERT, 11, key, "gone")]))
+    newer = table.stage(Changes(ORDERS, [image(INSERT, 11, key, "gone"), image(DELETE, 12, key, "gone")]))
+    assert not merged(newer).skipped
+    assert merged(late).skipped
+    assert table.rows("id", '"Name"') == [(1, "a"), (3, "c")]
+
+
+@pytest.mark.found
+def test_fault_a_commit_that_another_was_written_over_is_made_again(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 22: where Spark looks and then writes, a commit can be written over by one that began before it. Each is read back."""
+    table.make().merge(*ABC)
+    refresh, over = DeltaTable.refresh, list[int]()
+
+    def written_over(made: DeltaTable) -> Any:
+        if made.snapshot.exists and not over:
+            over.append(table.log.version())
+            assert over[0] > made.snapshot.version, "it has committed"
+            (Path(table.path) / "_delta_log" / f"{over[0]:020d}.json").write_text(
+                json.dumps({"commitInfo": {"operation": "OPTIMIZE"}})
+            )
+        return refresh(made)
+
+    monkeypatch.setattr(DeltaTable, "refresh", written_over)
+    table.merge(*CHANGES)
+    assert over
+    assert table.rows("id", '"Name"') == CHANGED

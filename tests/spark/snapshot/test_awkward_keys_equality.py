@@ -72,7 +72,7 @@ def test_tables_with_awkward_keys_equal_the_source_though_they_change_while_a_sn
     published: dict[str, PublishOutcome] = {}
 
     def publish(record: object, table: object) -> int:
-        done = spark_publish(pipeline.config, "shop", record, table, "run")  # type: ignore[arg-type]
+        done = spark_publish(pipeline.config, "shop", record, table, "run", refusal=str)  # type: ignore[arg-type]
         published[record.table] = done  # type: ignore[attr-defined]
         return done.label
 

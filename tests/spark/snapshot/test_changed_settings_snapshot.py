@@ -49,7 +49,7 @@ class Shop(Pipeline):
         """What a run of the snapshot job does."""
         outside = Outside(
             run_lock=contextlib.nullcontext,
-            publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run").label,
+            publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run", refusal=str).label,
             say=print,
             progress=lambda _: None,
         )

@@ -22,6 +22,7 @@ from spark_jobs import SparkSettings, merge_batch
 from spark_jobs.beside import change_log
 from spark_jobs.beside.side_table import SideTable
 from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND, Fence
 from spark_jobs.snapshot.hold import Held
 from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, Published
 from spark_jobs.snapshot.publish import publish_snapshot
@@ -104,7 +105,9 @@ class Reading:
         merge_batch(directory, targets, self.lake.spark, holds=self.holds, records=self.records)
 
     def publish(self, place: int, *, since: int | None = None, **options: Any) -> Published:
-        return publish_snapshot(self.publication(place, since, **options), self.lake.spark, records=self.records)
+        return publish_snapshot(
+            self.publication(place, since, **options), self.lake.spark, fence=BY_HAND, records=self.records
+        )
 
     def publication(self, place: int, since: int | None = None, **options: Any) -> Publication:
         """Of what was read and held, up to a place."""
@@ -320,7 +323,7 @@ def _publish_as(reading: Reading, owner: Owner) -> None:
         start={},
         end={},
     )
-    publish_snapshot(publication, reading.lake.spark)
+    publish_snapshot(publication, reading.lake.spark, fence=BY_HAND)
 
 
 def test_rows_that_a_snapshot_read_open_versions_of_the_history(reading: Reading) -> None:
@@ -331,7 +334,7 @@ def test_rows_that_a_snapshot_read_open_versions_of_the_history(reading: Reading
     )
     changes = f"{reading.lake.folder}/orders__log"
     name = f"sluice/shop/{LEDGER_ID}/log/{reading.name}"
-    change_log.append_event(SideTable(reading.name, changes, name, {}), "schema", (16, 0), {}, "{}")
+    change_log.append_event(SideTable(reading.name, changes, name, {}, fence=BY_HAND), "schema", (16, 0), {}, "{}")
     for _ in range(2):  # a publication that is repeated
         reading.publish(64, history=history, change_log=changes)
     told = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(changes))
@@ -341,3 +344,26 @@ def test_rows_that_a_snapshot_read_open_versions_of_the_history(reading: Reading
     query = "SELECT id, value, _sluice_from_order_key, is_current FROM t ORDER BY id"
     found = pa.table(deltalake.QueryBuilder().register("t", log).execute(query).read_all()).to_pylist()
     assert [tuple(row.values()) for row in found] == [(1, "a", 64, True), (2, "B", 32, True), (3, "c", 32, False)]
+
+
+@pytest.mark.found
+def test_a_publication_that_is_repeated_or_late_is_dropped_by_its_transaction(reading: Reading) -> None:
+    """Numbers 5 and 22: where the table was at the publication's order key already, its commit had no transaction: a second run, or one
+    that was late, wrote all rows once more, over what came since.
+    """
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    for _ in range(2):  # killed after its commit: the second one finds the table there
+        reading.publish(100)
+    log = reading.lake.log("shop.orders")
+    version, name = log.version(), reading.publication(100).chunks.folder.name
+    assert (
+        log.transaction_version(f"sluice/shop/{LEDGER_ID}/shop.orders#{reading.publication(100).snapshot_id}/{name}")
+        == 100
+    )
+    reading.publish(100)
+    assert reading.lake.log("shop.orders").version() == version
+    late = Fence(lambda: "this run does not hold the run lock of shop any more")
+    with pytest.raises(TableError, match="does not hold the run lock"):
+        publish_snapshot(reading.publication(200), reading.lake.spark, fence=late, records=reading.records)
+    assert reading.lake.log("shop.orders").version() == version
+    assert reading.lake.rows("shop.orders", "id", "value") == [(1, "read")]

@@ -23,6 +23,7 @@ from cdc_engine.snapshot.read import Marks
 from object_stores.placed import PlacedFiles
 from spark_jobs import SparkSettings
 from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND, Fence
 from spark_jobs.session import open_lanes
 from spark_jobs.snapshot import publish as publish_module
 from spark_jobs.snapshot import whole_files
@@ -51,6 +52,8 @@ STEPS = st.tuples(
 
 class NoSpark:
     """Stands where a lane does; whatever is asked of Spark beyond its settings is an error."""
+
+    fence = BY_HAND
 
     def defaults_of_tables(self) -> tuple[str, ...]:
         return ()
@@ -391,3 +394,16 @@ def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> Non
     first = found["auto"][1]
     assert first.publish(100, since=SINCE).way == "spark"  # the run was killed before its record
     assert lake.rows("shop.auto", "id") == [(1,), (2,)]
+
+
+@pytest.mark.found
+def test_a_publication_that_is_late_makes_no_table_ha(tmp_path: Path) -> None:
+    """Number 5: a publication asked for the run lock before it began to write files. Another host may have published meanwhile."""
+    reading = reading_in(tmp_path)
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    late = NoSpark()
+    late.fence = Fence(lambda: "this run does not hold the run lock of shop any more")
+    with pytest.raises(TableError, match="does not hold the run lock"):
+        publish(late, reading.publication(100, SINCE), {}, reading.records)  # type: ignore[arg-type]
+    assert not Path(reading.publication(100).target.path).exists()
+    assert publish_files(reading, 100).rows == 1

@@ -76,6 +76,7 @@ class Destination:
             destination="shop",
             batch_dir=self.captured.directory / batch.path,
             tables=batch.tables,
+            refusal=str,
             stored=config.meta_place("shop").staged_url(batch.ledger_id, batch.path),
         )
 

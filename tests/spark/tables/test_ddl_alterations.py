@@ -12,6 +12,7 @@ import pytest
 
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
+from spark_jobs.fence import BY_HAND
 from spark_jobs.merging.merge import merge_table
 from spark_jobs.session import Lane, open_lanes
 from spark_jobs.staged_batch import read_staged_batch
@@ -173,14 +174,15 @@ class LaneThatBreaks(Lane):
 
     def __init__(self, lane: Lane, statements: int) -> None:
         super().__init__(lane.session)
+        self.fence = lane.fence
         self.left = statements
 
-    def sql(self, statement: str) -> None:
+    def commit(self, name: str, statement: str) -> None:
         if statement.startswith(("ALTER", "UPDATE", "INSERT")):
             if not self.left:
                 raise ConnectionError("cut off")
             self.left -= 1
-        super().sql(statement)
+        super().commit(name, statement)
 
 
 def test_ddl_a_merge_that_broke_anywhere_is_taken_up_again(followed: Followed) -> None:
@@ -189,7 +191,7 @@ def test_ddl_a_merge_that_broke_anywhere_is_taken_up_again(followed: Followed) -
     target = TableTarget(path=str(lake.folder / "lake" / "ddl.cut"))
     batch = read_staged_batch(lake.stage({name: STORIES[name]}))
     tries = 0
-    with open_lanes(lake.spark, 1) as lanes:
+    with open_lanes(lake.spark, 1, BY_HAND) as lanes:
         while tries < 40:
             # A copy is made again when what follows it failed, so one would not do.
             allowed = 1 + tries % 2 if tries else 0

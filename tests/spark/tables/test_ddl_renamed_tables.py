@@ -12,6 +12,7 @@ import pytest
 
 from spark_jobs import TableTarget, merge_batch
 from spark_jobs.errors import MergeError, StagedBatchError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.merging.merge import merge_table
 from spark_jobs.quarantine.replay import RowValues, put_back
 from spark_jobs.session import Lane, open_lanes
@@ -123,7 +124,7 @@ def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: 
     targets = {name: lake.target(name) for name in CYCLE}
     merge_batch(lake.stage(BEFORE), targets, lake.spark, records=records)
     batch = read_staged_batch(lake.stage(CYCLE))
-    with open_lanes(lake.spark, 1) as (lane,):
+    with open_lanes(lake.spark, 1, BY_HAND) as (lane,):
         for name, after in itertools.product(order, (False, True)):
             with pytest.raises(ConnectionError):
                 _merged(LaneThatBreaks(lane, after=after), batch, name, targets, records)
@@ -207,9 +208,9 @@ def test_ddl_identity_a_quarantined_value_of_the_table_that_had_the_name_is_not_
         "named_0": [None, None],
     }
     pq.write_table(pa.table(values, pa.schema({name: TYPES.get(name, pa.string()) for name in values})), file)
-    with open_lanes(lake.spark, 1) as (lane,):
+    with open_lanes(lake.spark, 1, BY_HAND) as (lane,):
         given = RowValues(file=file, type_name="string", names=["other"], keyed=False)
-        assert put_back(lane, lake.target("s.b").path, "word", given) == {1}
+        assert put_back(lane, "s.b", lake.target("s.b").path, "word", given) == {1}
     assert lake.rows("s.b", "word") == [("one",), ("two",)]
 
 

@@ -18,6 +18,7 @@ from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.backfill.into import PastState, build
 from spark_jobs.backfill.swap import read_rebuilt, swap
 from spark_jobs.errors import MergeError
+from spark_jobs.fence import BY_HAND
 from spark_jobs.maintain.rule import Act
 from spark_jobs.maintain.tables import MaintainedTable, looked_at, optimize
 from spark_jobs.session import Lane
@@ -215,7 +216,7 @@ def test_maintenance_rewrites_files_with_rounded_bounds(
     """Number 1: a table with rounded bounds that no change meets is repaired by maintenance."""
     path = rounded_by_an_earlier_version(lake, monkeypatch)
     owner = Owner(ledger_id="0123456789ab", destination="shop", table="shop.renamed")
-    table = MaintainedTable(owner=owner, path=path, key="id")
+    table = MaintainedTable(owner=owner, path=path, key="id", fence=BY_HAND)
     done = optimize(lake.spark, table)
     assert done is not None
     assert (done.before.rounded_files, done.after.rounded_files) == (1, 0)
@@ -298,12 +299,12 @@ def test_a_past_state_of_a_mapped_table_is_built_and_swapped_in(
         record=told,
         storage_options={},
     )
-    assert build(past) == 4
+    assert build(past, BY_HAND) == 4
     owner = Owner(ledger_id="0123456789ab", destination="shop", table=name)
     lake.merge({name: [rows_of(SWAPPED, DELETE, 200, BIG)]})
     live = DeltaTable(name, path, app_id_of(owner), {})
     live.refresh()
-    swap(live, owner, read_rebuilt(beside, {}), Records(), run="r")
+    swap(live, owner, read_rebuilt(beside, {}), Records(), BY_HAND, run="r")
     assert by_every_reader(session, path, BIG) == by_every_reader(session, beside, BIG) == [1, 1, 1]
     lake.merge({name: [rows_of(SWAPPED, UPDATE_AFTER, 300, BIG, n=5)]})
     assert lake.rows(name, "id", "n") == [(1, 0), (2, 0), (BIG, 5), (BIG + 1, 0)]

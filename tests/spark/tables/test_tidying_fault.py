@@ -52,14 +52,14 @@ class User:
 
     def _optimize(self) -> None:
         try:
-            self._lane.sql(f"OPTIMIZE {self._table}")
+            self._lane.session.sql(f"OPTIMIZE {self._table}")
         except Exception as error:
             if "concurrent" not in str(error).lower():
                 raise
             self.conflicts += 1
 
     def vacuum(self) -> None:
-        self._lane.sql(f"VACUUM {self._table} RETAIN 0 HOURS")
+        self._lane.session.sql(f"VACUUM {self._table} RETAIN 0 HOURS")
 
 
 @pytest.fixture

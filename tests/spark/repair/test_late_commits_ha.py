@@ -1,0 +1,102 @@
+"""A host that stands still right before a commit while another one takes over: what it writes then must not reach the table.
+
+The other host is this process with another run lock file, as a lock that went to somebody else is, and with Spark sessions of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from cdc_engine import destination_files
+from cdc_engine.instance.engine import Engine
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from orchestration.ports import MergeFailedError, Ports
+from orchestration.run.lake_settings import LANES_FILE
+from orchestration.run.maintain_run import Looked, MaintainWish, run_maintenance
+from orchestration.run.spark_merge import spark_merge
+from spark_jobs.session import Lane
+from tests.instance.fix_destination import running
+from tests.spark.repair.test_repair_on_spark_equality import Broken
+from tests.waiting import wait_for
+
+LOST = "does not hold the run lock"
+
+
+class Late(Broken):
+    """A pipeline whose host stands still before the next commit of one of its own acts."""
+
+    @contextlib.contextmanager
+    def standing_still(self, *statements: str) -> Iterator[None]:
+        """Meanwhile another host merges what `statements` change at the source. `merge_next` is what that host does."""
+        commit, marker = Lane.commit, next(self._markers)
+        stalled = list[str]()
+
+        def late(lane: Lane, name: str, statement: str) -> None:
+            if not stalled and not self._merges:
+                stalled.append(statement)
+                (self.captured.directory / "run.lock").unlink()
+                (self.captured.directory / LANES_FILE).unlink()
+                self.change(*statements, f"INSERT INTO {self.name} VALUES ({marker}, 'marker')")
+                wait_for("the other host has merged them", lambda: marker in self.rows(), 180)
+            commit(lane, name, statement)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Lane, "commit", late)
+            yield
+        assert stalled, "nothing came to a commit"
+
+    _merges = False
+    _markers = itertools.count(900)
+
+    def merge_next(self, engine: Engine, run: str = "") -> list[int]:
+        batch = engine.hand_out(0.5)
+        if batch is None:
+            return []
+        self._merges = True
+        try:
+            return super().merge_next(engine, run)
+        finally:
+            self._merges = False
+
+    def maintain(self) -> Looked:
+        ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
+        return run_maintenance(ports, self.config, MaintainWish(destination="shop", force=True), lambda _: None)
+
+
+@pytest.mark.found
+def test_ha_repair_backfill_and_maintenance_that_are_late_write_nothing(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    """Number 5: repair, backfill and maintenance asked for the run lock once. A host that stalled after that wrote rows that another host
+    had deleted since.
+    """
+    pipeline = Late(tmp_path, mysql80, spark_server, merge="spark")
+    numbers, path = pipeline.name, f"delta.`{pipeline.path}`"
+    acts: dict[int, Callable[[], Any]] = {1: pipeline.repair, 2: lambda: pipeline.backfill(-5)}
+    with running(pipeline.captured) as engine:
+        for number in range(4):
+            pipeline.insert(number, 10 * number)
+        pipeline.merge(engine)
+        pipeline.by_another_hand(f"DELETE FROM {path} WHERE n IN (1, 2)")
+        with pipeline.streaming(engine):
+            for number, act in acts.items():
+                with (
+                    pipeline.standing_still(f"DELETE FROM {numbers} WHERE n = {number}"),
+                    pytest.raises(MergeFailedError, match=LOST),
+                ):
+                    act()
+                assert number not in pipeline.rows(), "a row that was deleted came back"
+            with pipeline.standing_still(f"DELETE FROM {numbers} WHERE n = 3"):
+                (why,) = pipeline.maintain().failed.values()
+            assert LOST in why
+            assert "OPTIMIZE" not in {each["operation"] for each in deltalake.DeltaTable(pipeline.path).history()}
+            assert pipeline.maintain().failed == {}
+        assert 0 in pipeline.rows()

@@ -1,0 +1,65 @@
+"""Whoever writes a Delta table asks the fence in the same function: held by reading the code of every writer."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.session import Lane
+
+ROOT = Path(__file__).parents[2]
+WRITERS = ("spark_jobs", "console", "orchestration")
+# deltalake's calls that commit, or remove files of a table
+COMMITS = {"write_deltalake", "add_columns", "set_table_properties", "set_table_name", "compact", "vacuum", "restore"}
+ASKS = {"check", "commit", "_committed"}  # of the fence; by `SideTable.commit`; by a task, which cannot ask
+# their own tables in a folder of the run; a demo without other hosts; scratch of a machine's set-up
+APART = {"console/demo", "console/toolchain", "spark_jobs/backfill/into.py::_as_table"}
+
+
+def calls(node: ast.AST) -> set[str]:
+    """Names of what is called: of deltalake's methods, and of functions but those of ours that are called as a method is."""
+    found = [each.func for each in ast.walk(node) if isinstance(each, ast.Call)]
+    found = [each for each in found if not (isinstance(each, ast.Name) and each.id in COMMITS - {"write_deltalake"})]
+    return {
+        each.attr if isinstance(each, ast.Attribute) else each.id
+        for each in found
+        if isinstance(each, ast.Attribute | ast.Name)
+    }
+
+
+def functions(path: Path) -> list[tuple[str, ast.AST]]:
+    """The outermost ones, those of classes too: a write within may be a function that `SideTable.commit` calls."""
+    body = ast.parse(path.read_text()).body
+    body += [each for one in body if isinstance(one, ast.ClassDef) for each in one.body]
+    name = str(path.relative_to(ROOT))
+    return [(f"{name}::{each.name}", each) for each in body if isinstance(each, ast.FunctionDef)]
+
+
+@pytest.mark.found
+def test_whoever_commits_asks_the_fence() -> None:
+    """Number 5: each committer asked for its locks when it began, or not at all."""
+    files = [path for room in WRITERS for path in (ROOT / room).rglob("*.py")]
+    found = [each for path in files for each in functions(path) if not each[0].startswith(tuple(APART))]
+    writers = {name: calls(node) for name, node in found if COMMITS & calls(node)}
+    assert len(writers) > 10
+    assert [name for name, made in writers.items() if not ASKS & made] == []
+
+
+@pytest.mark.found
+def test_a_statement_that_commits_does_not_pass_by_the_fence() -> None:
+    """Number 5: so that no committer is written without it."""
+    lane = Lane(None)
+    for statement in (
+        "MERGE INTO t",
+        " INSERT INTO t",
+        "CREATE OR REPLACE TABLE t",
+        "ALTER TABLE t",
+        "OPTIMIZE t",
+        "VACUUM t",
+    ):
+        with pytest.raises(ValueError, match=r"goes by Lane\.commit"):
+            lane.sql(statement)
+        with pytest.raises(Exception, match="is not written without a fence"):
+            lane.commit("shop.orders", statement)
