@@ -30,6 +30,7 @@ from console.stack.stack import SPARK, Stack
 from console.status import read_destination
 from console.toolchain.java import Java, inspect_java
 from console.toolchain.process import why_no_run_can_start
+from orchestration.run.lake_settings import several_sparks
 
 FREE_BYTES_MIN = 2 << 30  # staged batches, spill and Delta's old files need room
 CONNECT_SECONDS_MAX = 5.0
@@ -205,7 +206,11 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """The endpoint that runs attach to; a local one may also be down, as long as it can be started."""
+    """The endpoint that runs attach to, which all hosts share where they write one lake in S3; a local one may also be down, as long as it
+    can be started.
+    """
+    if why := several_sparks(config):
+        yield Finding("one Spark commits to the lake", (why,))
     if config.spark.master:
         yield Finding(f"Spark: a session inside each run on {config.spark.master}")
         yield check_java()

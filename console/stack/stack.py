@@ -54,7 +54,7 @@ from console.toolchain.ports import LOOPBACK, listens
 from console.toolchain.process import ChildProcess, why_no_run_can_start
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.ports import MergeFailedError
-from orchestration.run.lake_settings import on_s3, store_environment, store_settings
+from orchestration.run.lake_settings import on_s3, several_sparks, store_environment, store_settings
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # `sluice up --foreground`
@@ -165,12 +165,12 @@ class Stack:
         return Supervisor(parts, self.say, patience, running)
 
     def require_startable(self) -> None:
-        """Raises what no patience mends, before anything long begins: a port that another program has, a system without semaphores."""
+        """Raises what waiting does not change, before anything long begins: a port in use, a system without semaphores, several Sparks."""
         running = self._running()
         for part in self._parts():
             if isinstance(part, ProcessPart) and part.name not in running:
                 part.require_port()
-        if problem := why_no_run_can_start():
+        if problem := why_no_run_can_start() or several_sparks(self.config):
             raise ServerError(problem[0].upper() + problem[1:])
 
     def _running(self) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from spark_jobs.session import SparkSettings
 
 S3 = ("s3://", "s3a://")
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
+SHARED_KINDS = ("sql", "zookeeper")
 LANES_FILE = "spark-sessions.json"  # so that the next run ends what a killed one left running in Spark
 
 
@@ -47,6 +50,22 @@ def on_s3(config: SluiceConfig) -> bool:
     """Whether the lake, a table with a path of its own, or what is staged is in S3."""
     paths = [table.path for each in config.destinations.values() for table in each.tables.values()]
     return any(path.startswith(S3) for path in (config.lake, config.staging, *paths))
+
+
+def several_sparks(config: SluiceConfig) -> str:
+    """Why a lake in S3 is not safe with this conf/: several hosts may write it, each by a Spark of its own. Empty where it is.
+
+    A commit by Spark looks whether its version is there and then writes it; only within one Spark server nothing comes in between.
+    """
+    own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
+    if not (own and on_s3(config) and config.meta.kind in SHARED_KINDS):
+        return ""
+    what = f"spark.master {config.spark.master}" if config.spark.master else f"spark.remote {config.spark.remote}"
+    return (
+        f"the lake is in S3, `meta` of kind {config.meta.kind} is for several hosts, and {what} is a Spark of each host: one that stands "
+        "still amid a commit can write over a commit of another host. Start one Spark Connect server for all hosts and name it by the "
+        "same address in spark.remote everywhere; with one host alone, name that host there, or keep `meta` in files"
+    )
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:

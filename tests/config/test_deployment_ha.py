@@ -12,6 +12,10 @@ from cdc_engine.config import load_config
 from cdc_engine.contracts import DestinationDir
 from cdc_engine.documents.places import as_place
 from cdc_engine.errors import ConfigurationError
+from console.check import check_spark
+from console.stack.stack import Stack
+from console.toolchain.errors import ServerError
+from orchestration.run.lake_settings import several_sparks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
 CONFS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
@@ -63,3 +67,39 @@ def test_ha_a_folder_knows_where_its_ledger_is_also_in_another_process(tmp_path:
 def test_ha_a_meta_that_cannot_work_is_refused(tmp_path: Path, meta: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         load_config(write(tmp_path, f"meta: {meta}\n"))
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("text", [each for each in CONFS if "lake:" in each])
+def test_ha_each_conf_of_the_page_has_one_spark(tmp_path: Path, text: str) -> None:
+    """Number 22: the page had a Spark of each host, which can write over a commit of the other one's in S3."""
+    assert several_sparks(load_config(write(tmp_path, text))) == ""
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("kind", ["zookeeper", "sql"])
+@pytest.mark.parametrize(
+    "spark",
+    ["", "spark: {remote: 'sc://localhost:15002'}", "spark: {master: 'local[2]'}"],
+    ids=["default", "remote", "master"],
+)
+def test_ha_several_hosts_with_a_spark_each_on_one_lake_in_s3_are_refused(
+    tmp_path: Path, kind: str, spark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 22: check was green, and a host that stood still amid a commit wrote over one that others had built on."""
+    page = next(each for each in CONFS if f"kind: {kind}" in each)
+    shared = page.replace("spark:\n  remote: sc://spark:15002\n", f"{spark}\n")
+    assert shared != page
+    conf = write(tmp_path, shared)
+    found = next(check_spark(load_config(conf), conf))
+    (problem,) = found.problems
+    assert "the lake is in S3" in problem
+    assert "Start one Spark Connect server for all hosts" in problem
+    monkeypatch.setattr(Stack, "_parts", list)
+    with pytest.raises(ServerError, match="one Spark Connect server"):
+        Stack(load_config(conf), conf, print).require_startable()
+    local = shared.replace("s3://bucket/lake", "/mnt/lake").replace("s3://bucket/staged", "/mnt/staged")
+    assert several_sparks(load_config(write(tmp_path / "local", local))) == "", "a disk is no store"
+    assert several_sparks(load_config(write(tmp_path / "file", shared.replace(f"kind: {kind}", "kind: file")))) == "", (
+        "one host"
+    )

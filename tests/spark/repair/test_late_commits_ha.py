@@ -27,6 +27,7 @@ from tests.instance.fix_destination import running
 from tests.spark.repair.test_repair_on_spark_equality import Broken
 from tests.waiting import wait_for
 
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
 LOST = "does not hold the run lock"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from decimal import Decimal
 from multiprocessing.process import BaseProcess
@@ -22,11 +23,14 @@ from equality.destination import Asked, compare_destination
 from equality.merged import NothingToWaitFor
 from equality.values import Extent, Verdict
 from lake_cut import deltalake_tables, read_cut, spark_views
+from object_stores.folder import StoreFolder
 from orchestration.ports import MergeFailedError, MergeOrder
 from orchestration.run.lake_settings import storage_options
 from orchestration.run.spark_merge import spark_merge
 from orchestration.sensor.lake_watch import LakeWatch
+from spark_jobs.errors import MergeError
 from spark_jobs.session import SparkSettings, open_lanes
+from spark_jobs.tables.delta_table import DeltaTable, Snapshot
 from spark_jobs.tables.exact_bounds import rounded_files
 from tests.equality.shelf import Shelf
 from tests.orchestration.fix_location import make_config
@@ -124,7 +128,7 @@ def test_s3_a_run_merges_and_publishes_its_cut_and_the_table_is_watched(
 ) -> None:
     config = s3_config.model_copy(update={"spark": SparkConfig(remote=spark_server.url)})
     staged = stage(tmp_path / "staging", {NAME: [Changes(ORDERS, FIRST)]})
-    order = MergeOrder(config=config, destination="shop", batch_dir=staged, tables=(NAME,))
+    order = MergeOrder(config=config, destination="shop", batch_dir=staged, tables=(NAME,), refusal=str)
     told: list[str] = []
     spark_merge(order, lambda outcome: told.append(outcome.name))
     assert told == [NAME]
@@ -209,9 +213,40 @@ def test_s3_a_merge_with_wrong_credentials_is_told_without_them(
     monkeypatch.setenv("LAKE_SECRET", "another-secret")
     config = s3_config.model_copy(update={"spark": SparkConfig(remote=spark_server.url)})
     staged = stage(tmp_path / "staging", {NAME: [Changes(ORDERS, FIRST)]})
-    order = MergeOrder(config=config, destination="shop", batch_dir=staged, tables=(NAME,))
+    order = MergeOrder(config=config, destination="shop", batch_dir=staged, tables=(NAME,), refusal=str)
     with pytest.raises(MergeFailedError, match=r"cannot be read") as raised:
         spark_merge(order, lambda _: None)
     assert "\n" not in str(raised.value)
     assert "another-secret" not in str(raised.value)
     assert ACCESS_KEY not in str(raised.value)
+
+
+@pytest.mark.found
+def test_s3_a_commit_that_was_written_over_is_no_success(
+    s3_lake: Lake, s3_store: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 22: another host's Spark looked, stood still and wrote over the commit of this run, which took its own for done."""
+    s3_lake.way = "spark"
+    s3_lake.merge({NAME: [Changes(ORDERS, FIRST)]})
+    # the server of this test refuses checksums of parts
+    monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+    refresh, before, over = DeltaTable.refresh, s3_lake.log(NAME).version(), list[str]()
+
+    def written_over(table: DeltaTable) -> Snapshot:
+        if not over and s3_lake.log(NAME).version() > before:
+            over.append(f"{before + 1:020d}.json")
+            told = json.dumps({"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE"}}).encode()
+            log = StoreFolder(f"{s3_lake.path(NAME)}/_delta_log", s3_store.options)
+            log.write(over[0], told)
+            log.remove_files([over[0].replace(".json", ".crc")])
+        return refresh(table)
+
+    monkeypatch.setattr(DeltaTable, "refresh", written_over)
+    before_it = s3_lake.rows(NAME, "id")
+    directory = s3_lake.stage({NAME: [Changes(ORDERS, [Image(INSERT, 31, {"id": 7, "name": "later"})])]})
+    with pytest.raises(MergeError, match="not in its log: another writer's commit is there"):
+        s3_lake.merge_staged(directory, [NAME])
+    assert over
+    assert s3_lake.rows(NAME, "id") == before_it
+    s3_lake.merge_staged(directory, [NAME])
+    assert s3_lake.rows(NAME, "id") == sorted([*before_it, (7,)])
