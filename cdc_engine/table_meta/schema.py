@@ -115,7 +115,8 @@ class ForeignKey:
 class TableSchema:
     """`charset`: default of columns to come. `key`: the primary key's columns in its order. `foreign_keys`: by name.
 
-    `engine`: in capitals; empty for those that have foreign keys, and where none was said, which is taken for InnoDB.
+    `engine`: in capitals; empty for those that have foreign keys, and where none was said, which is taken for InnoDB. `from_create`: the
+    stream had its CREATE TABLE while it was captured, so every row of it came as a row event.
     """
 
     database: str
@@ -125,6 +126,7 @@ class TableSchema:
     key: tuple[str, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
     engine: str = ""
+    from_create: bool = dataclasses.field(default=False, compare=False)  # equal schemas may have come by other ways
 
     def version(self) -> TableVersion:
         return table_version(self.database, self.table, tuple(column.column() for column in self.columns), self.key)
@@ -136,6 +138,7 @@ class TableSchema:
             "columns": [column.to_json() for column in self.columns],
             "foreign_keys": [key.to_json() for key in self.foreign_keys],
             **({"engine": self.engine} if self.engine else {}),
+            **({"from_create": True} if self.from_create else {}),
         }
 
     @classmethod
@@ -150,6 +153,7 @@ class TableSchema:
             key=tuple(record["key"]),
             foreign_keys=tuple(ForeignKey.from_json(key) for key in record["foreign_keys"]),
             engine=record.get("engine", ""),
+            from_create=bool(record.get("from_create")),
         )
 
 

@@ -1,7 +1,7 @@
-"""Which table a name means after RENAME TABLE, and whether a schema change tool put a copy of a table into its place. Pure; for `effects`.
+"""Which table a name means after RENAME TABLE, and whether that is the copy of a schema change tool. Pure; for `effects`.
 
 gh-ost, pt-online-schema-change and Vitess build the altered table beside the old one, copy all rows over while they follow its
-changes, and then swap the two names in one statement. To a reader of rows the table goes on with another schema: no row came or went.
+changes, and then swap the two names in one statement. Nothing in the binlog proves that the copy has the rows of the table.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def _is_given_away_again(name: TableKey, pairs: list[tuple[TableKey, TableKey]])
     return False
 
 
-def carries_on(name: TableKey, origin: TableKey, now: dict[TableKey, TableKey | None]) -> bool:
-    """Whether the table of this name was swapped for the copy that a schema change tool made of it (its name before: `origin`)."""
-    return _is_named(_COPIES, origin[1], name[1]) and name in now.values()
+def is_copy(name: TableKey, origin: TableKey) -> bool:
+    """Whether the table that now has this name had the name (`origin`) that a schema change tool gives its copy of it."""
+    return _is_named(_COPIES, origin[1], name[1])
 
 
 def is_remains(name: TableKey, origin: TableKey) -> bool:

@@ -36,7 +36,7 @@ from cdc_engine.table_meta.change.policy import (
     decide,
     items_of,
 )
-from cdc_engine.table_meta.change.renaming import carries_on, is_remains, moved
+from cdc_engine.table_meta.change.renaming import is_copy, is_remains, moved
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.reader import mistake
 from cdc_engine.table_meta.ddl.statement import (
@@ -212,7 +212,7 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
     except CannotFollowError as error:
         yield _stop(context, name, statement.kind, error)
         return
-    schema = dataclasses.replace(schema, table=name[1])
+    schema = dataclasses.replace(schema, table=name[1], from_create=context.captured(*name))
     if apart := elsewhere(rows_elsewhere(schema.engine)):
         yield _stop(context, name, statement.kind, apart, schema)
         return
@@ -304,18 +304,18 @@ def _renamed(
 ) -> Iterator[Effect]:
     """`altered_to`: by name before, what the same statement made of tables."""
     now = moved(pairs)
-    carried = {origin for name, origin in now.items() if origin is not None and carries_on(name, origin, now)}
+    swapped = {
+        origin for name, origin in now.items() if origin is not None and is_copy(name, origin) and name in now.values()
+    }
     for name, origin in now.items():
         if origin is None:
-            yield from _gone(context, name, kind, "the table has another name now", told=name not in carried)
+            yield from _gone(context, name, kind, "the table has another name now", told=name not in swapped)
             continue
         before = context.schema(origin)
         done = altered_to.get(origin) or (None if before is None else Altered(schema=before))
         if done is not None:
             done = dataclasses.replace(done, schema=under_name(done.schema, name))
-        if done is not None and origin in carried and (old := context.schema(name)) is not None:
-            yield from _become(context, name, kind, followed(old, done.schema))
-        elif done is not None and before is not None and brings_rows(context, name, origin):
+        if done is not None and before is not None and brings_rows(context, name, origin):
             yield from _taken_over(context, kind, origin, under_name(before, name), done)
         elif context.schema(origin) is not None or context.captured(*name):
             yield _came(context, name, origin, kind, done.schema if done else None)

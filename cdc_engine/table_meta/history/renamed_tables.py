@@ -11,16 +11,21 @@ import dataclasses
 from cdc_engine.contracts import TableChangeKind
 from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN, CannotFollowError
-from cdc_engine.table_meta.change.renaming import is_remains
+from cdc_engine.table_meta.change.renaming import is_copy, is_remains
 from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
 from cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from cdc_engine.table_meta.schema import Stopped, TableSchema
 
 
 def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
-    """Whether the lake has all rows of the table `origin` and may put them under `name`: both are captured, and neither has stopped."""
-    there = isinstance(context.state(origin), TableSchema)
-    return there and context.captured(*origin) and context.running(name) and not is_remains(name, origin)
+    """Whether the lake has all rows of the table `origin` and may put them under `name`: both are captured, and neither has stopped.
+
+    Of the copy of a schema change tool also its CREATE TABLE was in the stream: one that was there before may lack rows in the lake.
+    """
+    there = context.state(origin)
+    if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):
+        return False
+    return context.captured(*origin) and context.running(name) and not is_remains(name, origin)
 
 
 def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> Effect:
@@ -45,7 +50,12 @@ def why_stopped(context: DdlContext, origin: TableKey, schema: TableSchema | Non
     """Why the table cannot go on under another name; `schema`: what it has there, None where that is not known."""
     reason = f"the table was {'.'.join(origin)} before: its rows are not in the lake under this name"
     there = context.state(origin)
-    if isinstance(there, Stopped) and context.captured(*origin):
+    if schema is not None and is_copy((schema.database, schema.table), origin):
+        reason = (
+            f"it was swapped for the copy {'.'.join(origin)}, of which not every row was followed from its CREATE TABLE on, so it may have "
+            "other rows than the lake: the table is re-snapshotted, unless `snapshot` is never"
+        )
+    elif isinstance(there, Stopped) and context.captured(*origin):
         reason = (
             f"the table was {'.'.join(origin)} before, which had stopped ({there.state}): not all of its rows are in the lake; "
             f"resume {'.'.join(origin)}, and this one goes on with it"
