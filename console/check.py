@@ -22,6 +22,7 @@ from cdc_engine.states import ended
 from cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
 from console.beside_check import beside_problems, beside_sentence, rules_problems
 from console.conf_check import conf_problems, unset_passwords
+from console.include_check import ask_include_warning
 from console.keyless_check import ask_keyless
 from console.shards_check import shards_problems, shards_sentence, shards_warnings
 from console.sources import ask_source, known_path_clashes
@@ -75,6 +76,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     for name in sorted(config.destinations):
         yield check_engine(config, name)
         yield from check_sources(as_replica(config, name))
+        yield check_include(config.destinations[name])
         yield Finding(policy_sentence(config.destinations[name]))
         yield check_foreign_keys(config.destinations[name])
         yield check_keyless(config.destinations[name])
@@ -168,6 +170,13 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
     what = f"foreign keys of {destination.name}: "
     brief = f"{what}{len(told)} change rows without row events; the lake follows {len(followed)} of them"
     return Finding(f"{what}{'; '.join(followed) or 'none is followed'}", warnings=others, brief=brief)
+
+
+def check_include(destination: DestinationConfig) -> Finding:
+    """Whether each pattern of `include` matches a table; a warning where one does not."""
+    warning = ask_include_warning(destination)
+    unknown = ": not known, the source did not answer" if warning is None else ""
+    return Finding(f"include of {destination.name}{unknown}", warnings=(warning,) if warning else ())
 
 
 def check_keyless(destination: DestinationConfig) -> Finding:

@@ -144,7 +144,8 @@ def check(verbose: VerboseOption = False) -> None:
     wrong = 0
     for finding in problems_first(run_checks(conf_dir())):
         wrong += len(finding.problems)
-        mark = "[red]✗[/red]" if finding.problems else "[green]✓[/green]"
+        mark = "[green]✓[/green]" if not finding.warnings else "[yellow]![/yellow]"
+        mark = "[red]✗[/red]" if finding.problems else mark
         what, *sentences = finding.lines(verbose=verbose)
         screen.print(mark, escape(what), highlight=False, soft_wrap=True)
         for sentence in sentences:

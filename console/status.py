@@ -34,6 +34,7 @@ from cdc_engine.table_meta.history.tables_file import (
     read_tables,
 )
 from console.consumers import consumer_problems, consumer_table, consumers_of, group_table
+from console.include_check import include_warning
 from console.stack import processes
 from console.stack.dagster_storage import lost_storage
 from console.stack.processes import ProcessFile
@@ -83,11 +84,12 @@ class DestinationStatus:
 
 @dataclasses.dataclass(frozen=True)
 class StatusReport:
-    """Everything, as values. `problems`: sentences; empty when all is well."""
+    """Everything, as values. `problems`: sentences; empty when all is well. `warnings`: sentences that are no problem for the exit code."""
 
     processes: list[dict[str, Any]]
     destinations: list[DestinationStatus]
     problems: list[str]
+    warnings: list[str] = dataclasses.field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         return {"ok": not self.problems, **dataclasses.asdict(self)}
@@ -112,7 +114,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
     daemon = records.running().get("daemon")
     if daemon is not None and (lost := lost_storage(config.data_dir / "dagster", now - daemon.started)):
         problems.append(lost)
-    return StatusReport(running, destinations, problems)
+    return StatusReport(running, destinations, problems, _include_warnings(config))
 
 
 def with_conf(report: StatusReport, refused: Mapping[str, str]) -> StatusReport:
@@ -160,6 +162,24 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
     except MetaError:
         return ()
     return foreign_key_notes(cascades, config.destinations[name].cascade_policy)
+
+
+def _include_warnings(config: SluiceConfig) -> list[str]:
+    """Patterns of `include` that match none of the tables that the engine knows; nothing before it has written them."""
+    return [
+        warning
+        for name, destination in sorted(config.destinations.items())
+        if (known := _known_tables(config, name)) is not None and (warning := include_warning(destination, known))
+    ]
+
+
+def _known_tables(config: SluiceConfig, name: str) -> list[str] | None:
+    """The captured "database.table" by the engine's file; None where there is none."""
+    path = config.destination_dir(name) / TABLES_FILE
+    try:
+        return [table.name for table in read_tables(path)] if path.exists() else None
+    except MetaError:
+        return None
 
 
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
@@ -343,10 +363,12 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         if each["state"] != SnapshotState.FAILED
     ]
     problems = [Text(f"✗ {problem}", "red") for problem in report.problems]
+    warnings = [Text(f"! {warning}", "yellow") for warning in report.warnings]
     keys = [line for one in report.destinations for line in _notes(one, verbose=verbose)]
     consumers, groups = consumer_table(report.destinations), group_table(report.destinations)
     return Group(
         *problems,
+        *warnings,
         shown,
         places,
         *([groups] if groups else ()),
@@ -367,6 +389,8 @@ def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
 def _well(report: StatusReport) -> Text:
     """Returns the last line where nothing is wrong: tables that are older than the cursor are not passed over."""
     older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
+    if report.warnings and not older:
+        return Text(f"nothing is wrong; {len(report.warnings)} warning(s)", "yellow")
     if not older:
         return Text("all is well", "green")
     return Text(

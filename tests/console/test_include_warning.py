@@ -1,0 +1,87 @@
+"""A pattern of `include` that matches no table is a warning in `status` and `check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.config import load_config
+from cdc_engine.contracts import TableVersion
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from console.check import check_include
+from console.include_check import include_warning
+from console.main import app
+from console.toolchain.database.server import DatabaseServer
+from tests.console.conftest import RUNNER, SECRET, Place
+from tests.console.test_status import everything_runs, running_engine
+
+
+def captured(directory: Path, *names: str) -> None:
+    write_tables(
+        directory / TABLES_FILE, [TableVersion(database="shop", table=name, columns=(), key=("id",)) for name in names]
+    )
+
+
+def included(place: Place, port: int, include: str, **more: str) -> Path:
+    source = {"port": port, "user": "root", "password_env": "SLUICE_TEST_PASSWORD"}
+    place.write("destinations/shop.yaml", {"source": source, "include": include, **more})
+    return place.data / "engine" / "shop"
+
+
+@pytest.mark.found
+def test_status_warns_of_an_include_that_matches_nothing(place: Place) -> None:
+    """Number 12: an `include` that matches nothing was green in status."""
+    directory = included(place, 1, r"shpo\..*")
+    everything_runs(place)
+    running_engine(directory)
+    assert "all is well" in RUNNER.invoke(app, ["status"]).stdout, "no engine has written its tables yet"
+    captured(directory)
+    answer = RUNNER.invoke(app, ["status"])
+    assert answer.exit_code == 0, "a warning"
+    assert "matches no table of the source, so nothing is captured" in " ".join(answer.stdout.split())
+    assert "all is well" not in answer.stdout
+    report = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)
+    assert report["ok"]
+    assert len(report["warnings"]) == 1
+    captured(directory, "orders")
+    included(place, 1, r"shop\..*")
+    assert "all is well" in RUNNER.invoke(app, ["status"]).stdout
+
+
+@pytest.mark.found
+def test_check_warns_of_an_include_that_matches_nothing_on_the_server(place: Place, mysql80: DatabaseServer) -> None:
+    """Number 12: an `include` that matches nothing was green in check."""
+    with mysql80.connect() as connection, connection.cursor() as cursor:
+        for statement in (
+            "CREATE DATABASE IF NOT EXISTS include_12",
+            "CREATE TABLE IF NOT EXISTS include_12.t (id INT)",
+        ):
+            cursor.execute(statement)
+        cursor.execute("CREATE USER IF NOT EXISTS include12@'%%' IDENTIFIED BY %s", (SECRET,))
+        cursor.execute("GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO include12@'%'")
+    source = {"port": mysql80.port, "user": "include12", "password_env": "SLUICE_TEST_PASSWORD"}
+    for include, warned in ((r"include_12\.t", False), (r"include_12\.nothing", True), (r"include_12\.t,x\..*", True)):
+        place.write("destinations/shop.yaml", {"source": source, "include": include})
+        warnings = check_include(load_config(place.conf).destinations["shop"]).warnings
+        assert bool(warnings) == warned, warnings
+    assert warnings[0].startswith(r"'x\\..*' of include of shop matches no table of the source: correct include in ")
+
+
+@pytest.mark.parametrize(
+    ("include", "exclude", "words"),
+    [
+        (r"shop\..*", "", ""),
+        (r"shop\.orders,shop\.items", "", ""),
+        (r"shop\.orders, shop\.items", "", "A blank beside a comma is part of a pattern"),
+        (r"shop\.orders,a\.b,c\.d", "", r"'a\\.b', 'c\\.d' of include of shop match no table"),
+        (r"shop\.orders,shop\.t{1,2}", "", r"'shop\\.t{1,2}'"),
+        (r"SHOP\.ORDERS", "", ""),
+        (r"shop\.users", r"shop\.users", "that exclude leaves"),
+    ],
+)
+def test_each_pattern_that_matches_nothing_is_named(place: Place, include: str, exclude: str, words: str) -> None:
+    included(place, 1, include, exclude=exclude)
+    found = include_warning(load_config(place.conf).destinations["shop"], ["shop.orders", "shop.items"])
+    assert (words in found) if words else not found
