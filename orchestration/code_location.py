@@ -15,6 +15,7 @@ from orchestration.run.instance_jobs import instance_job
 from orchestration.run.maintain_jobs import maintain_job, maintain_schedules
 from orchestration.run.repair_jobs import repair_job
 from orchestration.run.snapshot_run import snapshot_job
+from orchestration.run_kinds import run_kinds
 from orchestration.sensor.lake_watch import LakeWatch
 from orchestration.sensor.sensors import engine_sensor
 from orchestration.sensor.snapshot_sensor import snapshot_sensor
@@ -53,6 +54,8 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         lag_seconds_max=config.destinations[destination].lag_seconds_max,
         open_door=open_door,
         conf_troubles=functools.partial(ports.conf_troubles, destination),
+        kinds=run_kinds(config, destination),
+        only_one=len(config.destinations) == 1,
     )
     assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(config, destination, tables)]
     if tables:

@@ -79,12 +79,17 @@ def equality_job(
     )
     keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in _tables(config, destination, tables)]
     return dg.define_asset_job(
-        f"{_step(destination)}_job",
+        equality_job_name(destination),
         selection=dg.AssetSelection.checks(*keys),
         config=dg.RunConfig(ops={_step(destination): given}),
         executor_def=dg.in_process_executor,
         description=f"Compares the Delta tables of {destination} with its source, without stopping either.",
     )
+
+
+def equality_job_name(destination: str) -> str:
+    """The job that compares all tables of a destination."""
+    return f"{_step(destination)}_job"
 
 
 def equality_schedule(

@@ -94,7 +94,7 @@ class EngineHandle(Protocol):
         """
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """What another hand did to the Delta tables or to conf/, a sentence each, for the engine's status; none when nothing."""
+        """What others did to the Delta tables or to conf/, and which runs fail, a sentence each, for the engine's status; or none."""
 
     def tell_tick(self) -> None:
         """The sensor has come by; the engine's status says when."""

@@ -315,7 +315,7 @@ class Engine:
         self._waiting = reason
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """What another hand did to the Delta tables or to conf/, a sentence each, for the status; none when nothing."""
+        """What others did to the Delta tables or to conf/, and which runs fail, a sentence each, for the status; none when nothing."""
         self._lake = troubles
 
     def tell_tick(self) -> None:

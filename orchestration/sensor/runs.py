@@ -10,7 +10,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -32,6 +32,7 @@ from orchestration.batch_reference import (
 from orchestration.ports import TableFailure
 from orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
 from orchestration.sensor.backoff import Failed, failed_in_a_row
+from orchestration.sensor.failing_runs import FailedRuns
 from orchestration.sensor.giving_up import TRIES_MAX
 from orchestration.sensor.settle import RULES, RunRecord
 
@@ -45,6 +46,7 @@ OPEN_STATUSES = [
 ]
 
 RUNS_LOOKED_AT = 50  # of the newest, to count failures in a row
+OTHER_RUNS_LOOKED_AT = 10  # of the newest of a job that does not merge
 
 
 class KeptInstance:
@@ -140,6 +142,25 @@ class RunStore:
                     return Said(data.description or run_id, data.metadata)
                 return Said(record.event_log_entry.user_message or (event.message if event else "") or run_id)
         return Said(f"run {run_id[:8]} failed without a word")
+
+    def failed_in_a_row(
+        self, job_name: str, concerns: Callable[[Mapping[str, Any]], bool], at_least: int
+    ) -> FailedRuns | None:
+        """The newest runs of another job of the destination that failed one after the other; None where they are fewer than `at_least`.
+
+        A run that succeeded, or was ended by hand, is a break; one that has not ended yet is none. `concerns`: by a run's config.
+        """
+        newest = self._instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=OTHER_RUNS_LOOKED_AT)
+        ended = [
+            each.dagster_run
+            for each in newest
+            if each.dagster_run.is_finished and concerns(each.dagster_run.run_config)
+        ]
+        failed = list(itertools.takewhile(lambda run: run.status == DagsterRunStatus.FAILURE, ended))
+        if len(failed) < at_least:
+            return None
+        reason = self._what_failed(failed[0].run_id).sentence
+        return FailedRuns(in_a_row=len(failed), run_id=failed[0].run_id, reason=reason)
 
     def open_runs(self) -> list[RunRecord]:
         """Every run of the destination that should have a process, whatever its batch.

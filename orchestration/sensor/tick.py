@@ -27,6 +27,7 @@ from orchestration.batch_reference import BATCH, DRAIN, RUNS_TAG, BatchReference
 from orchestration.checks import older_tables
 from orchestration.sensor.backoff import Failed, in_a_loop, waiting
 from orchestration.sensor.chart import Point
+from orchestration.sensor.failing_runs import FailingRuns, RunKind
 from orchestration.sensor.giving_up import tables_to_stop
 from orchestration.sensor.lake_watch import NO_EYE, LakeEye
 from orchestration.sensor.observations import AssetEvent, Published, due, failures
@@ -73,7 +74,7 @@ class Line:
     `run_lock_held`: whether some process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
     `lake`: looks at the Delta tables between runs. `drains`: its runs stay attached; `open_door`: where they find the engine, given the
     destination's directory. `lag_seconds_max`: from when on the check `caught_up` fails. `conf_troubles`: why
-    its file in conf/ is not what is in use, or none.
+    its file in conf/ is not what is in use, or none. `kinds`: its jobs but the merges; `only_one`: whether conf/ has no other destination.
     """
 
     destination: str
@@ -86,6 +87,8 @@ class Line:
     lag_seconds_max: float = math.inf
     open_door: Callable[[Path], None] = lambda _: None
     conf_troubles: Callable[[], tuple[str, ...]] = tuple
+    kinds: tuple[RunKind, ...] = ()
+    only_one: bool = True
 
 
 class Ticker:
@@ -99,6 +102,7 @@ class Ticker:
         self._one_at_a_time = threading.Lock()
         self._pause = threading.Event().wait
         self._lock_watch = LockWatch()
+        self._failing_runs = FailingRuns(line.destination, line.kinds, only_one=line.only_one)
         # Ticks in a row that raised, what the newest raised, and when the next is tried.
         self._broken, self._broke, self._again_at = 0, "", 0.0
 
@@ -131,7 +135,8 @@ class Ticker:
             self._line.open_door(engine.directory)
             status = engine.status()
             self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
-            engine.tell_lake((*self._line.lake.troubles(), *self._line.conf_troubles()))
+            failing_runs = self._failing_runs.troubles(runs)
+            engine.tell_lake((*self._line.lake.troubles(), *self._line.conf_troubles(), *failing_runs))
             answer = self._settle_and_hand_out(engine, runs, deadline)
             status = engine.status()  # of now: much may have come while we waited
         except LeaseLostError as error:

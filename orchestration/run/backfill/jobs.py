@@ -22,6 +22,7 @@ from orchestration.run.merge_run import failure
 from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 JOB = "backfill_from_timestamp"
+STEP = "take_again_from_timestamp"
 TAG = "sluice/backfill"
 # Servers keep their binlogs for 30 days unless they are told otherwise; an hour that is gone fails at once.
 DAYS_ON_OFFER = 31
@@ -63,7 +64,7 @@ def wish_of(config: SluiceConfig, given: FromTimestamp, now_us: int) -> Wish:
 def backfill_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     """The job with a time in its config."""
 
-    @dg.op(name="take_again_from_timestamp")
+    @dg.op(name=STEP)
     def take_again(context: dg.OpExecutionContext, config: FromTimestamp) -> None:
         try:
             wish = wish_of(settings, config, time.time_ns() // 1000)
@@ -92,6 +93,11 @@ def hours(now: dt.datetime) -> dg.HourlyPartitionsDefinition:
     return dg.HourlyPartitionsDefinition(start_date=first, end_offset=1, timezone="UTC")
 
 
+def by_hour_name(destination: str) -> str:
+    """The job whose partitions are hours."""
+    return f"backfill_{destination}_by_hour"
+
+
 def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
     """The job whose partitions are hours, each from its beginning to the next one's."""
 
@@ -103,7 +109,7 @@ def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports)
         _backfill(context, settings, Wish(destination=destination, from_us=from_us, to_us=to_us, tables=tables), ports)
 
     @dg.job(
-        name=f"backfill_{destination}_by_hour",
+        name=by_hour_name(destination),
         executor_def=dg.in_process_executor,
         partitions_def=hours(dt.datetime.now(dt.UTC)),
         tags={TAG: "yes"},

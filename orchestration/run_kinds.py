@@ -1,0 +1,76 @@
+"""The jobs of a destination beside its merges, with what an operator does when their runs fail. `code_location` hands them to the ticks."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from cdc_engine.errors import SluiceError
+from cdc_engine.snapshot.records import SnapshotRecords
+from orchestration.equality_check import equality_job_name
+from orchestration.run.backfill import jobs as backfill
+from orchestration.run.maintain_jobs import maintain_name
+from orchestration.run.repair_jobs import JOB as REPAIR_JOB
+from orchestration.run.repair_jobs import STEP as REPAIR_STEP
+from orchestration.run.snapshot_run import snapshot_name
+from orchestration.sensor.failing_runs import RunKind
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cdc_engine.config import SluiceConfig
+
+
+def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
+    """All kinds whose runs may fail without anything else that says it."""
+    directory = config.destination_dir(destination)
+    return (
+        RunKind(
+            what="read the rows of tables",
+            job=f"{snapshot_name(destination)}_job",
+            remedy=(
+                "it is tried again, and changes of these tables are buffered meanwhile: correct what it names; "
+                f"`sluice snapshot cancel {destination} TABLE` ends a snapshot"
+            ),
+            matters=functools.partial(_snapshot_is_open, directory),
+        ),
+        RunKind(
+            what="repair rows", job=REPAIR_JOB, step=REPAIR_STEP, remedy=_start_again(REPAIR_JOB, "rows still differ")
+        ),
+        RunKind(
+            what="take changes of the past again",
+            job=backfill.JOB,
+            step=backfill.STEP,
+            remedy=_start_again(backfill.JOB, "these changes are not taken"),
+        ),
+        RunKind(
+            what="take changes of an hour again",
+            job=backfill.by_hour_name(destination),
+            remedy=_start_again(backfill.by_hour_name(destination), "these changes are not taken"),
+        ),
+        RunKind(
+            what="look after the Delta tables",
+            job=f"{maintain_name(destination)}_job",
+            remedy=_start_again(f"{maintain_name(destination)}_job", "files are not compacted and not removed"),
+        ),
+        RunKind(
+            what="compare the lake with the source",
+            job=equality_job_name(destination),
+            remedy=_start_again(equality_job_name(destination), "nobody knows whether they are equal"),
+        ),
+    )
+
+
+def _start_again(job: str, meanwhile: str) -> str:
+    return (
+        f"{meanwhile}: correct what it names, then start the job {job} again in Dagster's UI. This is said until one of its runs "
+        "succeeds, or until the failed ones are deleted there"
+    )
+
+
+def _snapshot_is_open(directory: Path) -> bool:
+    """Whether a snapshot is under way. True where nobody answers who knows: then failures are shown."""
+    try:
+        return any(each.is_open for each in SnapshotRecords(directory).all())
+    except SluiceError:
+        return True

@@ -1,0 +1,148 @@
+"""Runs of each kind that fail one after the other reach the engine's status, and with it `sluice status` and the check on its asset."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+from dagster import DagsterRunStatus as S
+
+from cdc_engine.destination_files import LakeTables
+from cdc_engine.instance.status import EngineStatus, write_status
+from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.snapshot.record import wanted
+from cdc_engine.snapshot.records import SnapshotRecords
+from console.status import find_problems, read_destination
+from orchestration.checks import read_failures
+from orchestration.run_kinds import run_kinds
+from orchestration.sensor.failing_runs import LOOK_SECONDS, FailingRuns
+from orchestration.sensor.runs import RunStore
+from orchestration.testing import LEDGER_ID, position
+from tests.orchestration.sensor.test_tick import JOB, Shop
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    monkeypatch.setattr("orchestration.sensor.tick.TICK_SECONDS_MAX", 0.4)
+    monkeypatch.setattr("orchestration.sensor.failing_runs.LOOK_SECONDS", 0.0)
+    with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
+        yield Shop(tmp_path, instance)
+
+
+def ended(shop: Shop, job: str, status: S, config: dict[str, Any] | None = None, reason: str = "") -> None:
+    """A run of a job, as Dagster would have recorded it."""
+    run = shop.instance.create_run_for_job(shop.defs.resolve_job_def(job), run_config=config or {}, status=S.STARTED)
+    if status is S.FAILURE:
+        shop.instance.report_run_failed(run, reason)
+    elif status is S.SUCCESS:
+        shop.succeed(run)
+    elif status is S.CANCELED:
+        shop.instance.report_run_canceled(run)
+
+
+def told(shop: Shop) -> tuple[str, ...]:
+    """What a tick tells the engine."""
+    shop.tick()
+    return shop.engine.lake
+
+
+def begin_snapshot(directory: Path) -> None:
+    FileMeta(directory).update(lambda _: Ledger(ledger_id=LEDGER_ID, cursor=position(4)))
+    LakeTables(directory).keep({"shop.orders": ("id", 1)})
+    SnapshotRecords(directory).begin(wanted("shop.orders", position(4), time.time()))
+
+
+@pytest.mark.found
+def test_fault_snapshot_runs_that_fail_reach_status_and_the_asset(shop: Shop) -> None:
+    """Number 8: failing snapshot runs did not reach `status`: exit code 0 and "is being read" while six in a row failed."""
+    directory = shop.config.destination_dir("shop")
+    begin_snapshot(directory)
+    job = shop.defs.resolve_job_def("snapshot_shop_job")
+    for _ in range(2):
+        assert told(shop) == (), "one failure is often a killed process"
+        assert not job.execute_in_process(instance=shop.instance, raise_on_error=False).success
+    (trouble,) = told(shop)
+    assert trouble.startswith("2 runs in a row that read the rows of tables failed, the newest (")
+    assert "of snapshot_shop_job) with: " in trouble
+    assert "sluice snapshot cancel shop" in trouble
+    write_status(
+        directory / "status.json",
+        EngineStatus(state="RUNNING", troubles=shop.engine.lake, updated_at_us=time.time_ns() // 1000),
+    )
+    assert f"shop: {trouble}" in find_problems([], [read_destination(directory, "shop", time.time())])
+    assert read_failures(directory, time.time())[""] == f"TROUBLED: {trouble}"
+    SnapshotRecords(directory).update("shop.orders", lambda now: now.canceled())
+    assert told(shop) == (), "nobody waits for its rows any more"
+
+
+OF_SHOP = {"destination": "shop"}
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("job", "config"),
+    [
+        ("repair_differences", {"ops": {"take_differences_anew": {"config": OF_SHOP}}}),
+        ("repair_differences", {"ops": {"take_differences_anew": {"config": {}}}}),
+        (
+            "backfill_from_timestamp",
+            {"ops": {"take_again_from_timestamp": {"config": {**OF_SHOP, "from_time": "-10m"}}}},
+        ),
+        ("backfill_shop_by_hour", {}),
+        ("maintain_shop_job", {}),
+        ("equal_shop_job", {}),
+    ],
+)
+def test_fault_every_kind_of_run_that_fails_twice_in_a_row_is_told_until_one_succeeds(
+    shop: Shop, job: str, config: dict[str, Any]
+) -> None:
+    """Number 8: of runs of any kind but merges, failures in a row were seen by nobody."""
+    ended(shop, job, S.FAILURE, config, "the disk is full.")
+    assert told(shop) == ()
+    ended(shop, job, S.STARTED, config)
+    ended(shop, job, S.FAILURE, config, "the disk is full.")
+    ended(shop, job, S.STARTED, config)
+    (trouble,) = told(shop)
+    assert trouble.startswith("2 runs in a row that ")
+    assert f" of {job}) with: the disk is full; " in trouble
+    ended(shop, job, S.FAILURE, config, "no Spark answers")
+    assert told(shop)[0].startswith("3 runs in a row that ")
+    ended(shop, job, S.CANCELED, config)
+    assert told(shop) == ()
+    for status in (S.FAILURE, S.FAILURE, S.SUCCESS):
+        ended(shop, job, status, config)
+    assert told(shop) == ()
+
+
+def test_runs_of_another_destination_are_not_this_ones(shop: Shop) -> None:
+    store, kinds = RunStore(shop.instance, JOB), run_kinds(shop.config, "shop")
+    for _ in range(2):
+        ended(shop, "repair_differences", S.FAILURE, {"ops": {"take_differences_anew": {"config": {}}}})
+    assert FailingRuns("shop", kinds, only_one=True).troubles(store)
+    assert not FailingRuns("shop", kinds, only_one=False).troubles(store), "it names none, and there are several"
+    assert not FailingRuns("billing", kinds, only_one=False).troubles(store)
+
+
+def test_a_look_is_taken_every_few_seconds(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    clock = [100.0]
+    failing = FailingRuns("shop", run_kinds(shop.config, "shop"), clock=lambda: clock[0])
+    store = RunStore(shop.instance, JOB)
+    assert not failing.troubles(store)
+    for _ in range(2):
+        ended(shop, "maintain_shop_job", S.FAILURE)
+    assert not failing.troubles(store)
+    clock[0] += LOOK_SECONDS
+    assert failing.troubles(store)
+
+
+def test_every_job_of_a_destination_is_a_kind(shop: Shop) -> None:
+    """A job that is added must be told of too, or be named here with the reason."""
+    jobs = {each.name for each in shop.defs.resolve_all_job_defs()} - {"__ASSET_JOB"}
+    others = {JOB, "operate_engine"}  # counted by batch; it fails before the eyes of who starts it
+    assert jobs - others == {kind.job for kind in run_kinds(shop.config, "shop")}
