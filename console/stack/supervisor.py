@@ -19,8 +19,14 @@ from console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
 SHOWN = {"spark": "Spark"}  # a part whose name is no common noun
+# signals that a process gets from outside: the end of its log is not the reason
+FROM_OUTSIDE = {
+    "signal 9": "another program killed it, or the kernel for lack of memory (dmesg says so)",
+    "signal 15": "another program ended it",
+}
 
 Say = Callable[[str], None]
+_now = time.monotonic
 
 
 class Part(Protocol):
@@ -79,7 +85,7 @@ class Patience:
         return min(self.longest_seconds, self.first_seconds * 2.0 ** (failures - 1))
 
 
-UP = Patience(restarts_max=2, first_seconds=0.0, first_start_must_do=True)
+UP = Patience(restarts_max=6, first_seconds=0.5, first_start_must_do=True)
 FOREGROUND = Patience(restarts_max=6, first_seconds=1.0)
 
 
@@ -112,11 +118,19 @@ def next_step(kept: Kept, now: float, ready: Collection[str], ended: str, answer
     return Step.FAIL if now - kept.since > part.seconds_max else Step.NONE
 
 
+def _failure(part: Part, ended: str) -> str:
+    """Returns how a part failed, why as far as that is known, and the end of its log."""
+    how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
+    outside = FROM_OUTSIDE.get(ended)
+    why = f": {outside}; not the reason, but the end of its log" if outside else ";"
+    return f"{SHOWN.get(part.name, f'The {part.name}')} {how}{why} {part.log}{'' if outside else ' ends'}: {last_lines(part.log)}"
+
+
 class Supervisor:
     """Parts that are there already are given as `running`: they must answer too, and are begun anew when they die."""
 
     def __init__(self, parts: Iterable[Part], say: Say, patience: Patience, running: Collection[str] = ()) -> None:
-        now = time.monotonic()
+        now = _now()
         self._kept = {part.name: Kept(part) for part in parts}
         self._say, self._patience = say, patience
         self.begun: list[str] = []  # names of all that was begun here, in order
@@ -165,7 +179,7 @@ class Supervisor:
 
     def _take(self, kept: Kept, ended: str) -> str:
         """Takes the next step with a part; returns how it failed, if it did."""
-        part, now = kept.part, time.monotonic()
+        part, now = kept.part, _now()
         ready = [name for name, other in self._kept.items() if other.state is State.READY]
         step = next_step(kept, now, ready, ended, part.answers)
         if step is Step.BEGIN:
@@ -178,14 +192,12 @@ class Supervisor:
             kept.enter(State.READY, now)
             kept.answered = True
         elif step is Step.FAIL:
-            how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
-            shown = SHOWN.get(part.name, f"The {part.name}")
-            return f"{shown} {how}; {part.log} ends: {last_lines(part.log)}"
+            return _failure(part, ended)
         return ""
 
     def _fail(self, kept: Kept, sentence: str, *, final: bool) -> None:
         """Has the part begun again in a while, or gives it up. What was starting on top of it begins again as well."""
-        now = time.monotonic()
+        now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds
         kept.failures = 1 if steady else kept.failures + 1
         kept.part.end()

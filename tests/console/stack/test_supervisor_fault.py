@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import signal
 import socket
 import sys
@@ -69,6 +70,12 @@ def part(tmp_path: Path) -> Callable[..., FakePart]:
 @pytest.fixture(autouse=True)
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "POLL_SECONDS", 0.0)
+
+
+@pytest.fixture
+def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second passes at each look at the clock: waits are over at once."""
+    monkeypatch.setattr(supervisor, "_now", itertools.count(0.0, 1.0).__next__)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +171,7 @@ def test_fault_a_port_that_a_stranger_took_in_the_last_moment_is_tried_again(par
     assert code.begun == 2
 
 
+@pytest.mark.usefixtures("fast_clock")
 def test_fault_a_port_that_a_stranger_keeps_is_given_up(part: Callable[..., FakePart]) -> None:
     code = part("code server", deaths=["exit code 1"] * 9, strangers=9)
     with pytest.raises(ServerError, match="given up after"):
@@ -227,6 +235,7 @@ def test_fault_a_warm_up_that_takes_too_long_is_ended_and_all_goes_on(
     ]
 
 
+@pytest.mark.usefixtures("fast_clock")
 @pytest.mark.parametrize("patience", [UP, NO_WAIT])
 def test_fault_a_part_that_keeps_dying_is_given_up_by_name(part: Callable[..., FakePart], patience: Patience) -> None:
     dying = part("spark", deaths=["signal 9"] * 99)
@@ -255,7 +264,7 @@ def test_fault_what_ran_already_must_answer_and_is_begun_again_when_it_dies(part
 
 def test_waits_grow_and_a_steady_part_has_failed_for_the_first_time() -> None:
     assert [FOREGROUND.wait_seconds(failures) for failures in (1, 2, 3, 6, 9)] == [1, 2, 4, 32, 60]
-    assert UP.wait_seconds(2) == 0
+    assert [UP.wait_seconds(failures) for failures in (1, 2, 6)] == [0.5, 1, 16]
 
 
 def test_fault_failures_long_apart_are_no_reason_to_give_up(part: Callable[..., FakePart]) -> None:
@@ -274,3 +283,24 @@ def test_fault_a_spark_that_never_starts_is_named_as_spark(part: Callable[..., F
     made = Supervisor([part("spark", deaths=["exit code 1"] * 9)], print, UP)
     with pytest.raises(ServerError, match=r"^Spark ended \(exit code 1\)"):
         made.until_ready()
+
+
+@pytest.mark.found
+@pytest.mark.usefixtures("fast_clock")
+def test_fault_up_goes_on_after_several_kills_of_spark(part: Callable[..., FakePart]) -> None:
+    """Number 16: `up` gave up after three kills of Spark, and gave Spark's warnings as the reason."""
+    said: list[str] = []
+    spark = part("spark", deaths=["signal 9"] * 5)
+    Supervisor([spark], said.append, UP).until_ready()
+    assert spark.begun == 6
+    failed = [line for line in said if "signal 9" in line]
+    assert len(failed) == 5
+    assert all("another program killed it, or the kernel for lack of memory" in line for line in failed)
+    assert all("not the reason" in line for line in failed)
+
+
+@pytest.mark.found
+def test_fault_a_part_that_ends_by_itself_gives_its_log_as_the_reason(part: Callable[..., FakePart]) -> None:
+    """Number 16: only who is killed from outside has no reason in its log."""
+    with pytest.raises(ServerError, match=r"Spark ended \(exit code 3\); .* ends: first \| OutOfMemoryError"):
+        Supervisor([part("spark", deaths=["exit code 3"])], print, UP).until_ready()
