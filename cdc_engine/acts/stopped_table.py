@@ -12,6 +12,7 @@ from cdc_engine.contracts import StoppedTable
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.meta.resume_requests import request
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import Act, TableState, acts_on
 from cdc_engine.table_meta.change.evolution import CannotFollowError, created
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
@@ -41,10 +42,17 @@ def held_changes(directory: Path) -> list[HeldChange]:
 
 
 def stop_of(directory: Path, table: str) -> StoppedTable:
-    """The stop of a "database.table". Raises ActRefusedError when it has not stopped."""
+    """Returns the stop of a "database.table". Raises ActRefusedError if the table has not stopped, or if a snapshot reads it."""
     for stop in read_ledger(directory).stopped_tables:
         if f"{stop.database}.{stop.table}" == table:
             return stop
+    snapshot = SnapshotRecords(directory).get(table)
+    if snapshot is not None and snapshot.is_open:
+        raise ActRefusedError(
+            f"the table {table} of {directory.name} has not stopped: its snapshot is {snapshot.state}. If it was canceled, the engine "
+            "ends it within seconds; wait until `sluice snapshot status` shows CANCELED and `sluice status` the stopped table, "
+            "then resume it"
+        )
     raise ActRefusedError(
         f"the table {table} of {directory.name} has not stopped; `sluice status` lists those that have"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.acts.stopped_table import resolve, schema_of
+from cdc_engine.acts.stopped_table import resolve, resume, schema_of
 from cdc_engine.binlog.events.table_map import Field
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind
@@ -17,6 +17,8 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
+from cdc_engine.snapshot.record import wanted
+from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.source.settings import SourceConfig
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
@@ -138,6 +140,29 @@ def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Pat
         resolve(directory, "shop.items", ANSWER)
     with pytest.raises(ActRefusedError, match="has not stopped"):
         resolve(directory, "shop.nix", ANSWER)
+
+
+@pytest.mark.found
+def test_resume_says_that_a_snapshot_is_still_being_canceled(tmp_path: Path) -> None:
+    """Number 16: `snapshot cancel` followed by `schema resume` said "has not stopped" and nothing else."""
+    config = SluiceConfig(
+        data_dir=tmp_path,
+        lake=str(tmp_path / "lake"),
+        destinations={"shop": DestinationConfig(name="shop", source=SourceConfig(user="u"))},
+    )
+    directory = config.destination_dir("shop")
+    directory.mkdir(parents=True)
+    meta = FileMeta(directory)
+    records = SnapshotRecords(directory)
+    records.begin(wanted("shop.orders", at(150), 0.0))
+    with pytest.raises(ActRefusedError, match=r"its snapshot is WANTED\. If it was canceled, the engine ends it"):
+        resume(directory, "shop.orders")
+    records.update("shop.orders", lambda now: now.canceled())
+    stop = StoppedTable(
+        database="shop", table="orders", state=TableState.SNAPSHOT_CANCELED, reason="why", position=at(150)
+    )
+    meta.update(functools.partial(Ledger.stop_table, stopped=stop))
+    assert resume(directory, "shop.orders") == stop
 
 
 def test_ddl_the_rules_ask_for_what_they_need_to_know_and_look_nowhere_themselves() -> None:
