@@ -1,7 +1,7 @@
-"""The files of a destination that others than its engine use: its ledger and lease, to read; the run lock and what runs keep of the
-tables, which runs write. Starts nothing.
+"""The files of a destination that other parts than its engine use: ledger and lease (reading), the run lock, and the runs' record of the
+tables. Starts nothing.
 
-Used by `orchestration` inside runs (is my batch the head of the line?) and by the console.
+Used by `orchestration` in runs (is my batch the next to be merged?) and by the console.
 """
 
 from cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable

@@ -1,7 +1,7 @@
-"""Two files of the engine's folder that runs look at: where these may be on hosts that do not see it, a store has copies of them.
+"""Two files of the engine's folder that runs read. Where runs may be on hosts without that folder, an object store has copies.
 
-The engine puts them there whenever it writes them; a run brings what it looks at. What the store has is what counts for a run, also on the
-engine's host.
+The engine uploads them whenever it writes them; a run downloads what it reads. For a run the store's copy counts, also on the engine's
+host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BROUGHT = "brought"  # a folder in the destination's
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
-    """Runs on other hosts find it; nothing is done where there are none. Raises NotSharedError."""
+    """Uploads a file for runs on other hosts, if there are any. Raises NotSharedError."""
     place = as_place(destination_dir)
     if place.is_apart:
         with _told(name):
@@ -30,7 +30,7 @@ def share(destination_dir: Path, name: str, content: bytes) -> None:
 
 
 def at_hand(destination_dir: Path, name: str) -> Path:
-    """The file with its content of now, which may not be there. Raises NotSharedError."""
+    """Returns a local copy of the file with its current content; the file may not exist. Raises NotSharedError."""
     place = as_place(destination_dir)
     if not place.is_apart:
         return destination_dir / name
@@ -43,7 +43,7 @@ def at_hand(destination_dir: Path, name: str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             dir=path.parent, delete=False
-        ) as beside:  # other runs of this host bring it too
+        ) as beside:  # other runs of this host download it too
             beside.write(content)
         Path(beside.name).replace(path)
     return path

@@ -1,7 +1,9 @@
-"""The id of the installation: of the data directory, or of the shared ledger, with all its destinations. Given once, by the first who asks.
+"""The id of the installation: of the data directory, or of the shared ledger, with all its destinations. Created by the first process
+that asks.
 
-Engines identify themselves by it as replicas of the source: hosts that share a ledger have one id, two installations have two. Runs keep it
-in each Delta table that several destinations write: two runs that take the table's lock in different installations do not see each other.
+Engines identify themselves by it as replicas of the source: hosts that share a ledger have one id, two installations have two. Runs store
+it in each Delta table that several destinations write, because two runs that take the table's lock in different installations do not see
+each other.
 """
 
 from __future__ import annotations
@@ -18,12 +20,12 @@ from cdc_engine.ha.leases import open_table_lock, tables_place
 
 IDENTITY = "identity"
 FILE = f"{IDENTITY}.json"
-IDENTITY_SECONDS = 20.0  # how long one process may take to write it
+IDENTITY_SECONDS = 20.0  # maximum time for another process to write it
 POLL_SECONDS = 0.1
 
 
 def installation_id(place: Place) -> str:
-    """The id, which is written where there is none yet. `place`: of any destination. Raises MetaError."""
+    """Returns the id, creating it if there is none. `place`: of any destination. Raises MetaError."""
     if known := known_installation_id(place):
         return known
     texts, lock, deadline = _texts(place), open_table_lock(place, IDENTITY), time.monotonic() + IDENTITY_SECONDS
@@ -43,7 +45,7 @@ def installation_id(place: Place) -> str:
 
 
 def known_installation_id(place: Place) -> str:
-    """The id, empty where no engine and no run has asked for it yet. Writes nothing. Raises MetaError."""
+    """Returns the id; empty if no engine and no run has asked for it yet. Writes nothing. Raises MetaError."""
     return _texts(place).read(FILE) or ""
 
 

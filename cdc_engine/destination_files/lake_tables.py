@@ -1,7 +1,7 @@
-"""The Delta tables of a destination as its last run left them: `lake-tables.json`, or beside a ledger that is elsewhere. Owned here.
+"""The Delta tables of a destination as its last run left them: `lake-tables.json`, or a record in a shared store. Owned here.
 
-A run writes it after each table, holding the run lock; the next one compares. What it says may be older than the table by the commits of a
-run that was killed in between, never newer. `sluice lake accept` changes it, while no run merges.
+A run writes it after each table, while it holds the run lock; the next run compares. It may be behind the table by the commits of a run
+that was killed in between, never ahead. `sluice lake accept` changes it while no run merges.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from cdc_engine.errors import MetaError
 FILE_NAME, DOCUMENT = "lake-tables.json", "lake-tables"
 
 
-Kept = dict[str, dict[str, tuple[str, int]]]  # name → MAIN, or the kind of a table beside, → (id, version)
+Kept = dict[str, dict[str, tuple[str, int]]]  # name → MAIN, "log" or "history" → (id, version)
 MAIN = ""
 
 
 class LakeTables:
-    """Each table's (id, version), and those of what is beside it. Its methods may be called from any thread of one process, the holder of
-    the run lock. A table without a mirror has only what would be beside that.
+    """(id, version) of each current-state table, change log and history. Thread-safe within the process that holds the run lock. A table
+    without a current-state table has only the others.
     """
 
     def __init__(self, destination_dir: Place) -> None:
-        """Raises MetaError where the record is there and cannot be understood."""
+        """Raises MetaError if the record exists and is invalid."""
         place = as_place(destination_dir)
         self._path = place.directory / FILE_NAME
         self._documents = documents_of(place)
@@ -39,33 +39,33 @@ class LakeTables:
         self._tables = self._read()
 
     def get(self, name: str) -> tuple[str, int] | None:
-        """Id and version; None where no run has left the table yet."""
+        """Returns id and version of a current-state table; None if no run has left it yet."""
         return self._tables.get(name, {}).get(MAIN)
 
     @property
     def tables(self) -> dict[str, tuple[str, int]]:
-        """Id and version of all that runs have left."""
+        """Returns id and version of all current-state tables that runs have left."""
         return {name: kept[MAIN] for name, kept in self._tables.items() if MAIN in kept}
 
     @property
     def names(self) -> list[str]:
-        """All of which runs have left something."""
+        """Returns the names of all tables of which runs have left something."""
         return sorted(self._tables)
 
     def beside(self, name: str) -> dict[str, tuple[str, int]]:
-        """Kind ("log", "history") → id and version, of those that runs have left."""
+        """Returns kind ("log", "history") → id and version, of the change log and history that runs have left."""
         return {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
 
     def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
-        """Id and version by name; on disk when it returns. Raises MetaError."""
+        """Stores id and version by name. Durable when it returns. Raises MetaError."""
         self._keep({(name, MAIN): kept for name, kept in tables.items()})
 
     def keep_beside(self, name: str, kind: str, kept: tuple[str, int]) -> None:
-        """The same of a table beside. Raises MetaError."""
+        """Stores id and version of a change log or history. Raises MetaError."""
         self._keep({(name, kind): kept})
 
     def forget(self, name: str, *, whole: bool = True) -> None:
-        """As if no run had left the table, nor what is beside it if `whole`. Raises MetaError."""
+        """Forgets a table, and its change log and history if `whole`. Raises MetaError."""
         with self._lock:
             left = {} if whole else {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
             if left != self._tables.get(name, {}):

@@ -1,6 +1,6 @@
-"""What a destination's ledger says, wherever it is kept: the batch whose turn it is; and who holds the lease. Reads only, without a lock.
+"""Reads a destination's ledger, wherever it is stored: the next batch to be merged, and who holds the lease. Reads only, without a lock.
 
-The ledger is replaced whole at each change, so a reader sees one state or the next, never a mixture.
+The ledger is replaced as a whole at each change, so a reader sees one state or the next, never a mixture.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
 def head_of_line(place: Place) -> OutstandingBatch | None:
-    """The batch whose ack is next, which alone may be merged now; None when nothing waits. Raises MetaError as `read_ledger`.
+    """Returns the batch whose ack is next, the only one that may be merged now; None if no batch waits. Raises MetaError like
+    `read_ledger`.
 
-    A process that has lost its run lock is told so (RunLockLostError).
-
-    A run compares its own (epoch, end, delivery) with it right before it writes: a batch that was rolled back has another delivery.
+    Raises RunLockLostError in a process that has lost its run lock. A run compares its own (epoch, end, delivery) with the batch right
+    before it writes: a batch that was rolled back has another delivery.
     """
     refuse_if_lost(place)
     return read_ledger(place).head
 
 
 def lease_holder(place: Place) -> Holder | None:
-    """The process that reads this destination, or read it last (`held` tells); None where there never was one."""
+    """Returns the process that reads this destination, or read it last (see `held`); None if there never was one."""
     return read_holder(place)

@@ -1,8 +1,8 @@
-"""Whether a destination was last read with the folder that is here, where several hosts share its ledger. Asked by `instance`, at a start.
+"""Detects whether a destination was last read with this host's folder, if several hosts share its ledger. Used by `instance` at a start.
 
-Each folder has an id (`folder.json`), and the id of the one with which the stream was read last is beside the ledger. What is only in a
-folder (stored events; with staged batches in a folder also these, open snapshots and prepared transactions) is of use to nobody else: an
-engine whose folder is another one must not go on as if it had them.
+Each folder has an id (`folder.json`); the id of the folder with which the stream was read last is stored with the ledger. What is only in
+a folder (stored events; without `staging` in a store also staged batches, open snapshots and prepared transactions) is useless to other
+hosts: an engine with another folder must not continue as if it had them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE, LAST = "folder.json", "read-with-folder.json"
 
 
 class OwnFolder:
-    """Of one start of an engine, which holds the lease."""
+    """The folder at one start of an engine, which holds the lease."""
 
     def __init__(self, directory: Path) -> None:
         """Raises MetaError."""
@@ -29,12 +29,11 @@ class OwnFolder:
         self._own = "" if self._noted else _id_of(directory)
         last = {} if self._noted else _read(directory)
         self._last_host = str(last.get("host", ""))
-        self.is_last: bool = (
-            not last or last.get("id") == self._own
-        )  #: nobody read the stream with another folder since
+        # : the stream was not read with another folder since
+        self.is_last: bool = not last or last.get("id") == self._own
 
     def refuse_another(self) -> None:
-        """Raises ConfigurationError where the folder that is needed is another one."""
+        """Raises ConfigurationError if another folder is needed."""
         if self._place.is_apart or self.is_last:
             return
         name = self._directory.name
@@ -46,14 +45,14 @@ class OwnFolder:
         )
 
     def note(self) -> None:
-        """The stream is read with this folder from now on; written once. Raises MetaError."""
+        """Records that the stream is read with this folder from now on. Writes once. Raises MetaError."""
         if not self._noted:
             texts_of(self._directory).keep(LAST, json.dumps({"id": self._own, "host": platform.node()}))
             self._noted = True
 
 
 def forget_folder(directory: Path) -> None:
-    """Whichever folder comes next is taken. Raises MetaError."""
+    """Lets the next engine continue with any folder. Raises MetaError."""
     if as_place(directory).is_shared:
         texts_of(directory).remove(LAST)
 

@@ -1,9 +1,9 @@
-"""One writer a destination: the lock a run holds for as long as it merges. Taken inside runs, looked at by the sensor and the console.
+"""The run lock: one writing run per destination. Taken in runs; read by the sensor and the console.
 
-Delta on a local disk does not protect a table against two writers; a run that was given up but still lives is waited for here.
+Delta on a local disk does not protect a table against two writers. A run that was given up but still lives is waited for here.
 
-A run that drains holds a lock of its own for as long as it is attached, and the run lock only while it merges: what publishes or backfills
-gets its turn between two batches. Whoever waits for the run lock says so by a third lock, and a draining run lets it go first.
+A run that drains holds the drain lock while it is attached, and the run lock only while it merges, so that publications and backfills run
+between two batches. A process that waits for the run lock holds a third lock, and a draining run lets it go first.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from cdc_engine.ha.leases import Lock, open_run_lock
 from cdc_engine.ha.leases import run_lock_held as is_held
 
 POLL_SECONDS = 0.1
-WAITING_FILE = "run.waiting"  # held by one of those who wait for the run lock
-DRAIN_LOCK_FILE = "drain.lock"  # held by the run that drains, for as long as it is attached
-POLL_SHARED_SECONDS = 0.5  # of a lock on other hosts
-_taken: dict[str, Lock] = {}  # by this process, by the destination's folder
+WAITING_FILE = "run.waiting"  # held by one of the processes that wait for the run lock
+DRAIN_LOCK_FILE = "drain.lock"  # held by the run that drains, while it is attached
+POLL_SHARED_SECONDS = 0.5  # for a lock that other hosts share
+_taken: dict[str, Lock] = {}  # run locks of this process, by the destination's folder
 
 
 class RunLockTimeoutError(CanalServiceError):
@@ -36,18 +36,17 @@ class RunLockTimeoutError(CanalServiceError):
 
 
 class RunLockLostError(CanalServiceError):
-    """The run lock went to somebody else, or may have."""
+    """The run lock went to another process, or may have."""
 
     code = "RUN_LOCK_LOST"
 
 
 @contextlib.contextmanager
 def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
-    """Holds the destination's run lock; waits for it up to `timeout_seconds`, then raises RunLockTimeoutError.
+    """Holds the destination's run lock. Waits for it up to `timeout_seconds`, then raises RunLockTimeoutError.
 
-    Yields the fence: a function that asks where the lock is kept, and returns why this run may not write any more, or nothing.
-    Raises RunLockLostError where the block ended well and the lock was lost by then. The lock ends with the process, so a run that was
-    killed blocks nobody.
+    Yields the fence: a function that asks the lock's store and returns why this run may not write any more, or an empty text. Raises
+    RunLockLostError if the block succeeded and the lock was lost by then. The lock ends with the process, so a killed run blocks nobody.
     """
     lock = open_run_lock(place)
     where = as_place(place)
@@ -60,7 +59,7 @@ def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[Callable[[]
                     f"another run of {where.destination} still holds its run lock after {timeout_seconds:g} s: "
                     "wait for it or end it; this batch is handed out again"
                 )
-            with contextlib.suppress(OSError):  # a shared folder may know no locks: then nobody gives way
+            with contextlib.suppress(OSError):  # a shared folder may not support locks: then nobody yields
                 waiting.try_acquire()
             threading.Event().wait(POLL_SHARED_SECONDS if where.is_shared else POLL_SECONDS)
         waiting.release()
@@ -77,9 +76,9 @@ def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[Callable[[]
 
 
 def refuse_if_lost(place: Place) -> None:
-    """Raises RunLockLostError where this process took the run lock and does not hold it any more: another run may write by now.
+    """Raises RunLockLostError if this process took the run lock and does not hold it any more: another run may be writing.
 
-    The place that keeps the lock is asked. Raises MetaError where it does not answer.
+    Asks the lock's store. Raises MetaError if it does not answer.
     """
     where = as_place(place)
     lock = _taken.get(str(where.directory))
@@ -88,7 +87,7 @@ def refuse_if_lost(place: Place) -> None:
 
 
 def run_lock_fence(place: Place) -> Callable[[], str]:
-    """Returns the fence of the run lock that this process holds, as `run_lock` yields it; one that refuses where it holds none."""
+    """Returns the fence of the run lock that this process holds, as `run_lock` yields it; one that always refuses if it holds none."""
     where = as_place(place)
     lock = _taken.get(str(where.directory))
     return functools.partial(_why_not_writer, where, lock) if lock else lambda: _lost(where)
@@ -110,20 +109,20 @@ def _lost(where: MetaPlace) -> str:
 
 
 def run_lock_held(place: Place) -> bool:
-    """Whether a run of the destination is merging now."""
+    """Returns whether a run of the destination is merging now."""
     return is_held(place)
 
 
 def run_lock_wanted(destination_dir: Path) -> bool:
-    """Whether somebody waits for the run lock now."""
+    """Returns whether a process waits for the run lock now."""
     return is_locked(destination_dir / WAITING_FILE)
 
 
 @contextlib.contextmanager
 def drain_lock(destination_dir: Path, timeout_seconds: float = 1.0) -> Iterator[bool]:
-    """Whether this run is the one that drains, for as long as the block lasts; not where another one is for all of the time given.
+    """Yields whether this run is the one that drains, until the block ends; False if another run is for the whole time given.
 
-    The lock ends with the process. A look at it holds it for a moment, so one try says nothing.
+    The lock ends with the process. A check of the lock holds it for a moment, so one failed try proves nothing.
     """
     lock = FileLock(destination_dir / DRAIN_LOCK_FILE)
     deadline = time.monotonic() + timeout_seconds
@@ -136,5 +135,5 @@ def drain_lock(destination_dir: Path, timeout_seconds: float = 1.0) -> Iterator[
 
 
 def drain_lock_held(destination_dir: Path) -> bool:
-    """Whether a run of the destination is attached and drains."""
+    """Returns whether a draining run of the destination is attached."""
     return is_locked(destination_dir / DRAIN_LOCK_FILE)

@@ -1,7 +1,7 @@
-"""Locks of Delta tables that several destinations write, one a table. Taken by runs, within the run locks of their destinations.
+"""Locks of Delta tables that several destinations write, one per table. Taken by runs that hold their destination's run lock.
 
-They are where the ledgers of conf/ are: in the folder beside the destinations', or where several hosts reach them. Each has a text beside
-it: who writes the table now, and what a holder who died may have left running.
+They are where the ledgers of conf/ are: in a folder next to the destinations', or in a shared store. Each has a record of who writes the
+table now, and of what a dead holder may have left running.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from cdc_engine.ha.leases import Lock, open_table_lock, tables_place
 
 
 class TableLock:
-    """The lock of one table. For one thread. All methods raise MetaError where nobody answers."""
+    """The lock of one table. For one thread. All methods raise MetaError if the store does not answer."""
 
     def __init__(self, place: Place, table: str) -> None:
-        """`table`: its path below the lake."""
+        """`table`: its path in the lake."""
         where = tables_place(place)
         digest = hashlib.sha256(posixpath.normpath(table.strip("/")).encode()).hexdigest()[:32]
         self._lock: Lock = open_table_lock(place, digest)
@@ -31,11 +31,11 @@ class TableLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock, and nobody else can yet."""
+        """Whether this object holds the lock and nobody else can hold it yet."""
         return self._lock.held
 
     def confirm(self) -> bool:
-        """Asks where the lock is kept, now, whether this object still holds it."""
+        """Asks the lock's store whether this object still holds it."""
         return self._lock.confirm()
 
     def try_take(self) -> bool:
@@ -46,26 +46,26 @@ class TableLock:
         return taken
 
     def wait_turn(self) -> bool:
-        """Says that this one waits, until the lock is taken or given up; False where another one of this host waits already.
+        """Registers as waiting until the lock is taken or given up. Returns False if another process of this host waits already.
 
-        Who comes back to a table lets it go first: a run that drains would be faster at each try.
+        A process that returns to a table lets the waiting one go first; otherwise a draining run would always be faster.
         """
-        with contextlib.suppress(OSError):  # a folder may know no locks: then nobody gives way
+        with contextlib.suppress(OSError):  # a folder may not support locks: then nobody yields
             return self._waiting.try_acquire()
         return True
 
     def writer(self) -> str:
-        """The text that the last holder left, and did not take back; empty where there is none."""
+        """Returns the record that the last holder left and did not remove; empty if there is none."""
         return self._texts.read(self._name) or ""
 
     def write(self, text: str) -> None:
-        """For who comes after this one, should it die; to be called by who holds the lock. Empty: there is nothing to know."""
+        """Leaves a record for the next holder in case this one dies. Call it while holding the lock. Empty: remove the record."""
         if text:
             self._texts.keep(self._name, text)
         else:
             self._texts.remove(self._name)
 
     def release(self) -> None:
-        """Gives it back; without effect if it is not held."""
+        """Releases the lock; no effect if it is not held."""
         self._waiting.release()
         self._lock.release()

@@ -1,1 +1,1 @@
-"""One engine a destination, across processes."""
+"""Locks that allow one engine and one run per destination, across processes and hosts."""

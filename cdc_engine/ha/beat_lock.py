@@ -1,7 +1,7 @@
-"""A lock among shared texts, for those without ZooKeeper: its holder writes a new version again and again, each by compare-and-set.
+"""A lock in a shared record store, for installations without ZooKeeper: its holder keeps writing new versions by compare-and-set.
 
-Whoever wants it watches: a version that stays the same for a whole session, by the watcher's own clock, has no living holder, and is
-replaced. No two clocks are compared, and of two that replace it one is refused. The holder itself stops well before.
+A process that wants the lock watches it: a version that does not change for a whole session, by the watcher's own clock, has no living
+holder and is replaced. No two clocks are compared, and if two processes replace it, one is refused. The holder itself stops well before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cdc_engine.ha.session import CONFIRM_PART, Session, now
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Claim:
-    """The record of a lock. `claim_id`: of who took it. `held`: False once it was given back."""
+    """The record of a lock. `claim_id`: who took it. `held`: False after it was released."""
 
     claim_id: str
     pid: int
@@ -37,7 +37,7 @@ class Claim:
 
 
 class Watcher:
-    """What this process saw of a lock: since when its version is the same. May be used from any thread."""
+    """What this process has seen of a lock: since when its version is unchanged. Thread-safe."""
 
     def __init__(self, documents: Documents, name: str, seconds: float) -> None:
         self._documents, self._name, self._seconds = documents, name, seconds
@@ -45,7 +45,7 @@ class Watcher:
         self._seen: tuple[int, float] = (NOT_THERE, 0.0)
 
     def look(self) -> tuple[Kept | None, Claim | None, bool]:
-        """The text, what it says, and whether somebody holds the lock as far as is known. Raises MetaError."""
+        """Returns the record, its content, and whether somebody holds the lock as far as is known. Raises MetaError."""
         asked_at = now()
         kept = self._documents.read(self._name)
         claim = _claim(kept.text, f"{self._name} in {self._documents}") if kept else None
@@ -57,10 +57,12 @@ class Watcher:
 
 
 class BeatLock:
-    """One holder at a time over all hosts. `token`: above that of every earlier holder, 0 while it is not held. `seconds`: a session."""
+    """A lock with one holder over all hosts. `token`: higher than every earlier holder's; 0 while not held. `seconds`: length of a
+    session.
+    """
 
     def __init__(self, documents: Documents, name: str, seconds: float, watcher: Watcher | None = None) -> None:
-        """`watcher`: one that has looked before, so that a dead holder is known at once."""
+        """`watcher`: one that has watched before, so that a dead holder is recognized at once."""
         self._documents, self._name = documents, name
         self._watcher = watcher or Watcher(documents, name, seconds)
         self._session = Session(seconds)
@@ -69,7 +71,7 @@ class BeatLock:
         self._version = NOT_THERE
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
-        self._beating = threading.Lock()  # one write at a time: the thread's, or one that is asked for
+        self._beating = threading.Lock()  # one write at a time: the thread's or a requested one
 
     @property
     def token(self) -> int:
@@ -77,16 +79,16 @@ class BeatLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock, and nobody else can yet."""
+        """Whether this object holds the lock and nobody else can hold it yet."""
         return self._claim is not None and self._session.trusted
 
     def try_acquire(self) -> bool:
-        """Takes the lock if nobody holds it. Never waits, so a dead holder's is taken at a later try. Raises MetaError."""
+        """Takes the lock if nobody holds it. Never waits: a dead holder's lock is taken at a later try. Raises MetaError."""
         if self.held:
             return True
         self._forget()
         kept, there, is_held = self._watcher.look()
-        # One that is our own is of a try that nobody answered.
+        # Our own claim comes from an attempt whose answer was lost.
         if is_held and there is not None and there.claim_id != self._claim_id:
             return False
         claim = Claim(
@@ -111,15 +113,15 @@ class BeatLock:
         return True
 
     def confirm(self) -> bool:
-        """Writes a new version now, and returns whether the lock is still held. Raises MetaError where the store does not answer.
+        """Writes a new version and returns whether the lock is still held. Raises MetaError if the store does not answer.
 
-        A version that another holder wrote meanwhile refuses it, whatever this machine's clock says.
+        A version that another holder wrote in the meantime makes it fail, whatever this machine's clock says.
         """
         claim = self._claim
         return claim is not None and self._beat_once(claim) and self.held
 
     def release(self) -> None:
-        """Gives it back; without effect if it is not held. Where nobody answers, it is free after a session."""
+        """Releases the lock; no effect if it is not held. If the store does not answer, the lock is free after a session."""
         claim, version = self._claim, self._version
         self._forget()
         if claim is not None:
@@ -135,14 +137,14 @@ class BeatLock:
 
     def _beat(self, claim: Claim, ending: threading.Event) -> None:
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            with contextlib.suppress(MetaError):  # the trust ends by itself
+            with contextlib.suppress(MetaError):  # the lock expires by itself
                 if not self._beat_once(claim):
                     return
 
     def _beat_once(self, claim: Claim) -> bool:
-        """Whether the lock is still this claim's. Raises MetaError where the store does not answer."""
+        """Writes a new version. Returns whether the lock still belongs to this claim. Raises MetaError if the store does not answer."""
         with self._beating:
-            if self._claim is not claim:  # released meanwhile: a version of now would take it again
+            if self._claim is not claim:  # released in the meantime: a new version would take it again
                 return False
             asked_at = now()
             try:
@@ -155,7 +157,7 @@ class BeatLock:
             return True
 
     def _is_ours(self, claim: Claim) -> bool:
-        """Whether the version that stands there is of a beat that nobody answered."""
+        """Returns whether the stored version comes from an own write whose answer was lost."""
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()
             if (

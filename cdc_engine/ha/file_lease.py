@@ -1,8 +1,8 @@
-"""The lease of a destination: the one process that may read its binlog and write its ledger holds it.
+"""The lease of a destination: the process that holds it may read the destination's binlog and write its ledger.
 
-`instance` tries to acquire it in a loop and starts the other rooms once it has; `meta` asks `check` before each write;
-`destination_files` shows the holder. The lock on lease.lock decides; lease.json only says who it is and counts how often the lease
-changed hands.
+`instance` tries to acquire it in a loop and starts the other packages once it has it. `meta` calls `check` before each write.
+`destination_files` shows the holder. The lock on lease.lock decides; lease.json only records who holds it and counts how often it changed
+hands.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ LOCK_NAME, RECORD_NAME = "lease.lock", "lease.json"
 
 
 def read_holder(destination_dir: Path) -> Holder | None:
-    """Who holds the destination's lease or held it last; None where nobody ever did, or where the record is unreadable."""
+    """Returns the current or last holder of the destination's lease; None if there never was one, or if the record is unreadable."""
     record = _read_record(destination_dir / RECORD_NAME)
     return dataclasses.replace(record, held=is_locked(destination_dir / LOCK_NAME)) if record else None
 
 
 class FileLease:
-    """Implements `ports.Lease` for the processes of one machine. Used by one thread, but for `check` and `holder`."""
+    """Implements `ports.Lease` for the processes of one machine. For one thread, except `check` and `holder`."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._directory = destination_dir
@@ -37,16 +37,17 @@ class FileLease:
         self.token = 0
 
     def try_acquire(self) -> bool:
-        """Takes the lease if nobody holds it, also from a holder that died; never waits. True while this process holds it.
+        """Takes the lease if nobody holds it, also from a dead holder. Never waits. Returns whether this process holds it.
 
-        `token` is then above that of every earlier holder.
+        `token` is then higher than every earlier holder's.
         """
         if self.token and self._lock.held:
             return True
         if not self._lock.try_acquire():
             return False
         previous = _read_record(self._directory / RECORD_NAME)
-        # An unreadable record (written by hand, cut by a full disk) must not bring an old token back: the clock is above any count.
+        # An unreadable record (edited by hand, truncated by a full disk) must not lead to an old token: the clock is higher than any
+        # count.
         floor = previous.token if previous else int(time.time()) if (self._directory / RECORD_NAME).exists() else 0
         holder = Holder(pid=os.getpid(), host=socket.gethostname(), since=time.time(), token=floor + 1)
         try:
@@ -58,11 +59,11 @@ class FileLease:
         return True
 
     def holder(self) -> Holder | None:
-        """See `read_holder`."""
+        """Returns the holder; see `read_holder`."""
         return read_holder(self._directory)
 
     def check(self) -> None:
-        """Raises LeaseLostError when this process does not hold the lease, or its lock file was removed."""
+        """Raises LeaseLostError if this process does not hold the lease, or if its lock file was removed."""
         if not self.token or not self._lock.held:
             holder = self.holder()
             other = f"process {holder.pid} on {holder.host} holds it" if holder and holder.held else "nobody holds it"
@@ -72,7 +73,7 @@ class FileLease:
             )
 
     def release(self) -> None:
-        """Gives the lease back; without effect if it is not held."""
+        """Releases the lease; no effect if it is not held."""
         self.token = 0
         self._lock.release()
 

@@ -1,6 +1,6 @@
-"""An exclusive lock between processes on a file (flock). Owns the descriptor; `lease` and `client.run_lock` say what it guards.
+"""An exclusive lock between processes on a file (flock). Owns the descriptor; `file_lease` and `run_lock` define what it guards.
 
-The kernel frees it when the process ends, however it ends; so a lock that is held has a living holder.
+The kernel releases it when the process ends, in whatever way, so a held lock has a living holder.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import fcntl
 import os
 from pathlib import Path
 
-RUN_LOCK_FILE = "run.lock"  # of a destination: who merges its tables
+RUN_LOCK_FILE = "run.lock"  # held by the run that merges a destination's tables
 
 
 class FileLock:
-    """Held by one descriptor of one process at a time. Not for sharing between threads."""
+    """A lock held by one descriptor of one process. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -21,18 +21,18 @@ class FileLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock, on the file that stands at the path now.
+        """Whether this object holds the lock on the file that is at the path now.
 
-        A lock on a file that was removed or replaced guards nothing: another process would lock the new one.
+        A lock on a removed or replaced file guards nothing, because another process would lock the new file.
         """
         return self._descriptor is not None and _is_file_at(self.path, self._descriptor)
 
     def confirm(self) -> bool:
-        """As `held`: the kernel keeps the lock for as long as this process lives, whether it runs or stands still."""
+        """Returns `held`: the kernel keeps the lock while this process lives, whether it runs or is stopped."""
         return self.held
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free; True also if it is held already. Never waits."""
+        """Takes the lock if it is free. Also True if it is held already. Never waits."""
         if self.held:
             return True
         self.release()
@@ -50,16 +50,16 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        """Gives the lock back; without effect if it is not held. The file stays: removing it could free a lock twice."""
+        """Releases the lock; no effect if it is not held. The file stays, because removing it could release a lock twice."""
         if self._descriptor is not None:
-            # Closing alone leaves it to a child that is just being started.
+            # Closing alone would leave it to a child that is just being started.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def is_locked(path: Path) -> bool:
-    """Whether some process holds the lock. Looks for a moment with a shared lock, which another such look does not disturb."""
+    """Returns whether some process holds the lock, by taking a shared lock for a moment. Concurrent calls do not disturb each other."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The lease and the run lock of a destination, and the locks of Delta tables that several write, where conf/ says they are kept.
+"""Opens the lease and the run lock of a destination, and the locks of Delta tables that several destinations write, where conf/ puts them.
 
 Called by `instance`, `acts` and `destination_files`.
 """
@@ -28,20 +28,20 @@ TABLES = "_sluice_tables"  # beside the destinations, and no name that one may h
 
 
 class Lock(Protocol):
-    """One holder at a time."""
+    """A lock with one holder at a time."""
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock, and nobody else can yet."""
+        """Whether this object holds the lock and nobody else can hold it yet."""
 
     def try_acquire(self) -> bool:
-        """Takes the lock if it is free; True also if it is held already. Never waits. Raises MetaError."""
+        """Takes the lock if it is free. Also True if it is held already. Never waits. Raises MetaError."""
 
     def confirm(self) -> bool:
-        """Asks where the lock is kept, now, whether this object still holds it. Raises MetaError where nobody answers."""
+        """Asks the lock's store whether this object still holds it. Raises MetaError if the store does not answer."""
 
     def release(self) -> None:
-        """Gives the lock back; without effect if it is not held."""
+        """Releases the lock; no effect if it is not held."""
 
 
 class SharedLock(Lock, Protocol):
@@ -49,7 +49,7 @@ class SharedLock(Lock, Protocol):
 
     @property
     def token(self) -> int:
-        """Above that of every earlier holder while it is held, else 0."""
+        """Higher than every earlier holder's while held, else 0."""
 
 
 class SharedLease:
@@ -77,49 +77,49 @@ class SharedLease:
 
 
 def open_lease(place: Place) -> Lease:
-    """Raises ConfigurationError, MetaError."""
+    """Opens a destination's lease. Raises ConfigurationError, MetaError."""
     place = as_place(place)
     return SharedLease(place, _lock(place, LEASE)) if place.is_shared else FileLease(place.directory)
 
 
 def open_run_lock(place: Place) -> Lock:
-    """Raises ConfigurationError, MetaError."""
+    """Opens a destination's run lock. Raises ConfigurationError, MetaError."""
     place = as_place(place)
     return _lock(place, RUN_LOCK) if place.is_shared else FileLock(place.directory / RUN_LOCK_FILE)
 
 
 def tables_place(place: Place) -> MetaPlace:
-    """Where the locks of tables are that several destinations write: the same for all destinations of one conf/."""
+    """Returns where the locks of tables with several destinations are: the same for all destinations of one conf/."""
     where = as_place(place)
     directory = where.directory.parent / TABLES
     return dataclasses.replace(where, destination=TABLES, directory=directory, address="", source=("", 0))
 
 
 def open_table_lock(place: Place, name: str) -> Lock:
-    """One of those at `tables_place`; `name` has letters and digits. Raises ConfigurationError, MetaError."""
+    """Opens a lock at `tables_place`. `name`: letters and digits. Raises ConfigurationError, MetaError."""
     where = tables_place(place)
     return _lock(where, f"table-{name}") if where.is_shared else FileLock(where.directory / f"{name}.lock")
 
 
 def open_reading_lock(place: MetaPlace) -> Lock:
-    """Of the one run that reads rows of tables, over all hosts. Raises ConfigurationError, MetaError."""
+    """Opens the lock of the one run, over all hosts, that reads rows of tables. Raises ConfigurationError, MetaError."""
     return _lock(place, READING)
 
 
 def reading_lock_held(place: MetaPlace) -> bool:
-    """Whether a run on some host reads rows, as far as is known. Raises MetaError where nobody answers."""
+    """Returns whether a run on some host reads rows, as far as is known. Raises MetaError if the store does not answer."""
     holder = _holder(place, READING)
     return holder is not None and holder.held
 
 
 def read_holder(place: Place) -> Holder | None:
-    """Who holds the destination's lease or held it last. Raises MetaError where nobody answers."""
+    """Returns the current or last holder of the destination's lease. Raises MetaError if the store does not answer."""
     place = as_place(place)
     return _holder(place, LEASE) if place.is_shared else file_lease.read_holder(place.directory)
 
 
 def run_lock_held(place: Place) -> bool:
-    """Whether a run of the destination is merging now, as far as is known. Raises MetaError where nobody answers."""
+    """Returns whether a run of the destination is merging, as far as is known. Raises MetaError if the store does not answer."""
     place = as_place(place)
     if not place.is_shared:
         return is_locked(place.directory / RUN_LOCK_FILE)
@@ -146,12 +146,12 @@ def _holder(place: MetaPlace, name: str) -> Holder | None:
 
 @functools.lru_cache(maxsize=256)
 def _watcher(place: MetaPlace, name: str) -> Watcher:
-    """One a lock and process: what it saw the last time tells a living holder from a dead one."""
+    """Returns the watcher of a lock, one per process: what it saw before distinguishes a living holder from a dead one."""
     return Watcher(shared_documents(place), name, place.session_seconds)
 
 
 def _nodes(place: MetaPlace, name: str) -> Nodes:
-    """Of the lease those of Canal: others look for them."""
+    """Returns the ZooKeeper nodes of a lock. The lease uses Canal's nodes, because clients look for them."""
     from cdc_engine.documents.zookeeper_client import CLUSTER, OWN, destination_path  # noqa: PLC0415
     from cdc_engine.ha.zookeeper_lock import Nodes  # noqa: PLC0415
 

@@ -1,8 +1,8 @@
-"""A lock in ZooKeeper: an ephemeral node, as Canal's running node is, and a counter beside it that rises with each holder.
+"""A lock in ZooKeeper: an ephemeral node, like Canal's running node, and a counter that rises with each holder.
 
-Node and counter are written in one step, so a token is never used twice. The client is the lock's own: its session ends with the lock.
-What kazoo says of its connection (SUSPENDED, LOST) ends the claim at once; a holder that was stopped for longer than its session finds by
-the clock that it may not go on, before it hears from anyone.
+Node and counter are written in one step, so a token is never used twice. The lock has its own client, whose session ends with the lock. A
+lost connection that kazoo reports (SUSPENDED, LOST) ends the claim at once. A holder that was stopped for longer than its session sees by
+the clock that it may not continue, before it hears from the server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from cdc_engine.ha.session import CONFIRM_PART, Session, now
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """`held`: the ephemeral node, with its `payload`; `counter`: its version is the token; `present`: ephemeral, of each candidate."""
+    """Paths in ZooKeeper. `held`: the ephemeral node with its `payload`; `counter`: its version is the token; `present`: an ephemeral
+    node per candidate.
+    """
 
     hosts: str
     held: str
@@ -38,7 +40,7 @@ class Nodes:
 
 
 class ZooKeeperLock:
-    """One holder at a time over all hosts. `token`: above that of every earlier holder while it is held, else 0."""
+    """A lock with one holder over all hosts. `token`: higher than every earlier holder's while held, else 0."""
 
     def __init__(self, nodes: Nodes, seconds: float) -> None:
         self._nodes = nodes
@@ -50,11 +52,11 @@ class ZooKeeperLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock, and nobody else can yet."""
+        """Whether this object holds the lock and nobody else can hold it yet."""
         return bool(self.token) and self._session.trusted
 
     def try_acquire(self) -> bool:
-        """Takes the lock if nobody holds it; never waits for that. Raises MetaError where no server answers."""
+        """Takes the lock if nobody holds it. Never waits for the lock. Raises MetaError if no server answers."""
         if self.held:
             return True
         self._forget()
@@ -76,7 +78,7 @@ class ZooKeeperLock:
         return True
 
     def release(self) -> None:
-        """Gives it back and ends the session; without effect if it is not held."""
+        """Releases the lock and ends the session; no effect if it is not held."""
         client, self._client = self._client, None
         was_held = bool(self.token)
         self._forget()
@@ -89,7 +91,7 @@ class ZooKeeperLock:
         end(client)
 
     def confirm(self) -> bool:
-        """Asks ZooKeeper now, and returns whether the lock is still held. Raises MetaError where no server answers."""
+        """Asks ZooKeeper whether the lock is still held. Raises MetaError if no server answers."""
         client = self._client
         if client is None or not self.token:
             return False
@@ -97,12 +99,12 @@ class ZooKeeperLock:
             with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.hosts} cannot be confirmed"):
                 return self._confirm_once(client) and self.held
         except MetaError:
-            if not self.held:  # its session is over, which is why nobody answers
+            if not self.held:  # its session is over, and therefore nobody answers
                 return False
             raise
 
     def holder(self) -> Holder | None:
-        """Who holds it or held it last. Raises MetaError."""
+        """Returns the current or last holder. Raises MetaError."""
         return read_lock(self._nodes, self._session.seconds)
 
     def _connected(self) -> Any:
@@ -115,7 +117,7 @@ class ZooKeeperLock:
         return self._client
 
     def _appear(self, client: Any) -> None:
-        """This host is one of those that would take the lock."""
+        """Registers this host as a candidate for the lock."""
         for path in (*self._nodes.present, self._nodes.held, self._nodes.counter):
             answer(client.ensure_path_async(path.rpartition("/")[0]))
         for path in self._nodes.present:
@@ -123,14 +125,14 @@ class ZooKeeperLock:
                 answer(client.create_async(path, b"", ephemeral=True))
 
     def _create(self, client: Any) -> int:
-        """The token; 0 where another has the lock."""
+        """Creates the node. Returns the token, or 0 if somebody else has the lock."""
         answer(client.ensure_path_async(self._nodes.counter))
         stat = answer(client.exists_async(self._nodes.counter))
         step = client.transaction()
         step.create(self._nodes.held, self._nodes.payload.encode(), ephemeral=True)
         step.set_data(self._nodes.counter, self._record(stat.version + 1), version=stat.version)
         created, counted = answer(step.commit_async())
-        if isinstance(created, NodeExistsError) and self._is_ours(client):  # of a try that nobody answered
+        if isinstance(created, NodeExistsError) and self._is_ours(client):  # from an attempt whose answer was lost
             answer(client.delete_async(self._nodes.held))
             return self._create(client)
         if isinstance(created, NodeExistsError) or isinstance(counted, BadVersionError):
@@ -145,20 +147,22 @@ class ZooKeeperLock:
             data, stat = answer(client.get_async(self._nodes.held))
         except NoNodeError:
             return False
-        session = client.client_id  # None from the end of a session until the next has begun
+        session = client.client_id  # None between the end of a session and the next one
         return session is not None and bool(stat.ephemeralOwner == session[0]) and data == self._nodes.payload.encode()
 
     def _confirm(self, client: Any, ending: threading.Event) -> None:
-        """As long as the node is ours. One whose text another has changed is taken away: so Canal's administrators move a destination."""
+        """Confirms the claim while the node is ours. A node whose content somebody else changed is lost: this is how Canal's
+        administrators move a destination.
+        """
         while not ending.wait(self._session.seconds * CONFIRM_PART):
-            with contextlib.suppress(KazooException, KazooTimeoutError):  # the trust ends by itself
+            with contextlib.suppress(KazooException, KazooTimeoutError):  # the lock expires by itself
                 if not self._confirm_once(client):
                     return
 
     def _confirm_once(self, client: Any) -> bool:
-        """Whether the node is still ours."""
+        """Returns whether the node is still ours."""
         asked_at = now()
-        answer(client.sync_async(self._nodes.held))  # a server that is cut off from the others knows old things
+        answer(client.sync_async(self._nodes.held))  # a server without contact to the others may have old data
         if not self._is_ours(client):
             self._session.end()
             return False
@@ -184,7 +188,7 @@ class ZooKeeperLock:
 
 
 def read_lock(nodes: Nodes, seconds: float) -> Holder | None:
-    """Who holds a lock or held it last; None where nobody ever did. Raises MetaError."""
+    """Returns the current or last holder of a lock; None if there never was one. Raises MetaError."""
     with told(f"the lock {nodes.held} in ZooKeeper {nodes.hosts} cannot be read"):
         client = shared_client(nodes.hosts, seconds)
         try:

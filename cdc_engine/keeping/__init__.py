@@ -1,1 +1,1 @@
-"""Keeps the engines of a process as conf/ and its operators want them: which conf/ is in use, what was ordered, what is done about it."""
+"""Runs the engines of a process as conf/ and the operators require: which conf/ is in use, which orders exist, what to do about them."""

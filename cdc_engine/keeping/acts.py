@@ -1,7 +1,7 @@
-"""An operator's acts on one engine: start, stop, restart, release. Writes the order, then waits until it is seen to be done.
+"""An operator's commands for one engine: start, stop, restart, release. Writes the order, then waits until it is carried out.
 
-For `sluice instance` and the job in Dagster's UI. The order is what counts: whoever keeps the engine finds it, here or on another host, now
-or when it is started next.
+Used by `sluice instance` and the job in Dagster's UI. The order is what counts: the process that keeps the engine finds it, on this host
+or another, now or after its next start.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cdc_engine.keeping import orders
 from cdc_engine.states import ended
 
 POLL_SECONDS = 0.2
-WAIT_SECONDS = 40.0  # a start may compile, another host takes over after a whole session
+WAIT_SECONDS = 40.0  # a start may compile kernels; another host takes over after a whole session
 STATUS_FILE = "status.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`done`: whether it was seen to happen in the time given. `told`: a sentence for a person."""
+    """The result of a command. `done`: whether it was carried out within the given time. `told`: a sentence for the operator."""
 
     destination: str
     act: str
@@ -36,7 +36,7 @@ class Outcome:
 
 
 def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Ends the engine for good, on every host. Raises SluiceError."""
+    """Stops the engine permanently, on every host. Raises SluiceError."""
     ran = held(directory)
     orders.stay_stopped(directory)
     stays = f"it stays so until `sluice instance start {name}`"
@@ -48,7 +48,7 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Removes an operator's stop, so that the engine starts again. Says so where there was none. Raises SluiceError."""
+    """Removes an operator's stop, so that the engine starts again. Says so if there was none. Raises SluiceError."""
     if orders.may_run(directory):
         return _started(name, "start", directory, lambda _: True, seconds)
     unchanged = f"nothing was changed: no operator had stopped {name}"
@@ -67,7 +67,7 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
 
 
 def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """Ends the engine and starts it again, where it runs. Raises ActRefusedError where an operator stopped it."""
+    """Restarts the engine where it runs. Raises ActRefusedError if an operator stopped it."""
     _refuse_stopped(name, directory)
     token = _token(directory)
     orders.ask(directory, "restart")
@@ -78,7 +78,7 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
 
 
 def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
-    """The process that has the destination gives it up, so that another host takes it. Raises ActRefusedError where none has it."""
+    """Makes the process that has the destination give it up, so that another host takes it. Raises ActRefusedError if no process has it."""
     _refuse_stopped(name, directory)
     holder = held(directory)
     if holder is None:
@@ -126,7 +126,7 @@ def _not_yet(name: str, act: str, told: str) -> Outcome:
 
 
 def held(directory: Path) -> Holder | None:
-    """Who has a destination now; None where nobody has. Raises MetaError."""
+    """Returns who has a destination now, or None. Raises MetaError."""
     holder = lease_holder(directory)
     return holder if holder is not None and holder.held else None
 

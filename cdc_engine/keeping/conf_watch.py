@@ -1,4 +1,4 @@
-"""Looks at conf/ again and again, and says when what is in use has changed. For the processes that keep engines or serve definitions."""
+"""Polls conf/ and reports when the configuration in use has changed. For the processes that keep engines or serve definitions."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ log = structlog.get_logger()
 
 
 class ConfWatch:
-    """Of one process, from one thread. `role`: names its file, see `in_use.kept_file`."""
+    """The watch of one process, for one thread. `role`: names its file, see `in_use.kept_file`."""
 
     def __init__(self, directory: Path, role: str) -> None:
-        """Raises ConfigurationError where conf/ is wrong and nothing is known that was right before."""
+        """Raises ConfigurationError if conf/ is invalid and no earlier valid version is known."""
         found, self._path = as_found(directory, [role])
         self._seen: ConfTexts | None = None
         self._decided: ConfTexts | None = None
         self._unwritten = ""
         self.in_use: InUse = found if self._kept(found) else _as_written(self._path) or found
         self._tell({})
-        os.environ[VARIABLE] = str(self._path)  # processes that this one starts work with the same
+        os.environ[VARIABLE] = str(self._path)  # processes that this one starts use the same
 
     def look(self) -> bool:
-        """Whether what is in use is another conf/ now. A change counts once it was seen twice: files may be half written."""
+        """Returns whether another configuration is in use now. A change counts once it was seen twice: files may be half written."""
         found = self._read()
         if found is None or found != self._seen:
             self._seen = found or self._seen
@@ -42,7 +42,7 @@ class ConfWatch:
         except ConfigurationError as error:
             log.error("conf_refused", file="conf/", reason=str(error))
             return False
-        if not self._kept(chosen):  # whoever starts an engine, or a run, would still find the old one
+        if not self._kept(chosen):  # a process that starts an engine or a run would still find the old one
             self._decided = None
             return False
         before, self.in_use = self.in_use, chosen
@@ -50,7 +50,7 @@ class ConfWatch:
         return chosen.texts != before.texts
 
     def _read(self) -> ConfTexts | None:
-        """None where conf/ or its destinations are away, as a volume that is not mounted: nothing is ended for that."""
+        """Returns None if conf/ or its destinations are missing, as on an unmounted volume. No engine is stopped for that."""
         try:
             found = read_texts(self.in_use.texts.directory)
         except ConfigurationError:
@@ -64,7 +64,9 @@ class ConfWatch:
                 log.error("conf_refused", file=file, destination=Path(file).stem, reason=why)
 
     def _kept(self, chosen: InUse) -> bool:
-        """Whether it is written down for all who ask what is in use. Where that fails the old one stays in use, and the next look tries."""
+        """Writes down the configuration in use for other processes. If that fails, returns False: the old one stays in use and the next
+        look retries.
+        """
         try:
             keep(self._path, chosen)
         except OSError as error:

@@ -1,6 +1,6 @@
-"""Writes into status.json why an engine could not be started. `launcher` calls it; `sluice status`, `check` and the asset's check read it.
+"""Records in status.json why an engine could not start. Called by `launcher`; read by `sluice status`, `check` and the asset's check.
 
-An engine writes its status once a second from its start on. One that fails to start never does, so an earlier status would stay.
+A running engine writes its status once a second. An engine that fails to start never does, so an earlier status would stay.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLost
 from cdc_engine.keeping.acts import STATUS_FILE, held
 from cdc_engine.states import engine_state
 
-NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)  # it starts, must not run, or runs elsewhere
+# it is starting, must not run, or runs elsewhere
+NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)
 
 
 def note_failed_start(directory: Path, error: BaseException) -> None:
-    """Keeps state and reason of a start that failed. Writes nothing while an engine has the destination: its own status counts."""
+    """Records state and reason of a failed start. Writes nothing while an engine has the destination, because its own status counts."""
     if isinstance(error, NO_FAILURES) or _is_read(directory):
         return
     now_us = time.time_ns() // 1000
@@ -30,11 +31,11 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(directory / STATUS_FILE, json.dumps(record, indent=1).encode())
     except OSError:
-        return  # a disk that is full or read-only: the tick and the log say why the engine does not start
+        return  # the disk is full or read-only: the tick and the log say why the engine does not start
 
 
 def _is_read(directory: Path) -> bool:
-    """Whether some process has the destination. False where nobody answers who knows."""
+    """Returns whether some process has the destination. False if that cannot be determined."""
     try:
         return held(directory) is not None
     except MetaError:
@@ -42,7 +43,7 @@ def _is_read(directory: Path) -> bool:
 
 
 def _aged(record: dict[str, Any], now_us: int) -> dict[str, Any]:
-    """The earlier status, with what grows or shrinks while nothing is read; without what only a running engine can say."""
+    """Returns the earlier status with its lag and retention left brought up to date, without what only a running engine knows."""
     seconds = max(0.0, (now_us - record.get("updated_at_us", now_us)) / 1e6)
     hours, lag = record.get("runway_hours"), float(record.get("lag_seconds") or 0.0)
     left = None if hours is None else max(0.0, hours - seconds / 3600)

@@ -1,7 +1,8 @@
-"""The conf/ that the processes of a stack work with: what conf/ says now, but for files that are wrong, of which the last good text counts.
+"""The configuration that the processes of a stack use: conf/ as it is now, except invalid files, whose last valid text counts.
 
-`ConfWatch` chooses and writes the choice down beside the data, in the process that keeps engines or serves definitions; whoever is started
-by that process finds it by the variable `SLUICE_CONF_IN_USE`. Without that, conf/ itself is in use, but for its wrong files.
+`ConfWatch` chooses it and writes it down in the data directory, in the process that keeps engines or serves definitions. Processes that
+are started by that one find it through the variable `SLUICE_CONF_IN_USE`. Without the variable, conf/ itself is in use, except its
+invalid files.
 """
 
 from __future__ import annotations
@@ -33,24 +34,25 @@ NEXT_UP = "it has changed; that takes effect with the next `sluice down` and `sl
 
 @dataclasses.dataclass(frozen=True)
 class InUse:
-    """`refused`: file of conf/ → why it does not count, a sentence's end."""
+    """A configuration in use. `refused`: file of conf/ → why it does not count, as the end of a sentence."""
 
     config: SluiceConfig
     texts: ConfTexts
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def digest(self, name: str) -> str:
-        """Of what the engine of a destination or a group is made with; empty where there is none. A destination that becomes a member of a
-        group, or is none any more, begins anew: groups read what its engine keeps for them.
+        """Returns a digest of what the engine of a destination or group is made from; empty if there is none. A destination that joins or
+        leaves a group is restarted, because groups read what its engine keeps for them.
         """
         groups = self.config.groups_of(name)
         return "+".join(filter(None, [self.texts.digest(name), *groups])) if name in self.texts.destinations else ""
 
 
 def choose(found: ConfTexts, before: ConfTexts | None, *, main_may_change: bool) -> InUse:
-    """Which text of each file counts. Pure, but that sources of several are looked up. Raises ConfigurationError where no conf/ results.
+    """Chooses which text of each file counts. Pure, except that the source in use is looked up. Raises ConfigurationError if no
+    configuration results.
 
-    `before`: what was in use. `main_may_change`: nothing of the stack runs yet, so sluice.yaml may be another one.
+    `before`: the configuration in use so far. `main_may_change`: nothing of the stack runs yet, so sluice.yaml may change.
     """
     refused: dict[str, str] = {}
     main = found.main
@@ -67,9 +69,9 @@ def choose(found: ConfTexts, before: ConfTexts | None, *, main_may_change: bool)
 
 
 def _one_by_one(wanted: ConfTexts, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
-    """Each file as it is now where that is right, else as it was. What has not changed goes before what has: a newcomer gives way.
+    """Adds each file as it is now if it is valid, else as it was. Unchanged files come first, so that a new file yields to existing ones.
 
-    Groups come last: their members must be there.
+    Groups come last, because their members must exist.
     """
     taken, chosen = config_of(ConfTexts(wanted.directory, wanted.main, {})), dict[str, str]()
     groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}
@@ -86,13 +88,15 @@ def _one_by_one(wanted: ConfTexts, last: Mapping[str, str], refused: dict[str, s
             break
         if error:
             refused[file_of(name)] = f"{error} ({OLD_GOES_ON if name in chosen else 'nothing of it is begun'})"
-    if not refused:  # each alone is right, and together they were not
+    if not refused:  # each file is valid alone, but not together
         raise ConfigurationError(why)
     return InUse(taken, ConfTexts(wanted.directory, wanted.main, chosen), refused)
 
 
 def _with(taken: SluiceConfig, wanted: ConfTexts, name: str, text: str) -> SluiceConfig:
-    """The configuration with one destination more. Raises ConfigurationError where that is wrong, alone or beside the others."""
+    """Returns the configuration with one more destination. Raises ConfigurationError if that is invalid alone or together with the
+    others.
+    """
     alone = config_of(ConfTexts(wanted.directory, wanted.main, {name: text}), whole=False)
     more = taken.model_copy(
         update={
@@ -106,9 +110,10 @@ def _with(taken: SluiceConfig, wanted: ConfTexts, name: str, text: str) -> Sluic
 
 
 def conf_in_use() -> InUse:
-    """What this process works with. Raises ConfigurationError.
+    """Returns what this process uses. Raises ConfigurationError.
 
-    Where nobody gave the variable (Dagster started it otherwise), a wrong file counts as who keeps engines on this host last had it.
+    Without the variable (Dagster was started in another way), the last version that an engine process of this host accepted replaces an
+    invalid file.
     """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
@@ -120,13 +125,14 @@ def conf_in_use() -> InUse:
     return InUse(config_of(kept[0]), *kept)
 
 
-ROLES = ("engine", "code-server")  # who keeps engines on a host
+ROLES = ("engine", "code-server")  # processes that keep engines on a host
 
 
 def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path]:
-    """What a process works with that begins now: conf/, and of wrong files what one of the roles wrote down; and the file of the first.
+    """Returns what a starting process uses, and the file of the first role: conf/, with invalid files replaced by what one of the roles
+    wrote down.
 
-    Raises ConfigurationError where conf/ is wrong and nothing is known that was right before.
+    Raises ConfigurationError if conf/ is invalid and no earlier valid version is known.
     """
     found = read_texts(directory)
     data_dir = config_of(ConfTexts(directory, found.main, {})).data_dir
@@ -137,21 +143,23 @@ def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path
 
 
 def as_kept(directory: Path) -> InUse:
-    """What a stack of this host works with, as the console sees it. Raises ConfigurationError as `as_found` does."""
+    """Returns what a stack of this host uses, for the console. Raises ConfigurationError like `as_found`."""
     return as_found(directory)[0]
 
 
 def tables_in_use() -> Path | None:
-    """The folder beside the conf/ in use with a copy of each destination's list of tables, as definitions are built from them.
+    """Returns the folder with a copy of each destination's table list, from which definitions are built.
 
-    None where nothing was written down. `orchestration.table_catalog` writes and reads it.
+    None if nothing was written down. `orchestration.table_catalog` writes and reads it.
     """
     written = os.environ.get(VARIABLE)
     return Path(written).with_suffix(".tables") if written else None
 
 
 def stamp() -> str:
-    """Another text whenever another conf/ is in use, or definitions are built from other tables; empty where nothing was written down."""
+    """Returns a text that changes when another configuration is in use or definitions are built from other tables; empty if nothing was
+    written down.
+    """
     folder = tables_in_use()
     if folder is None:
         return ""
@@ -164,7 +172,9 @@ def stamp() -> str:
 
 
 def change_since(begun: ConfTexts, destination: str) -> str:
-    """Why whoever began with these texts leaves its work to others, a sentence; empty while the destination's is the one in use."""
+    """Returns why a process that started with these texts leaves its work to others, as a sentence; empty while the destination's file is
+    in use.
+    """
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
     if kept is None or kept[0].digest(destination) == begun.digest(destination):
@@ -173,7 +183,7 @@ def change_since(begun: ConfTexts, destination: str) -> str:
 
 
 def troubles_now(destination: str) -> tuple[str, ...]:
-    """What is wrong with the file of a destination in this moment, a sentence; none when nothing."""
+    """Returns what is wrong with a destination's file now, as sentences."""
     written = os.environ.get(VARIABLE)
     kept = read_kept(Path(written)) if written else None
     return _troubles(kept[1], destination) if kept else ()
@@ -185,12 +195,12 @@ def _troubles(refused: Mapping[str, str], destination: str) -> tuple[str, ...]:
 
 
 def kept_file(data_dir: Path, role: str) -> Path:
-    """Where the process of a role, such as "engine", writes down what it works with."""
+    """Returns the file in which the process of a role, such as "engine", writes down what it uses."""
     return data_dir / FOLDER / f"{role}.json"
 
 
 def read_kept(path: Path) -> tuple[ConfTexts, dict[str, str]] | None:
-    """What was written down last, and what was refused then; None where that is nothing."""
+    """Returns what was last written down and what was refused then; None if there is nothing."""
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
         texts = ConfTexts(Path(record["directory"]), str(record["main"]), dict(record["destinations"]))
@@ -200,7 +210,7 @@ def read_kept(path: Path) -> tuple[ConfTexts, dict[str, str]] | None:
 
 
 def keep(path: Path, in_use: InUse) -> None:
-    """Written down for the processes that this one starts. Raises OSError."""
+    """Writes the configuration down for the processes that this one starts. Raises OSError."""
     texts = in_use.texts
     record = {"directory": str(texts.directory), "main": texts.main, "destinations": dict(texts.destinations)}
     replace_file(path, json.dumps({**record, "refused": dict(in_use.refused)}))

@@ -1,7 +1,7 @@
-"""Starts, restarts and stops the engines of a process as conf/ and its operators want: looks, asks `rules`, and does what they say.
+"""Starts, restarts and stops the engines of a process as conf/ and the operators require: collects facts, asks `rules`, acts.
 
-Each act has a thread of its own, one at a time a destination: an engine that is slow to end or to start holds up no other. An engine that
-does not run here is tried again, whether Dagster's ticks come or not: so a host that stands by takes over by itself.
+Each act runs in its own thread, one at a time per destination, so an engine that is slow to start or stop delays no other. An engine that
+does not run here is retried without Dagster's ticks, so a standby host takes over by itself.
 """
 
 from __future__ import annotations
@@ -29,26 +29,28 @@ log = structlog.get_logger()
 
 
 class Engines(Protocol):
-    """The engines of this process; `launcher` is them."""
+    """The engines of this process. `launcher` implements it."""
 
     def kept(self) -> Mapping[str, str]:
-        """Destination → digest of the file with which its engine here was made; empty while that begins."""
+        """Returns destination → digest of the file from which its engine here was made; empty while it starts."""
 
     def ended(self, destination: str) -> bool:
-        """Whether the engine here has ended by itself and another one is to follow. Consumers may wait where no tick comes."""
+        """Returns whether the engine here has ended by itself and another one must follow."""
 
     def take_up(self, destination: str) -> None:
-        """Starts the engine. Raises LeaseLostError where another process has the destination or may take it, else SluiceError."""
+        """Starts the engine. Raises LeaseLostError if another process has the destination or may take it, else SluiceError."""
 
     def put_away(self, destination: str) -> None:
-        """Ends the engine; returns when its lease is free."""
+        """Stops the engine. Returns when its lease is free."""
 
     def give_up(self, destination: str) -> None:
-        """As `put_away`; and for a while `take_up` refuses the destination, so that another host takes it."""
+        """Stops the engine. `take_up` then refuses the destination for a while, so that another host takes it."""
 
 
 class Keeper:
-    """`elsewhere`: whether another process holds the lease of a destination's directory. `clock`: monotonic seconds."""
+    """Carries out the rules. `elsewhere`: whether another process holds the lease of a destination's directory. `clock`: monotonic
+    seconds.
+    """
 
     def __init__(
         self,
@@ -64,7 +66,7 @@ class Keeper:
         self._busy: dict[str, threading.Thread] = {}
 
     def look(self, in_use: InUse) -> None:
-        """Begins what is to be done. Waits for nothing."""
+        """Starts what is to be done. Does not wait."""
         kept = self._engines.kept()
         names = {*in_use.config.destinations, *in_use.config.groups}
         self._directories |= {name: in_use.config.destination_dir(name) for name in names}
@@ -75,14 +77,14 @@ class Keeper:
                 act, why = decide(self._facts(name, in_use, kept))
             except (
                 SluiceError
-            ) as error:  # whoever has the orders does not answer: nothing is done that may be forbidden
+            ) as error:  # the store of the orders does not answer: nothing is done that may be forbidden
                 log.debug("orders_unknown", destination=name, reason=str(error))
                 continue
             if act is not Act.LEAVE:
                 self._begin(name, act, why, in_use.digest(name))
 
     def wait(self, seconds: float) -> None:
-        """Until all that was begun is done."""
+        """Waits until everything that was started is done."""
         for thread in list(self._busy.values()):
             thread.join(seconds)
 
@@ -106,7 +108,7 @@ class Keeper:
         )
 
     def _begin(self, name: str, act: Act, why: str, digest: str) -> None:
-        # What was stopped is started once nothing speaks against it.
+        # A stopped engine is started once nothing forbids it.
         self._tried[name] = "" if act is Act.STOP else digest
         if name not in self._failed:
             log.info("instance_act", destination=name, act=str(act), why=why)
@@ -135,7 +137,7 @@ class Keeper:
         """Sets when the next start is due. The reason is logged again only when it changes."""
         standby = isinstance(error, LeaseLostError)
         self._again_at[name] = self._clock() + (STANDBY_SECONDS if standby else RETRY_SECONDS)
-        why = error.code if standby else f"{error.code}: {error}"  # that of a standby may count seconds
+        why = error.code if standby else f"{error.code}: {error}"  # a standby's message may contain a count of seconds
         if self._failed.get(name) != why:
             say = log.info if standby else log.warning
             say("instance_act_failed", destination=name, act=str(act), state=error.code, reason=str(error))
@@ -148,7 +150,7 @@ def follow(
     stopping: threading.Event,
     seconds: float = LOOK_SECONDS,
 ) -> None:
-    """Looks at conf/ until it is told to stop, and has the others look at what is in use."""
+    """Polls conf/ until `stopping` is set, and calls the others with the configuration in use."""
     told = ""
     while not stopping.wait(seconds):
         try:
@@ -156,14 +158,14 @@ def follow(
             for look in lookers:
                 look(watch.in_use)
             told = ""
-        except Exception as error:  # nobody else would look any more
+        except Exception as error:  # the loop must survive, because nothing else polls
             if (why := f"{type(error).__name__}: {error}") != told:
                 log.exception("look_failed", reason=why)
             told = why
 
 
 def what_stays(directory: Path) -> str:
-    """What a destination without an engine has, a sentence: nothing of it is lost."""
+    """Returns what remains of a destination without an engine, as a sentence: nothing of it is lost."""
     try:
         ledger = read_ledger(directory)
     except SluiceError as error:
@@ -179,5 +181,5 @@ def _held(directory: Path) -> bool:
     try:
         holder = lease_holder(directory)
     except SluiceError:
-        return True  # not known: then nothing is taken from another
+        return True  # unknown: then nothing is taken from another process
     return holder is not None and holder.held

@@ -1,4 +1,4 @@
-"""How the processes that keep engines log: a line an event, to the standard output, whatever else in the process sets logging up."""
+"""Logging of the processes that keep engines: one line per event on standard output, however the process configures logging."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ OURS = ("cdc_engine", "orchestration")
 
 
 def log_lines() -> None:
-    """From now on. Dagster's command configures structlog to go by way of `logging`, and leaves what is not Dagster's without a form."""
+    """Configures logging. Dagster's command redirects structlog to `logging`, and leaves events that are not Dagster's without a format."""
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="%Y-%m-%d %H:%M:%S"),

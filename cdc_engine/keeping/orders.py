@@ -1,7 +1,8 @@
-"""What an operator wants of an engine, as texts of its destination (`documents.texts`): to stay stopped, or one thing once.
+"""An operator's orders for an engine, as records of its destination: stay stopped, or do one thing once.
 
-Written by `sluice instance` and by the job in Dagster's UI; read by whoever keeps engines. `stopped.json` stays until somebody starts the
-engine, over restarts and on every host that shares the ledger or the directory. `asked.json` is removed by whoever does what is asked.
+Written by `sluice instance` and the job in Dagster's UI; read by the processes that keep engines. `stopped.json` stays until somebody
+starts the engine, over restarts and on every host that shares the ledger or the directory. `asked.json` is removed by the process that
+carries the order out.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from cdc_engine.documents.texts import texts_of
 
 STOPPED_FILE, ASKED_FILE = "stopped.json", "asked.json"
 Wish = Literal["restart", "release"]
-ASKED_SECONDS_MAX = 60.0  # what nobody did by then is not done any more: whoever asked has long gone
+ASKED_SECONDS_MAX = 60.0  # older orders are ignored: the operator no longer waits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Order:
-    """`by`: user and host. `at`: seconds since 1970. `wish`: what is to be done once; empty of a stop."""
+    """An order. `by`: user and host. `at`: seconds since 1970. `wish`: what to do once; empty for a stop."""
 
     by: str
     at: float
@@ -34,43 +35,43 @@ class Order:
 
 
 def stopped(directory: Path) -> Order | None:
-    """Who stopped the engine for good, None where nobody did. A text that says nothing counts: it was made to stop the engine.
+    """Returns who stopped the engine permanently, or None. An unreadable record counts as a stop.
 
-    Raises MetaError where nobody answers.
+    Raises MetaError if the store does not answer.
     """
     text = texts_of(directory).read(STOPPED_FILE)
     return None if text is None else _parsed(text) or Order(by="somebody", at=0.0)
 
 
 def stay_stopped(directory: Path, by: str = "") -> Order:
-    """The engine ends and is not started any more. On disk when this returns. Raises MetaError."""
+    """Orders the engine to stop and not to start again. Durable when it returns. Raises MetaError."""
     return _write(directory, STOPPED_FILE, Order(by=by or somebody(), at=time.time()))
 
 
 def may_run(directory: Path) -> bool:
-    """The engine may start again; whether it had been stopped. Raises MetaError."""
+    """Allows the engine to start again. Returns whether it had been stopped. Raises MetaError."""
     return texts_of(directory).remove(STOPPED_FILE)
 
 
 def asked(directory: Path, now: float | None = None) -> Order | None:
-    """What is to be done once; None where nothing is, or what was asked for is too old. Raises MetaError where nobody answers."""
+    """Returns what to do once; None if there is nothing or the order is too old. Raises MetaError if the store does not answer."""
     order = _parsed(texts_of(directory).read(ASKED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
     return order if order and order.wish in {"restart", "release"} and abs(age) <= ASKED_SECONDS_MAX else None
 
 
 def ask(directory: Path, wish: Wish, by: str = "") -> Order:
-    """Raises MetaError."""
+    """Orders something once. Raises MetaError."""
     return _write(directory, ASKED_FILE, Order(by=by or somebody(), at=time.time(), wish=wish))
 
 
 def done(directory: Path) -> None:
-    """What was asked is being done. Raises MetaError."""
+    """Removes an order that is being carried out. Raises MetaError."""
     texts_of(directory).remove(ASKED_FILE)
 
 
 def somebody() -> str:
-    """The user and host of this process."""
+    """Returns the user and host of this process."""
     try:
         user = getpass.getuser()
     except (OSError, KeyError):  # a container's user may have no name

@@ -1,6 +1,6 @@
-"""What is done about one engine: a table of rules over what is so. Pure; `keeper` asks and does.
+"""Decides what to do about one engine: a table of rules over facts. Pure; `keeper` collects the facts and acts.
 
-The first rule that holds decides. What a crash of the process leaves between two acts is met by the next look, for it is decided by level.
+The first matching rule decides. A crash between two acts is handled by the next look, because decisions depend on the present state only.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ class Act(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Of one destination in one process.
+    """The facts of one destination in one process.
 
-    `conf`: digest of its file that is in use; empty where there is none. `running`: of the file that its engine here was made with; empty
-    where none runs or starts here. `tried`: of the file with which a start was begun last. `stopped`: by an operator, for good. `asked`:
-    what an operator wants once, or empty. `elsewhere`: another process holds the lease. `ended`: the engine here has ended by itself, for
-    another source is to be read or its lease is lost. `due`: nothing runs here, and the pause after the last attempt to start it is over.
+    `conf`: digest of its file in use; empty if there is none. `running`: digest of the file from which its engine here was made; empty if
+    none runs or starts here. `tried`: digest of the file with which the last start was tried. `stopped`: by an operator, permanently.
+    `asked`: an operator's order, or empty. `elsewhere`: another process holds the lease. `ended`: the engine here has ended by itself,
+    because another source is to be read or its lease is lost. `due`: nothing runs here, and the pause after the last start attempt is
+    over.
     """
 
     conf: str = ""
@@ -38,7 +39,7 @@ class Facts:
     due: bool = False
 
 
-# (what is so, what is done, why: a sentence's end)
+# (condition, act, reason as the end of a sentence)
 RULES: tuple[tuple[Callable[[Facts], bool], Act, str], ...] = (
     (lambda f: not f.conf and bool(f.running), Act.STOP, "its file is gone from conf/destinations"),
     (lambda f: not f.conf, Act.LEAVE, "it is not in conf/"),
@@ -55,5 +56,5 @@ RULES: tuple[tuple[Callable[[Facts], bool], Act, str], ...] = (
 
 
 def decide(facts: Facts) -> tuple[Act, str]:
-    """What is done about an engine, and why."""
+    """Returns what to do about an engine, and why."""
     return next(((act, why) for holds, act, why in RULES if holds(facts)), (Act.LEAVE, "all is as it should be"))
