@@ -221,6 +221,8 @@ def test_s3_a_merge_with_wrong_credentials_is_told_without_them(
     assert ACCESS_KEY not in str(raised.value)
 
 
+@pytest.mark.servers
+@pytest.mark.spark
 @pytest.mark.found
 def test_s3_a_commit_that_was_written_over_is_no_success(
     s3_lake: Lake, s3_store: S3Server, monkeypatch: pytest.MonkeyPatch
