@@ -185,19 +185,19 @@ def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
     path = rounded_by_an_earlier_version(lake, monkeypatch)
     assert by_every_reader(session, path, BIG) != [1, 1, 1], "the fault that is repaired"
     reading = deltalake.DeltaTable(path)
-    broken = Lane.sql
+    whole = Lane.commit
 
-    def cut_off(lane: Lane, statement: str) -> None:
+    def cut_off(lane: Lane, name: str, statement: str) -> None:
         if exact_bounds.EXACT_PROPERTY in statement:
             raise ConnectionError("cut off")
-        broken(lane, statement)
+        whole(lane, name, statement)
 
-    monkeypatch.setattr(Lane, "sql", cut_off)
+    monkeypatch.setattr(Lane, "commit", cut_off)
     changed = {"shop.renamed": [rows_of(SWAPPED, UPDATE_AFTER, 300, BIG, n=1), rows_of(SWAPPED, DELETE, 310, BIG + 1)]}
     with pytest.raises(MergeError):
         lake.merge(changed)
     assert by_every_reader(session, path, BIG) == [1, 1, 1]
-    monkeypatch.setattr(Lane, "sql", broken)
+    monkeypatch.setattr(Lane, "commit", whole)
     assert lake.merge(changed)["shop.renamed"].way == "spark"
     assert lake.rows("shop.renamed", "id", "n") == [(1, 0), (2, 0), (BIG, 1)]
     assert {by_every_reader(session, path, key)[0] for key in (1, 2, BIG)} == {1}
