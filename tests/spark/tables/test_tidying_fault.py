@@ -36,19 +36,19 @@ class User:
         self.conflicts = 0
         # as maintenance does: a VACUUM lists files by ten thousand tasks unless told otherwise
         lane.configure({**session.SMALL_SETTINGS, **VACUUM_SETTINGS})
-        whole = Lane.sql
+        whole = Lane.commit
 
-        def sql(merging: Lane, statement: str) -> None:
+        def commit(merging: Lane, name: str, statement: str) -> None:
             beside = threading.Thread(target=self._optimize)
             if merging is not lane and statement.startswith("MERGE"):
                 beside.start()
             try:
-                whole(merging, statement)
+                whole(merging, name, statement)
             finally:
                 if beside.ident is not None:
                     beside.join()
 
-        monkeypatch.setattr(Lane, "sql", sql)
+        monkeypatch.setattr(Lane, "commit", commit)
 
     def _optimize(self) -> None:
         try:
