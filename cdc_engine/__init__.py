@@ -1,5 +1,6 @@
-"""Sluice's engine: from MySQL's binlog to staged batches, behind get, ack and rollback.
+"""Sluice's engine: turns MySQL's binlog into staged batches, with get, ack and rollback.
 
-Read the rooms left to right: `parser` (with `binlog` and `table_meta`) → `sink` → `store` → `server` (with `meta`) → `staging`. They
-meet in `contracts`; `instance` joins them; `client` is all that the outside may import.
+Data passes through the packages in this order: `parser` (with `binlog` and `table_meta`) → `sink` → `store` → `server` (with `meta`) →
+`staging`. They share the values of `contracts`; `instance` connects them; `client` is the only package that code outside the engine may
+import.
 """

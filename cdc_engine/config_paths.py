@@ -16,9 +16,9 @@ from pathlib import Path
 URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 FILE_URI = re.compile(r"file:(?://(?:localhost)?)?(?=/(?!/))")
 SECRET = re.compile(r"access_key|secret|password|(?<!allow_)token$|account_key|sas_key|service_account_key")
-SEGMENT_BYTES_MAX = 200  # with `__history` it stays within the 255 bytes that a file system gives a name
+SEGMENT_BYTES_MAX = 200  # with `__history` it stays within the 255 bytes that a file system allows
 ESCAPE = re.compile(r"@(?=[0-9a-f]{4})")
-OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # what Sluice and Delta call folders of their own
+OWN_NAMES = ("_sluice", "_delta_", "_change_data")  # prefixes of folders that Sluice and Delta create
 RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?])")
 
 
@@ -54,7 +54,7 @@ def archive_place(word: str, root: Path | None) -> str:
 
 
 def storage_options(options: dict[str, str]) -> dict[str, str]:
-    """Checks the options of a store. Raises ValueError if a secret stands there instead of the name of its variable."""
+    """Checks the options of a store. Raises ValueError if one contains a secret instead of the name of its variable."""
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:
         raise ValueError(f"{', '.join(bare)} must be $NAME of a variable of the environment, not the secret itself")
@@ -62,7 +62,7 @@ def storage_options(options: dict[str, str]) -> dict[str, str]:
 
 
 def path_template(template: str) -> str:
-    """Checks the template of table paths. Raises ValueError if two tables would get one path, or a path of Sluice's own."""
+    """Checks the template of table paths. Raises ValueError if two tables would get one path, or a path that Sluice uses itself."""
     known = {(name, "", None) for name in ("destination", "database", "table")}
     try:
         fields = [field[1:] for field in string.Formatter().parse(template) if field[1] is not None]
@@ -84,11 +84,11 @@ def database_url(url: str, root: Path | None) -> str:
 
 
 def path_segment(name: str) -> str:
-    """Returns the name of a folder for the name of a database or a table; no two names have the same one.
+    """Returns the name of a folder for the name of a database or a table. Different names have different folders.
 
     ASCII letters and digits, `_ - . $ @`, spaces, and letters of other alphabets stay as they are. Every other character is written as
-    `@` and four hexadecimal digits, as MySQL names its own files: `%2F` would not do, for deltalake decodes it in paths. So are a dot or
-    a space at the beginning, and the first character of a name that begins like a folder of Sluice or Delta.
+    `@` and four hexadecimal digits, as MySQL names its own files; `%2F` cannot be used, because deltalake decodes it in paths. A dot or a
+    space at the beginning is escaped too, and so is the first character of a name that begins like a folder of Sluice or Delta.
     """
     text = "".join(char if _is_plain(char) else _escaped(char) for char in ESCAPE.sub("@0040", name))
     if text.startswith((".", " ")) or text.lower().startswith(OWN_NAMES):
@@ -110,7 +110,7 @@ def _escaped(char: str) -> str:
 
 
 def comparable_path(path: str, *, folds_case: bool = False) -> str:
-    """Returns one text for all spellings of a path: `s3a://`, doubled slashes, dots, and where the store folds case, capitals."""
+    """Returns one text for all spellings of a path: `s3a://`, doubled slashes, dots, and upper case if the store ignores case."""
     scheme, mark, rest = path.rpartition("://")
     normal = posixpath.normpath(rest if mark else path)
     whole = f"{'s3' if scheme == 's3a' else scheme}{mark}{normal}"

@@ -1,4 +1,4 @@
-"""Files that are replaced whole: after a crash there is the old one or the new one, never half of one. Used by whoever keeps a file."""
+"""Replaces files as a whole: after a crash the old or the new content is there, never a part. Used by all packages that keep files."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from cdc_engine.errors import MetaError
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Is on disk when it returns: written beside (`.tmp`), synced, renamed, the folder synced, which is made where it is missing.
+    """Replaces a file durably: writes a `.tmp` file next to it, syncs it, renames it and syncs the folder, which is created if it is
+    missing.
 
-    Raises OSError; the file is then as it was.
+    Raises OSError; the file is then unchanged.
     """
     beside = path.with_suffix(".tmp")
     try:
@@ -30,7 +31,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 
 def keep_file(path: Path, content: str | bytes) -> None:
-    """As `replace_file`. Raises MetaError with what to do."""
+    """Replaces a file as `replace_file` does. Raises MetaError, which states what to do."""
     try:
         replace_file(path, content)
     except OSError as error:
@@ -40,7 +41,7 @@ def keep_file(path: Path, content: str | bytes) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """The folder is there, also after a crash: each that had to be made is known to the one that holds it. Raises OSError."""
+    """Creates a folder durably, with its parents: the parent of each created folder is synced. Raises OSError."""
     if path.is_dir():
         return
     make_folder(path.parent)
@@ -49,13 +50,13 @@ def make_folder(path: Path) -> None:
 
 
 def rename(path: Path, renamed: Path) -> None:
-    """Under its new name, in the same folder, also after a crash; its content is the caller's to sync. Raises OSError."""
+    """Renames a file within its folder durably. The caller syncs its content. Raises OSError."""
     path.rename(renamed)
     sync(renamed.parent)
 
 
 def sync(path: Path) -> None:
-    """What a file holds, or the names in a folder, are on disk. Raises OSError."""
+    """Syncs the content of a file, or the names in a folder, to disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

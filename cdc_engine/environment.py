@@ -1,4 +1,6 @@
-"""A text of conf/ that names a variable of the environment, as secrets do. Asked by whoever hands such a text to the outside."""
+"""Replaces `$NAME` in a setting of conf/ by that environment variable, as for secrets. Called where such a setting is passed to a
+library.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from cdc_engine.errors import ConfigurationError
 
 
 def filled(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """`$NAME` is that variable; any other text is itself. `setting`: its key in conf/. Raises ConfigurationError where it is not set."""
+    """Returns the variable's value for `$NAME`, and any other text unchanged. `setting`: its key in conf/. Raises ConfigurationError if
+    it is not set.
+    """
     if not text.startswith("$"):
         return text
     if text[1:] not in environment:

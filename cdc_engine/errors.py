@@ -1,43 +1,43 @@
-"""Every error the engine raises, in one tree, with what is to be done about each kind in one table.
+"""All errors that the engine raises, in one tree, with the remedy for each class.
 
     SluiceError
     ├── ConfigurationError          the configuration or the source is not set up as Sluice needs it
-    │   ├── SourceCheckError        all that is wrong with the source, said at once
+    │   ├── SourceCheckError        everything that is wrong with the source, reported at once
     │   └── ReplicaClashError       another replica has our server id
     ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
-    │   ├── FilesRenumberedError    amid a stream the files' names went back; the next connection decides
-    │   └── StandbyBehindError      a source that took over lacks what was read from the one before; it is waited for
-    ├── TableChangedError           a table is not what its schema says while its rows are read: chunk it anew by the schema of now
+    │   ├── FilesRenumberedError    the file numbers decreased during a stream; the next connection decides
+    │   └── StandbyBehindError      a source that took over lacks what was read from the previous one; the engine waits for it
+    ├── TableChangedError           a table differs from its schema while its rows are read: chunk it again with the current schema
     ├── LedgerLostError             the ledger is gone, though the destination ran before: the state LEDGER_LOST
     ├── PositionLostError           continuity cannot be proven: the state POSITION_LOST
-    ├── BinlogFormatError           bytes that are not what MySQL's format says, with file and offset
+    ├── BinlogFormatError           bytes that violate MySQL's format, with file and offset
     │   ├── ChecksumError           CRC32 of an event does not match
-    │   └── UnknownEventError       an event that could carry rows and is not understood
-    ├── TableStoppedError           one table cannot go on: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
-    ├── NotATableError              row events of what is no table: a sequence
+    │   └── UnknownEventError       an unknown event that could carry rows
+    ├── TableStoppedError           one table stops: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, …
+    ├── NotATableError              row events of something that is not a table: a sequence
     ├── LeaseLostError              another process holds the destination
-    ├── EngineStartingError         the engine is being started; ask again
-    ├── EngineStoppedError          an operator stopped the engine, for good or for another host
-    ├── ActRefusedError             what an operator asked for cannot be done as things stand
+    ├── EngineStartingError         the engine is being started; call again
+    ├── EngineStoppedError          an operator stopped the engine, permanently or for another host
+    ├── ActRefusedError             an operator's request is not possible in the current state
     ├── MetaError                   the meta file is unreadable or was written by something else
     │   ├── NotContinuousError      a batch does not begin where the last one ends: read again from there
-    │   ├── NotSharedError          what several hosts share could not be put where it is, or taken from there: it is tried again
-    │   └── StaleWriteError         another one has written the same text meanwhile: nothing was changed
+    │   ├── NotSharedError          shared data of several hosts could not be uploaded or downloaded: it is tried again
+    │   └── StaleWriteError         another writer changed the same record meanwhile: nothing was changed
     ├── StagingError                a batch could not be written: disk full, not permitted
     │   └── StoreFullError          events could not be stored: disk full, not permitted
     ├── StoreDamagedError           stored events that cannot be read back
-    ├── StoreUnfitError             stored events that do not fit the ledger, and the source cannot give them again
-    ├── HandlerError                a handler that somebody installed failed: called again with each tick, the batches wait
-    ├── PublishError                a broker did not take a message: it is sent again
+    ├── StoreUnfitError             stored events that do not fit the ledger, and that the source no longer has
+    ├── HandlerError                an installed handler failed: it is called again with each tick; the batches wait
+    ├── PublishError                a broker did not accept a message: it is sent again
     └── CanalServiceError           a wrong call of get, ack or rollback (canal.md §6.1)
         ├── NotStartedError · NotSubscribedError · UnknownDestinationError
-        ├── ConsumerStoppedError    a table that a consumer wants cannot be read on
+        ├── ConsumerStoppedError    a consumer requires a table that is stopped
         ├── OutstandingBatchError   auto-acking get while batches wait for their ack
         ├── BatchNotFoundError      ack or rollback of a batch id that is not outstanding
         └── BatchNotFirstError      ack or rollback out of order
 
-An error is picklable (it crosses into Dagster's processes), its message says what happened, where, and what to do, and never holds a
-secret. `code` is the name an operator meets in `status` and in docs/operations.md.
+An error is picklable, because it crosses into Dagster's processes. Its message contains what happened, where, and what to do, and never a
+secret. `code` is the name that operators see in `status` and in docs/operations.md.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ import enum
 
 
 class Remedy(enum.Enum):
-    """What the engine does about an error; one value a class, in `SluiceError.remedy`."""
+    """What the engine does about an error; `SluiceError.remedy` has one value per class."""
 
     RETRY = "retry"  #: reconnect with back-off; nothing for an operator to do at first
     OPERATOR = "operator"  #: stop in a named state and wait for an operator
-    CALLER = "caller"  #: the caller of the service made a mistake; the engine goes on
+    CALLER = "caller"  # : the caller of the service made a mistake; the engine continues
 
 
 class SluiceError(Exception):
-    """The base of all errors of Sluice."""
+    """The base class of all errors of Sluice."""
 
     code = "ERROR"
     remedy = Remedy.OPERATOR
@@ -108,7 +108,7 @@ class PositionLostError(SluiceError):
 
 
 class BinlogFormatError(SluiceError):
-    """`file` and `offset` (of the event's start, bytes) say where the stream could not be read."""
+    """`file` and `offset` (of the event's start, in bytes): where the stream could not be read."""
 
     code = "BINLOG_FORMAT"
 
@@ -144,7 +144,7 @@ class TableStoppedError(SluiceError):
 
 
 class NotATableError(SluiceError):
-    """Row events of a sequence, which is no table and has none in the lake: they are passed over."""
+    """Raised for row events of a sequence, which is not a table and has none in the lake. They are skipped."""
 
     code = "NOT_A_TABLE"
 
@@ -181,7 +181,7 @@ class StaleWriteError(MetaError):
 
 
 class NotSharedError(MetaError):
-    """What several hosts share (texts, ledgers, copies for runs and standbys) could not be put where it is, or taken from there."""
+    """Shared data of several hosts (records, ledgers, copies for runs and standbys) could not be uploaded or downloaded."""
 
     remedy = Remedy.RETRY
 

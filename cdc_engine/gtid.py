@@ -1,8 +1,8 @@
-"""What a server has executed, by GTID: MySQL's set of intervals and MariaDB's position, behind one interface.
+"""The GTIDs that a server has executed: MySQL's set of intervals and MariaDB's position, behind one interface.
 
-`parser` compares them to prove continuity, `binlog.scan` moves one along with the stream, `binlog.block` names the end of a transaction
-with one. Pure values: every operation returns a new one. Text forms: https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html
-and https://mariadb.com/kb/en/gtid/.
+`parser` compares them to prove continuity, `binlog.scan` advances one with the stream, `binlog.block` identifies the end of a transaction
+with one. They are immutable values: every operation returns a new one. Text forms:
+https://dev.mysql.com/doc/refman/8.4/en/replication-gtids-concepts.html and https://mariadb.com/kb/en/gtid/.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MARIADB = re.compile(r"(\d{1,10})-(\d{1,10})-(\d{1,20})")
 
 
 def merged(runs: Iterable[tuple[int, int]]) -> Runs:
-    """Any closed intervals as ascending ones that neither overlap nor touch."""
+    """Returns closed intervals as ascending intervals that neither overlap nor touch."""
     result: list[tuple[int, int]] = []
     for first, last in sorted(runs):
         if result and first <= result[-1][1] + 1:
@@ -59,13 +59,13 @@ def _without(runs: Runs, taken: Runs) -> Runs:
 
 @dataclasses.dataclass(frozen=True)
 class GtidSet:
-    """MySQL's GTID set. `runs`: source ("uuid" or "uuid:tag", lower case) to its intervals; no source without intervals."""
+    """MySQL's GTID set. `runs`: source ("uuid" or "uuid:tag", lower case) → its intervals; every source has at least one."""
 
     runs: Mapping[str, Runs] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> GtidSet:
-        """From the server's text; raises ValueError on anything else."""
+        """Parses the server's text. Raises ValueError on anything else."""
         found: dict[str, list[tuple[int, int]]] = {}
         for entry in filter(None, (part.strip() for part in text.split(","))):
             server, *parts = (part.strip().lower() for part in entry.split(":"))
@@ -80,7 +80,7 @@ class GtidSet:
         return cls({source: merged(ranges) for source, ranges in found.items()})
 
     def __str__(self) -> str:
-        """Sources ascending, the tags of one uuid in its entry, as the server prints it but without line breaks."""
+        """Returns the sources in ascending order, the tags of one uuid in its entry, as the server prints them but without line breaks."""
         entries: dict[str, list[str]] = {}
         for source in sorted(self.runs):
             server, _, tag = source.partition(":")
@@ -92,7 +92,7 @@ class GtidSet:
         return bool(self.runs)
 
     def add(self, source: str, first: int, last: int) -> GtidSet:
-        """With the closed interval [first, last] of a source."""
+        """Returns the set with the closed interval [first, last] of a source added."""
         return self.union(GtidSet({source: ((first, last),)}))
 
     def union(self, other: GtidSet) -> GtidSet:
@@ -112,7 +112,9 @@ class GtidSet:
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> GtidSet:
-        """Adds a block's transactions: `source` (t) indexes `sources`, -1 for one without GTID; `number` (t). Costs a step per interval."""
+        """Returns the set with a block's transactions added. `source` (t) indexes `sources`, -1 for one without GTID; `number` (t). Takes
+        one step per interval.
+        """
         result = dict(self.runs)
         for index in np.unique(source[source >= 0]):
             name, numbers = sources[index], np.unique(number[source == index])
@@ -122,7 +124,7 @@ class GtidSet:
         return GtidSet(result)
 
     def encoded(self) -> bytes:
-        """The form of COM_BINLOG_DUMP_GTID: count, then per source its uuid, interval count and half-open intervals, little-endian.
+        """Returns the form of COM_BINLOG_DUMP_GTID: count, then per source its uuid, interval count and half-open intervals, little-endian.
 
         https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_binlog_dump_gtid.html. A set with tags has TAGGED at both ends
         of the count, and after each uuid twice the length of its tag and the tag.
@@ -138,7 +140,7 @@ class GtidSet:
 
     @classmethod
     def decode(cls, encoded: bytes) -> GtidSet:
-        """Inverse of `encoded`, the body of a PREVIOUS_GTIDS event; raises ValueError when it is cut short or of another form."""
+        """Decodes the form of `encoded`, the body of a PREVIOUS_GTIDS event. Raises ValueError if it is truncated or of another form."""
         try:
             (head,) = struct.unpack_from("<Q", encoded)
             tagged = head >> 56 == TAGGED
@@ -157,7 +159,7 @@ class GtidSet:
 
 
 def _decode_source(encoded: bytes, at: int, *, tagged: bool) -> tuple[str, int]:
-    """A source and the offset after it; raises ValueError."""
+    """Decodes a source. Returns it and the offset after it. Raises ValueError."""
     server = str(uuid.UUID(bytes=encoded[at : at + 16]))
     at += 16
     if not tagged:
@@ -181,13 +183,13 @@ def _parse_range(text: str) -> tuple[int, int]:
 
 @dataclasses.dataclass(frozen=True)
 class MariadbPosition:
-    """MariaDB's GTID position: domain to (server id, sequence number) of the last transaction. Order within a domain is the stream's."""
+    """MariaDB's GTID position: domain → (server id, sequence number) of the last transaction. The order within a domain is the stream's."""
 
     last: Mapping[int, tuple[int, int]] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def parse(cls, text: str) -> MariadbPosition:
-        """From the server's text; raises ValueError on anything else."""
+        """Parses the server's text. Raises ValueError on anything else."""
         found: dict[int, tuple[int, int]] = {}
         for entry in filter(None, (part.strip() for part in text.split(","))):
             match = _MARIADB.fullmatch(entry)
@@ -211,13 +213,13 @@ class MariadbPosition:
         return MariadbPosition(lower)
 
     def contains(self, other: MariadbPosition) -> bool:
-        """Sequence numbers alone decide: within a domain they grow over all servers (gtid_strict_mode's rule)."""
+        """Compares sequence numbers only: within a domain they grow over all servers (the rule of gtid_strict_mode)."""
         return all(domain in self.last and self.last[domain][1] >= number for domain, (_, number) in other.last.items())
 
     def including(
         self, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
     ) -> MariadbPosition:
-        """Adds a block's transactions, as `GtidSet.including` does; the sources are "domain-server"."""
+        """Returns the position with a block's transactions added, as `GtidSet.including` does. The sources are "domain-server"."""
         ends: dict[int, tuple[int, int, int]] = {}
         for index in np.unique(source[source >= 0]):
             domain, server = (int(part) for part in sources[index].split("-"))
@@ -227,17 +229,19 @@ class MariadbPosition:
 
 
 def parse_executed(text: str, *, mariadb: bool) -> GtidSet | MariadbPosition:
-    """The server's text as a value; raises ValueError naming what is not understood."""
+    """Parses the server's text. Raises ValueError, which names the part that cannot be parsed."""
     return MariadbPosition.parse(text) if mariadb else GtidSet.parse(text)
 
 
 def is_mariadb(text: str) -> bool:
-    """Whether a non-empty text is of MariaDB's form; a source ("0-1") counts too."""
+    """Returns whether a non-empty text has MariaDB's form. A source ("0-1") counts too."""
     return bool(text) and not _UUID.match(text.strip().lower())
 
 
 def same_executed(text: str, other: str) -> bool:
-    """Whether two texts are one set; what is unknown (empty) is no known one, and what cannot be read is none."""
+    """Returns whether two texts are the same set. An empty text (unknown) equals only another empty one; a text that cannot be parsed,
+    only the same text.
+    """
     if text == other or not (text and other) or is_mariadb(text) != is_mariadb(other):
         return text == other
     with contextlib.suppress(ValueError):
@@ -246,7 +250,7 @@ def same_executed(text: str, other: str) -> bool:
 
 
 def has_executed(executed: str, wanted_set: str) -> bool:
-    """Whether one GTID set has all of another; False where one of them is not there. Raises ValueError where one cannot be read."""
+    """Returns whether one GTID set contains another; False if one of them is empty. Raises ValueError if one cannot be parsed."""
     if not executed or not wanted_set or is_mariadb(executed) != is_mariadb(wanted_set):
         return False
     have: Any = _parsed(executed)
@@ -254,14 +258,14 @@ def has_executed(executed: str, wanted_set: str) -> bool:
 
 
 def common_executed(text: str, other: str) -> str:
-    """What is in both of two sets; empty where one is not there or they are of two flavours. Raises ValueError where one cannot be read."""
+    """Returns the intersection of two sets; empty if one is empty or they are of two flavours. Raises ValueError if one is invalid."""
     if not (text and other) or is_mariadb(text) != is_mariadb(other):
         return ""
     one: Any = _parsed(text)
     return str(one.common(_parsed(other)))
 
 
-@functools.lru_cache(maxsize=64)  # one is compared with many
+@functools.lru_cache(maxsize=64)  # one set is compared with many
 def _parsed(text: str) -> GtidSet | MariadbPosition:
     return parse_executed(text, mariadb=is_mariadb(text))
 
@@ -269,7 +273,9 @@ def _parsed(text: str) -> GtidSet | MariadbPosition:
 def executed_after(
     start: str, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
 ) -> str:
-    """The executed set after a block's transactions, as text: `start` with `source` and `number` (t) added. Both servers' forms."""
+    """Returns the executed set after a block's transactions, as text: `start` with `source` and `number` (t) added. Handles the forms of
+    both servers.
+    """
     if not (source >= 0).any():
         return start
     mariadb = is_mariadb(start or sources[0])

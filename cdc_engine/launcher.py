@@ -1,10 +1,10 @@
 """The engines of this process, by destination. The sensor's code server calls it; importing it starts nothing.
 
-Kept in a module that Dagster does not build again, so that definitions may be reloaded without a second engine. Across processes the
-lease decides: an engine that lost it is put away, and the next call waits for the lease as any other engine does.
+They are in a module that Dagster does not reload, so that definitions can be reloaded without a second engine. Between processes the
+lease decides: an engine that lost it is stopped, and the next call waits for the lease as any other engine does.
 
-A start reads the schema from the source and may compile kernels, so it has a thread of its own: a caller waits for a moment only. Each
-destination has its own lock: a source that does not answer holds up no other.
+A start reads the schema from the source and may compile kernels, so it has a thread of its own, and a caller waits only for a short time.
+Each destination has its own lock, so that a source that does not answer delays no other destination.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
     from cdc_engine.instance.status import EngineStatus
     from cdc_engine.operation.operator import Operator
 
-TAKE_UP_SECONDS = 15.0  # for the first change to come and its batch to be staged; what takes longer is met by the ticks
-LEFT_SECONDS = 30.0  # for which an engine that an operator released leaves its destination to other hosts
-# What a tick spends on a start before it says STARTING: a start with nothing to compile is done by then.
+TAKE_UP_SECONDS = 15.0  # for the first change to arrive and its batch to be staged; later ones are handled by the ticks
+LEFT_SECONDS = 30.0  # how long a destination is left to other hosts after an operator released it
+# How long a tick waits for a start before it reports STARTING. A start with nothing to compile is done by then.
 START_WAIT_SECONDS = 0.8
 
 
 class Startable(Protocol):
-    """What a place keeps."""
+    """What an `EngineSlot` holds."""
 
     def start(self) -> None: ...
     def stop(self) -> None: ...
@@ -60,7 +60,9 @@ Told = TypeVar("Told")
 
 
 class EngineSlot(Generic[Kept]):
-    """Room for one destination's engine: none, being started, or running. `make` gives a new one, not started yet."""
+    """Holds the engine of one destination: none, one that is being started, or a running one. `make` returns a new engine that is not
+    started.
+    """
 
     def __init__(self, name: str, make: Callable[[], Kept]) -> None:
         self._name, self._make = name, make
@@ -71,16 +73,18 @@ class EngineSlot(Generic[Kept]):
 
     @property
     def engine(self) -> Kept | None:
-        """The running one."""
+        """The running engine."""
         return self._engine
 
     @property
     def occupied(self) -> bool:
-        """Whether an engine is here, or is being started."""
+        """Whether an engine is running or being started."""
         return self._engine is not None or self._start is not None
 
     def get(self, wait_seconds: float) -> Kept:
-        """The running engine. Raises EngineStartingError while it starts, once what its start raised; the next call then begins another."""
+        """Returns the running engine. Raises EngineStartingError while it starts. If the start failed, raises its error once; the next
+        call then starts another.
+        """
         with self._lock:
             if self._engine is not None and self._engine.holds_lease:
                 return self._engine
@@ -94,15 +98,15 @@ class EngineSlot(Generic[Kept]):
         return start.result()
 
     def told(self, say: Callable[[Kept], Told]) -> Told | None:
-        """What the engine says; None where none runs."""
+        """Returns what `say` returns for the running engine; None if none is running."""
         engine = self._engine
         try:
             return say(engine) if engine is not None else None
-        except SluiceError:  # it ends at this moment
+        except SluiceError:  # it is just ending
             return None
 
     def stop(self) -> None:
-        """Ends the engine; one that is being started is waited for as long as a connection may take."""
+        """Stops the engine. Waits for one that is being started for as long as a connection may take."""
         with self._lock:
             start = self._start
         if start is not None:
@@ -121,7 +125,7 @@ class EngineSlot(Generic[Kept]):
     def _run(self, start: concurrent.futures.Future[Kept]) -> None:
         try:
             start.set_result(self._started())
-        except BaseException as error:  # it is raised where the engine is asked for
+        except BaseException as error:  # `get` raises it
             start.set_exception(error)
 
     def _started(self) -> Kept:
@@ -133,7 +137,7 @@ class EngineSlot(Generic[Kept]):
         with self._lock:
             closed = self._closed
             self._engine = None if closed else engine
-        if closed:  # whoever ended it had waited long enough
+        if closed:  # `stop` no longer waits for it
             engine.stop()
             raise EngineStoppedError(f"the engine of {self._name} was stopped while it started")
         return engine
@@ -141,17 +145,17 @@ class EngineSlot(Generic[Kept]):
 
 _places: dict[str, EngineSlot[Engine]] = {}
 _groups: dict[str, EngineSlot[GroupEngine]] = {}
-_made: dict[str, str] = {}  # destination → digest of the file that its newest engine was made with
-_left: dict[str, float] = {}  # destination → until when it is left to other hosts, of the monotonic clock
-_lock = threading.Lock()  # of what is below and the dictionary, never held while something is waited for
+_made: dict[str, str] = {}  # destination → digest of the file with which its newest engine was made
+_left: dict[str, float] = {}  # destination → time of the monotonic clock until which it is left to other hosts
+_lock = threading.Lock()  # guards the dictionaries and `_operator`; never held during a wait
 _operator: Operator | None = None
 
 
 def get_or_start(destination: str) -> Engine:
-    """The running engine; started if there is none.
+    """Returns the running engine. Starts one if there is none.
 
-    Raises LeaseLostError while another process has the destination, EngineStartingError when the start needs longer than a moment,
-    EngineStoppedError where an operator stopped it, else a SluiceError.
+    Raises LeaseLostError while another process has the destination, EngineStartingError if the start takes longer than
+    START_WAIT_SECONDS, EngineStoppedError if an operator stopped the engine, and otherwise a SluiceError.
     """
     left = _left.get(destination, 0.0) - time.monotonic()
     if left > 0:
@@ -175,21 +179,23 @@ def get_or_start(destination: str) -> Engine:
 
 
 def _note_failed(name: str, error: Exception) -> None:
-    """Keeps why the engine of a destination or a group could not be started, for `sluice status` and `check`."""
+    """Records why the engine of a destination or a group could not be started, for `sluice status` and `check`."""
     config = conf_in_use().config
     if name in config.destinations or name in config.groups:
         note_failed_start(config.destination_dir(name), error)
 
 
 def kept() -> dict[str, str]:
-    """Destination → digest of the file with which its engine here was made; empty while that begins."""
+    """Returns destination → digest of the file with which its engine in this process was made; empty while it is being made."""
     with _lock:
         places: dict[str, EngineSlot[Engine] | EngineSlot[GroupEngine]] = {**_places, **_groups}
         return {name: _made.get(name, "") for name, place in places.items() if place.occupied}
 
 
 def ended(destination: str) -> bool:
-    """Whether its engine here has ended by itself, for another source is to be read or its lease is lost, and no other has followed yet."""
+    """Returns whether its engine in this process ended by itself, because another source is to be read or its lease is lost, and was not
+    replaced yet.
+    """
     with _lock:
         place = _places.get(destination)
     engine = place.engine if place is not None else None
@@ -197,7 +203,7 @@ def ended(destination: str) -> bool:
 
 
 def take_up(destination: str) -> None:
-    """Starts the engine, and has its first batch staged, if one waits: nobody waits for that. Raises as `get_or_start` does."""
+    """Starts the engine, and has its first batch staged, if there is one, in the background. Raises as `get_or_start` does."""
     if destination in conf_in_use().config.groups:
         _take_up_group(destination)
         return
@@ -206,7 +212,7 @@ def take_up(destination: str) -> None:
             engine = get_or_start(destination)
             break
         except EngineStartingError:
-            continue  # the call itself waits for a moment
+            continue  # the call itself waits
     threading.Thread(target=_stage_first, args=(engine,), name=f"take-up-{destination}", daemon=True).start()
 
 
@@ -216,7 +222,7 @@ def _stage_first(engine: Engine) -> None:
 
 
 def put_away(destination: str) -> None:
-    """Ends the engine of a destination, if there is one; its lease is free when this returns. The next call starts another."""
+    """Stops the engine of a destination, if there is one. Its lease is free when this returns. The next call starts another engine."""
     _left.pop(destination, None)
     _end(destination)
 
@@ -231,9 +237,9 @@ def _end(destination: str) -> None:
 
 
 def give_up(destination: str) -> None:
-    """As `put_away`; and this process leaves the destination to other hosts for a while.
+    """Stops the engine as `put_away` does, and leaves the destination to other hosts for LEFT_SECONDS.
 
-    A group goes where its members go, so it begins anew.
+    A group runs on the host of its members, so its engine is started again.
     """
     if destination in conf_in_use().config.groups:
         put_away(destination)
@@ -244,7 +250,7 @@ def give_up(destination: str) -> None:
 
 
 def stop_all() -> None:
-    """Ends every engine of this process, those of groups first; called at its exit."""
+    """Stops every engine of this process, those of groups first. Called at the exit of the process."""
     while True:
         with _lock:
             if not _places and not _groups:
@@ -263,7 +269,7 @@ def _make(destination: str) -> Engine:
 
 
 def _may_run(name: str) -> SluiceConfig:
-    """The conf/ in use, with which an engine is made now. Raises EngineStoppedError where an operator stopped it."""
+    """Returns the conf/ in use, with which an engine is made now. Raises EngineStoppedError if an operator stopped the engine."""
     in_use = conf_in_use()
     config = in_use.config
     if (order := orders.stopped(config.destination_dir(name))) is not None:
@@ -275,14 +281,14 @@ def _may_run(name: str) -> SluiceConfig:
 
 
 def _take_up_group(name: str) -> None:
-    """Its engine waits for those of its members by itself. Raises SluiceError."""
+    """Starts the engine of a group, which itself waits for the engines of its members. Raises SluiceError."""
     with _lock:
         place = _groups.setdefault(name, EngineSlot(name, functools.partial(_make_group, name)))
     while True:
         try:
             place.get(START_WAIT_SECONDS)
         except EngineStartingError:
-            continue  # the call itself waits for a moment
+            continue  # the call itself waits
         except Exception as error:
             _note_failed(name, error)
             raise
@@ -298,7 +304,7 @@ def _make_group(name: str) -> GroupEngine:
 
 
 def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
-    """Of the engine of a group's member in this process. Raises NotStartedError, saying where it runs instead."""
+    """Returns the consumers of a member's engine in this process. Raises NotStartedError, which states where the engine runs instead."""
     with _lock:
         place = _places.get(member)
     engine = place.engine if place is not None else None
@@ -314,7 +320,7 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
 
 
 def _told(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
-    """What hears the engine: alarms, and the endpoint for Prometheus beside it. Both are this process's own."""
+    """Returns the callback for an engine's status, which sends alarms, and serves the Prometheus endpoint. Both belong to this process."""
     global _operator  # noqa: PLW0603  one a process, as its engines are
     from cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above
     from cdc_engine.operation.operator import Operator  # noqa: PLC0415

@@ -1,44 +1,48 @@
-"""Every bound of the engine by name, with its reason. Values an operator may change are the defaults of `config.py`."""
+"""The limits of the engine, with their reasons. Those that an operator may change are the defaults of the settings in `config`."""
 
 MEBIBYTE = 1 << 20
 
-# One block's buffer: large enough that per-block Python is noise, small enough for a ring of many.
+# One block's buffer: large enough that Python's cost per block is negligible, small enough for a ring of many.
 READ_BUFFER_BYTES = 4 * MEBIBYTE
-EVENT_BYTES_MAX = 1 << 30  # MySQL's own ceiling for max_allowed_packet; anything above is a lying length
-# Of a compressed transaction, decompressed; it is read piece by piece, so this only keeps numbers in range.
+EVENT_BYTES_MAX = 1 << 30  # MySQL's maximum of max_allowed_packet; a length above it is wrong
+# A compressed transaction after decompression. It is read piece by piece, so this only keeps numbers in range.
 PAYLOAD_BYTES_MAX = 1 << 33
-PACKET_BYTES_MAX = 0xFFFFFF  # a packet of this size goes on in the next one (MySQL wire protocol)
+PACKET_BYTES_MAX = 0xFFFFFF  # a packet of this size continues in the next one (MySQL's protocol)
 RING_BYTES_MAX = 64 * MEBIBYTE  # default ring: sixteen read buffers
-RING_EVENTS_MAX = 1_000_000  # row events in the ring; bounds the arrays beside the bytes
-STORE_BYTES_MAX = 8 << 30  # of event files, where the store is in files: an hour at 2 MiB/s
-SEGMENT_BYTES = 64 * MEBIBYTE  # of one event file; it is synced as a whole, and removed as a whole
-WINDOW_BYTES_MAX = 64 * MEBIBYTE  # of row events kept for consumers beside the lake; most of them are in the ring, too
-SHARED_BYTES_MAX = 64 * MEBIBYTE  # of a dump that several destinations read; one behind them connects by itself
-BATCH_BYTES_MAX = 256 * MEBIBYTE  # a batch is what waits, up to this; the ring is the usual limit
-BATCH_EVENTS_MAX = 1_000_000  # row events a batch
-FAILOVER_BACK_SECONDS = 60  # that are read once more where a stream goes over to another server by time (canal.md §2.3)
-HEARTBEAT_SECONDS = 15  # the server speaks at least this often on an idle stream (canal.md §2.1)
-READ_TIMEOUT_SECONDS = 25  # heartbeat + 10 s: silence longer than this is a dead connection
+RING_EVENTS_MAX = 1_000_000  # row events in the ring; limits the arrays in addition to the bytes
+STORE_BYTES_MAX = 8 << 30  # event files, if the store is in files: an hour at 2 MiB/s
+SEGMENT_BYTES = 64 * MEBIBYTE  # one event file; it is synced as a whole, and removed as a whole
+WINDOW_BYTES_MAX = 64 * MEBIBYTE  # row events kept for consumers other than the lake; most are in the ring, too
+# a dump that several destinations read; one that is behind them opens its own connection
+SHARED_BYTES_MAX = 64 * MEBIBYTE
+BATCH_BYTES_MAX = 256 * MEBIBYTE  # a batch is everything that waits, up to this; the ring is the usual limit
+BATCH_EVENTS_MAX = 1_000_000  # row events per batch
+FAILOVER_BACK_SECONDS = 60  # read again when a stream moves to another server by time (canal.md §2.3)
+HEARTBEAT_SECONDS = 15  # the server sends a heartbeat this often on an idle stream (canal.md §2.1)
+READ_TIMEOUT_SECONDS = 25  # heartbeat + 10 s: after a longer silence the connection counts as dead
 CONNECT_TIMEOUT_SECONDS = 10
 SNAPSHOT_SILENCE_SECONDS_MAX = 3600  # a SELECT of a chunk may search long before its first row
-# A peer that is silent so long is asked for a sign of life by the kernel, and again, some nine times, before it counts as gone.
+# The kernel sends a keepalive probe to a peer that is silent for the first time, and repeats it about nine times after the second, before
+# the peer counts as gone.
 KEEPALIVE_IDLE_SECONDS = 60
 KEEPALIVE_AGAIN_SECONDS = 15
 RECONNECT_SECONDS_MIN = 0.5  # first wait after a lost connection; doubles with jitter up to the next
 RECONNECT_SECONDS_MAX = 20.0
-REVIVE_SECONDS = 5.0  # before a parser is restarted that ended for a full disk, or for a replica with its identity
-REVIVE_SECONDS_MAX = 60.0  # of the latter, whose wait doubles
-SOURCE_WATCH_SECONDS = 60.0  # the source's own end and identity are asked this often, on a second connection
-# A stream that seems to be another server's is looked at once more: an answer may be a moment old.
+# before the restart of a parser that ended because of a full disk, or of a replica with its identity
+REVIVE_SECONDS = 5.0
+REVIVE_SECONDS_MAX = 60.0  # of the latter; its wait doubles
+SOURCE_WATCH_SECONDS = 60.0  # how often the source's end and identity are queried, on a second connection
+# A stream that seems to come from another server is checked again after this, because an answer may be slightly old.
 WATCH_AGAIN_SECONDS = 3.0
-# The Delta tables are looked at this often between runs: two stats each where nothing changed.
+# How often the Delta tables are checked between runs: two stat calls per table if nothing changed.
 LAKE_WATCH_SECONDS = 30.0
 TICK_SILENCE_SECONDS_MAX = 90.0  # Dagster begins a tick every 5 s; a busy daemon may be late
-# changes wait, and the cursor has not moved for so long: the largest batches take some minutes
+# how long the cursor may not move while changes wait; the largest batches take some minutes
 PROGRESS_SECONDS_MAX = 600.0
-# From a batch's hand-out until a run works on it; a run is queued, made and imports Dagster.
+# From a batch's hand-out until a run works on it: a run is queued, created, and imports Dagster.
 RUN_BEGIN_SECONDS_MAX = 300.0
-START_SECONDS_MAX = 180.0  # of an engine that connects, or compiles its kernels
-TICK_SECONDS_MAX = 4.2  # a sensor tick waits this long for a batch, or for its run's end; Dagster begins one every 5 s
-OBSERVATION_SECONDS = 60  # Dagster plots the last 100 events: one a minute shows 100 minutes
-RUN_SECONDS_MAX = 3600  # a run with no news for this long is ended and its batch rolled back
+START_SECONDS_MAX = 180.0  # for an engine that connects, or compiles its kernels
+# a sensor tick waits this long for a batch, or for the end of its run; Dagster starts one every 5 s
+TICK_SECONDS_MAX = 4.2
+OBSERVATION_SECONDS = 60  # Dagster plots the last 100 events: one per minute shows 100 minutes
+RUN_SECONDS_MAX = 3600  # a run without a report for this long is ended and its batch rolled back

@@ -1,4 +1,4 @@
-"""How a Parquet file of rows is written: staged ones by `staging`, those that were there before the stream by `snapshot`."""
+"""Opens writers for Parquet files of rows: for the staged files of `staging`, and for the initial rows of `snapshot`."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ROW_GROUP_BYTES = 16 << 20  # of Arrow data: large enough for fast scans, small beside the host's memory
+ROW_GROUP_BYTES = 16 << 20  # of Arrow data: large enough for fast scans, small compared with the host's memory
 ROW_GROUP_ROWS = 1 << 16
 WRITE_BATCH_ROWS = 1 << 14  # rows that pyarrow encodes at a time: twice as fast as with its 1024
-# Read once from the local disk: on text that does not repeat, lz4 takes thrice the time for 12 %.
+# These files are read once, from the local disk. On text that does not repeat, lz4 takes three times as long and saves 12 %.
 COMPRESSION: Literal["none"] = "none"
 
 
 def parquet_writer(path: Path, schema: pa.Schema, bounds: Sequence[str]) -> pq.ParquetWriter:
-    """Opens the file. `bounds`: columns that readers leave row groups out by; of the others nobody asks for the least. Raises OSError."""
+    """Opens the file. `bounds`: the columns with statistics, by which readers skip row groups; the others get none. Raises OSError."""
     return pq.ParquetWriter(
         path,
         schema,
@@ -29,9 +29,10 @@ def parquet_writer(path: Path, schema: pa.Schema, bounds: Sequence[str]) -> pq.P
 
 
 def lake_writer(path: Path, schema: pa.Schema, repeated: Sequence[str] = ()) -> pq.ParquetWriter:
-    """Opens a file that may become one of a table of the lake. `repeated`: columns of few values. Raises OSError.
+    """Opens a file that may become part of a lake table. `repeated`: columns with few distinct values. Raises OSError.
 
-    Packed as it is written: zstd takes a third more time than nothing, and text without a dictionary becomes smaller than with one.
+    It is compressed as it is written: zstd takes a third more time than no compression, and text becomes smaller without a dictionary
+    than with one.
     """
     return pq.ParquetWriter(
         path,

@@ -1,7 +1,7 @@
-"""What the parts of an engine promise each other, as protocols. `instance.wiring` chooses who keeps them; tests/ hold each promise.
+"""The protocols between the parts of an engine. `instance.wiring` chooses the implementations; tests/ check each one.
 
-What may be called from which thread: the parser's thread calls `BlockSink`, `PreparedTransactions` and `SchemaHistory`; one thread of
-`hand_out` calls `Stager`; any thread calls `EventStore` and `Lease`.
+Threads: the parser's thread calls `BlockSink`, `PreparedTransactions` and `SchemaHistory`; one thread of `hand_out` calls `Stager`; any
+thread calls `EventStore` and `Lease`.
 """
 
 from __future__ import annotations
@@ -26,149 +26,151 @@ from cdc_engine.position import Position
 
 
 class BlockSink(Protocol):
-    """Where the parser puts its blocks; `sink` implements it."""
+    """Accepts the parser's blocks. `sink` implements it."""
 
     def accept(self, block: Block) -> None:
-        """Takes one block, in stream order. Waits while the store is full. Raises InterruptedError once `interrupt` was called."""
+        """Accepts one block, in stream order. Waits while the store is full. Raises InterruptedError after a call of `interrupt`."""
 
     def interrupt(self) -> None:
-        """The parser drops its connection: forget the open transaction (its events come again) and end any wait."""
+        """Drops the open transaction, whose events arrive again, and ends any wait. Called when the parser drops its connection."""
 
 
 class EventStore(Protocol):
-    """What waits between the stream and the batches. Cursors: put ≥ get ≥ ack.
+    """The events between the stream and the batches. Cursors: put ≥ get ≥ ack.
 
-    One thread puts. `drop_open_transaction` or `clear` from another thread fences the putting one off: its puts raise InterruptedError
-    until it calls `drop_open_transaction` itself, on its way to a new connection; else the rest of a transaction whose beginning was just
-    forgotten could still be appended.
+    One thread puts. If another thread calls `drop_open_transaction` or `clear`, puts of the putting thread raise InterruptedError until
+    it calls `drop_open_transaction` itself, on its way to a new connection. Otherwise the rest of a transaction could be appended after
+    its beginning was dropped.
     """
 
     def put(self, block: Block) -> None:
-        """Appends; waits while full, unless the one open transaction alone fills the ring: then it goes to disk."""
+        """Appends a block. Waits while the store is full, unless the open transaction alone fills the ring: then it goes to disk."""
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """The next whole transactions after the last get, at least one if any is complete; batch_id 0 (the ledger gives ids) or -1."""
+        """Returns the next whole transactions after the last get, at least one if any is complete. Its batch_id is 0 (the ledger assigns
+        ids), or -1.
+        """
 
     def ack(self, end: Position) -> None:
-        """Frees everything up to `end`, which must be the end of a batch handed out."""
+        """Frees everything up to `end`, which must be the end of a batch that was handed out."""
 
     def rollback(self) -> None:
-        """The next get starts after the last ack again."""
+        """Makes the next get start after the last ack."""
 
     def go_back(self, position: Position) -> bool:
-        """Whether all that follows `position` is still here; then a rollback goes back no further than that."""
+        """Returns whether everything that follows `position` is still in the store. A rollback then goes no further back than that."""
 
     def drop_open_transaction(self) -> None:
-        """Forget events after the last transaction end: the connection was lost and they come again."""
+        """Drops the events after the last transaction end, because the connection was lost and they arrive again."""
 
     def clear(self) -> None:
-        """Forget everything; the parser starts again from the acked position."""
+        """Drops everything. The parser starts again from the acked position."""
 
     @property
     def acked_position(self) -> Position | None:
-        """Where the content begins: the last ack, or the position the parser started from. A rollback goes no further back."""
+        """Returns where the content begins: the last ack, or the position from which the parser started. A rollback ends there."""
 
     @property
     def put_position(self) -> Position | None:
-        """The end of the last whole transaction put: where a new connection goes on without loss."""
+        """Returns the end of the last whole transaction that was put. A new connection continues there without loss."""
 
     @property
     def oldest_time_us(self) -> int:
-        """Commit time of the first transaction that is not acked, in microseconds since 1970; 0 when all is acked."""
+        """Returns the commit time of the first transaction that is not acked, in microseconds since 1970; 0 if all are acked."""
 
     def metrics(self) -> StoreMetrics:
-        """Figures of this moment."""
+        """Returns the current metrics."""
 
     def start_at(self, position: Position) -> None:
-        """Forget everything; the parser starts again from `position`, which is the next batch's start."""
+        """Drops everything. The parser starts again from `position`, which is the start of the next batch."""
 
     def take_back(self) -> None:
-        """Undoes the last get, which is not acked: its batch could not be entered into the ledger."""
+        """Undoes the last get, which is not acked, because its batch could not be recorded in the ledger."""
 
 
 class Content(Protocol):
-    """Bytes of binlog events, read piece by piece. `size`: how many there are."""
+    """Bytes of binlog events that are read piece by piece. `size`: their number."""
 
     size: int
 
     def read_into(self, space: memoryview) -> int:
-        """The next bytes, at most as many as there is room for, and how many; 0 at the end. Raises BinlogFormatError."""
+        """Reads the next bytes into `space`, at most as many as fit. Returns their number; 0 at the end. Raises BinlogFormatError."""
 
 
 class PreparedTransactions(Protocol):
-    """The events of XA transactions that are prepared and not decided yet, by XA name; one at a time is being recorded."""
+    """The events of prepared XA transactions that are not decided yet, by XA name. One transaction at a time is being recorded."""
 
     def begin(self) -> None:
-        """A transaction begins; what was recorded of one that was not prepared is forgotten."""
+        """Begins the record of a transaction. Drops the record of one that was not prepared."""
 
     def record(self, event: bytes) -> None:
-        """A whole event without checksum."""
+        """Adds a whole event, without checksum."""
 
     def recorded(self) -> Content:
-        """What was recorded since `begin`: it commits without having been prepared."""
+        """Returns what was recorded since `begin`, for a transaction that commits without having been prepared."""
 
     def prepare(self, name: str, order_key: int) -> None:
-        """The recorded transaction waits for its decision under this name, in place of another one. `order_key`: of its prepare."""
+        """Keeps the recorded transaction under this name until it is decided, replacing another one. `order_key`: of its prepare."""
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Its events, None when it is not known. `order_key`: of the commit, which may be read again after a restart."""
+        """Returns the transaction's events; None if it is not known. `order_key`: of the commit, which may be read again later."""
 
     def roll_back(self, name: str) -> None:
-        """Forget it, if it is known."""
+        """Drops the transaction, if it is known."""
 
     def rewind(self, position: Position) -> None:
-        """The stream begins again after `position`: what was prepared after it is forgotten, and recorded anew when it comes; what was
-        committed after it is prepared, and its commit may come under another order key.
+        """Prepares for a stream that starts again after `position`. Transactions that were prepared after it are dropped and recorded
+        again when they arrive. Those that were committed after it are prepared again, and their commit may arrive with another order key.
         """
 
 
 class Stager(Protocol):
-    """Makes files of a batch that a run can merge, with the settings of one destination; `staging` is behind it."""
+    """Turns a batch into files that a run can merge, with the settings of one destination. `staging` implements it."""
 
     def __call__(self, batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
-        """Stages `batch` as the delivery of `record`. On disk, and of its own name, when it returns.
+        """Stages `batch` as the delivery of `record`. The files are on disk, under a name of their own, when it returns.
 
-        `more`: called with each part that is staged, gives the part that follows it, or an empty batch after the last. The same batch gives
-        the same files. Raises SluiceError; nothing is left then, and the batch can be staged again.
+        `more`: called with each part that was staged; returns the part that follows it, or an empty batch after the last. The same batch
+        gives the same files. Raises SluiceError; no files are left then, and the batch can be staged again.
         """
 
 
 class SchemaHistory(Protocol):
-    """The schema at the position being read; `table_meta` implements it for the parser."""
+    """The schemas at the position that is being read. `table_meta` implements it for the parser."""
 
     def resolve(self, table_map: Any, position: Position) -> TableVersion:
-        """Names and types for a table map event at a position. Raises TableStoppedError when they cannot be known or do not fit."""
+        """Returns names and types for a table map event at a position. Raises TableStoppedError if they are unknown or do not fit."""
 
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Takes a DDL statement in stream order and persists it; the changes of captured tables it means for the lake."""
+        """Applies a DDL statement in stream order and persists it. Returns the changes of captured tables that the lake must follow."""
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """What changes of this table's rows set off in captured tables, where the stream is now."""
+        """Returns what changes of this table's rows cause in captured tables, at the current position of the stream."""
 
     def follows(self, database: str, table: str) -> bool:
-        """Whether rows of this table change with those of others, where the stream is now."""
+        """Returns whether rows of this table change with those of others, at the current position of the stream."""
 
     def rewind(self, position: Position) -> None:
-        """The stream starts again from here: forget what came after."""
+        """Drops everything after `position`, from which the stream starts again."""
 
 
 class Lease(Protocol):
-    """This process's claim on a destination: one holder reads its binlog and writes its ledger, over all processes."""
+    """This process's claim on a destination. Of all processes, one holder reads its binlog and writes its ledger."""
 
     @property
     def token(self) -> int:
-        """Above that of every earlier holder while it is held, else 0."""
+        """A number above that of every earlier holder while the lease is held, otherwise 0."""
 
     def try_acquire(self) -> bool:
-        """Takes the lease if nobody holds it, also from a holder that died; never waits. True while this process holds it."""
+        """Acquires the lease if nobody holds it, or if its holder died. Never waits. Returns True while this process holds it."""
 
     def holder(self) -> Holder | None:
-        """Who holds it or held it last; None where nobody ever did."""
+        """Returns who holds the lease or held it last; None if it was never held."""
 
     def check(self) -> None:
-        """Raises LeaseLostError when this process does not hold it."""
+        """Raises LeaseLostError if this process does not hold the lease."""
 
     def release(self) -> None:
-        """Gives it back; without effect if it is not held."""
+        """Releases the lease. Does nothing if it is not held."""

@@ -1,11 +1,12 @@
-"""Where a change stands in the source's binlog, and the one number that orders all changes of a destination.
+"""Positions in the source's binlog, and the one number that orders all changes of a destination.
 
-A `Position` is the failover passport: it names the server, the file and offset after the last event taken, the GTID set executed up to
-there and the commit time. Every room speaks of places in the stream with it; `meta` persists it, `parser` resumes from it.
+A `Position` contains what a failover needs: the server, the file and offset after the last event that was read, the GTID set executed up
+to there and the commit time. Every package uses it for positions in the stream; `meta` persists it, `parser` resumes from it.
 
 The order key packs (epoch, file number, offset in units of 16 bytes) into one int64. The epoch grows whenever file names can no longer be
-compared. No two events begin within 16 bytes, so no two transactions have one key. All row images of a transaction have its place's:
-a transaction is never cut, so its place orders it against all others in any cut of batches, and no transaction is too large for it.
+compared. No two events begin within 16 bytes, so no two transactions have one key. All row images of a transaction have the key of its
+position: a transaction is never split, so this position orders it against all others however batches are split, and no transaction is too
+large for it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ import numpy.typing as npt
 from cdc_engine.errors import BinlogFormatError
 
 EPOCH_BITS = 14  # 16,383 failovers of one destination
-FILE_NUMBER_BITS = 20  # a million binlog files an epoch; at one every five minutes, ten years
+FILE_NUMBER_BITS = 20  # a million binlog files per epoch: ten years, with one every five minutes
 PLACE_BITS = 29  # 8 GiB in units of 16 bytes: a file may outgrow max_binlog_size (1 GiB) by one transaction
 UNIT_BITS = 4  # an event's header alone has 19 bytes
 OFFSET_MAX = (1 << PLACE_BITS + UNIT_BITS) - 1
 
 
 def file_number(file: str) -> int:
-    """The number in a binlog file name: `mysql-bin.000042` is 42."""
+    """Returns the number in a binlog file name: 42 for `mysql-bin.000042`. Raises BinlogFormatError if there is none."""
     _, _, digits = file.rpartition(".")
     if not digits.isdigit():
         raise BinlogFormatError(f"the binlog file name {file!r} does not end in a number")
@@ -34,9 +35,9 @@ def file_number(file: str) -> int:
 
 
 def order_key(epoch: int, number: int, offset: int) -> int:
-    """One int64 for a place in the stream; grows with the stream.
+    """Returns one int64 for a position in the stream, which grows with the stream.
 
-    Raises BinlogFormatError when a part is out of its range: a wrapped key would silently reorder changes.
+    Raises BinlogFormatError if a part is out of its range, because an overflowing key would silently reorder changes.
     """
     if not (0 <= epoch < 1 << EPOCH_BITS and 0 <= number < 1 << FILE_NUMBER_BITS and 0 <= offset <= OFFSET_MAX):
         raise BinlogFormatError(f"epoch {epoch}, file number {number}, offset {offset} do not fit an order key")
@@ -44,7 +45,7 @@ def order_key(epoch: int, number: int, offset: int) -> int:
 
 
 def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """As `order_key`, of places in one file (n, at least one)."""
+    """Returns the order keys of offsets in one file (n, at least one). Raises as `order_key` does."""
     order_key(epoch, number, int(offsets.max()))  # all of them fit, or this raises
     keys: npt.NDArray[np.int64] = order_key(epoch, number, 0) + (offsets >> UNIT_BITS)
     return keys
@@ -54,11 +55,11 @@ def order_keys(epoch: int, number: int, offsets: npt.NDArray[np.int64]) -> npt.N
 class Position:
     """The end of a transaction (or of an event outside any) in a source's binlog.
 
-    `offset`: bytes from the file's start to the end of the last event taken, 64 bits (the wire's 32-bit field wraps above 4 GiB).
-    `file` is empty where the server itself finds the place by GTID; such a position lies before all others of its epoch.
-    `file_created`: when that file was created, seconds since 1970, 0 when unknown: it tells two files of one name apart.
-    `gtid_set`: executed set up to and including that event, in the server's own text form; empty where the server has none.
-    `time_us`: commit time in microseconds since 1970 UTC, 0 when unknown.
+    `offset`: bytes from the file's start to the end of the last event that was read, 64 bits (the protocol's 32-bit field wraps above 4
+    GiB). `file` is empty if the server itself finds the position by GTID; such a position precedes all others of its epoch.
+    `file_created`: when that file was created, seconds since 1970, 0 if unknown; it distinguishes two files of one name. `gtid_set`:
+    executed set up to and including that event, in the server's own text form; empty if the server has none. `time_us`: commit time in
+    microseconds since 1970 UTC, 0 if unknown.
     """
 
     epoch: int
@@ -71,11 +72,13 @@ class Position:
 
     @property
     def order_key(self) -> int:
-        """Of the place; one above 8 GiB has the file's last: only the transaction that made the file so large can end there."""
+        """The order key of the position. An offset above 8 GiB has the last key of its file: only the transaction that made the file so
+        large can end there.
+        """
         return order_key(self.epoch, file_number(self.file) if self.file else 0, min(self.offset, OFFSET_MAX))
 
     def counts_as(self, other: Position) -> bool:
-        """Whether both are places in one numbering of files, so that their order keys tell which is the earlier."""
+        """Returns whether both positions are in one numbering of files, so that their order keys can be compared."""
         return self.epoch == other.epoch and (
             "" in {self.server_uuid, other.server_uuid} or self.server_uuid == other.server_uuid
         )
@@ -88,16 +91,16 @@ class Position:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Position:
-        """Inverse of `to_json`; raises KeyError or TypeError on a record of another shape."""
+        """Parses the form of `to_json`. Raises KeyError or TypeError on a record of another shape."""
         return cls(**record)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupPosition:
-    """Where one reader of several sources is: a position a member, all of one moment.
+    """The position of a reader of several sources: one position per member, all of one moment.
 
-    `members`: (name, position), by name; also of those that have left the group. `barrier_us`: the commit time, in microseconds since 1970,
-    up to which transactions were handed out. `late`: how many came when the barrier had passed them.
+    `members`: (name, position), by name, including those that have left the group. `barrier_us`: the commit time, in microseconds since
+    1970, up to which transactions were handed out. `late`: how many transactions arrived after the barrier had passed them.
     """
 
     members: tuple[tuple[str, Position], ...] = ()

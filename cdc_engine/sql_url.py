@@ -1,4 +1,4 @@
-"""A database's URL of conf/ with the secret that it names; asked by whoever opens a database."""
+"""Builds the URL of a database from conf/ and the secret that it names. Called wherever a database is opened."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from sqlalchemy.exc import ArgumentError
 
 from cdc_engine.errors import ConfigurationError
 
-# Those that Sluice brings.
+# The drivers that Sluice installs.
 DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 
 
 def url_with_password(url: str, setting: str) -> sqlalchemy.URL:
-    """The URL with the secret that its password names. `setting`: its key in conf/. Raises ConfigurationError, which never holds it."""
+    """Returns the URL with the secret that its password names. `setting`: its key in conf/. Raises ConfigurationError, which never
+    contains the secret.
+    """
     try:
         parsed = sqlalchemy.make_url(url)
-    except (ArgumentError, ValueError):  # the library's own sentence may hold a part of the password
+    except (ArgumentError, ValueError):  # the library's message may contain a part of the password
         raise ConfigurationError(
             f"{setting} is no URL of a database, such as mysql+pymysql://user:$NAME@host/db; "
             "write characters like / and @ of a password as %2F and %40"

@@ -1,7 +1,7 @@
-"""The states of an engine and of a table, as values, and what may follow what. Pure; docs/operations.md has a line for each.
+"""The states of an engine, a table and a snapshot, and their permitted transitions. Pure; docs/operations.md describes each state.
 
-`Engine` asks `engine_follows` before it takes a state that it is told; the ledger asks `table_follows` before it gives a stop another
-name; the console asks `acts_on` what an operator can do. Spark's jobs name the states of the lake by the same words.
+`Engine` calls `engine_follows` before it takes a reported state; the ledger calls `table_follows` before it changes the state of a stop;
+the console calls `acts_on` for what an operator can do. Spark jobs use the same names for the states of the lake.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Mapping
 
 
 class EngineState(enum.StrEnum):
-    """What an engine does, or why it does nothing. Those that end the reading bear the `code` of the error that ended it."""
+    """What an engine does, or why it does nothing. A state that ends the reading has the name of the `code` of its error."""
 
     STARTING = "STARTING"
     RUNNING = "RUNNING"
     RECONNECTING = "RECONNECTING"
     STOPPED = "STOPPED"
-    STANDBY = "STANDBY"  #: of a host whose destination another one reads
-    STALE = "STALE"  #: as the console sees it: the lease is held, and nobody writes the status
+    STANDBY = "STANDBY"  # : on a host whose destination is read by another host
+    STALE = "STALE"  # : reported by the console: the lease is held, and the status is not written
     LEASE_LOST = "LEASE_LOST"
     POSITION_LOST = "POSITION_LOST"
     LEDGER_LOST = "LEDGER_LOST"
     SOURCE_CHECK = "SOURCE_CHECK"
     REPLICA_CLASH = "REPLICA_CLASH"
-    #: it could not be started, for the source does not answer; the next tick tries again
+    # : it could not be started, because the source does not answer; the next tick tries again
     SOURCE_CONNECTION = "SOURCE_CONNECTION"
     UNKNOWN_EVENT = "UNKNOWN_EVENT"
     BINLOG_FORMAT = "BINLOG_FORMAT"
@@ -37,11 +37,11 @@ class EngineState(enum.StrEnum):
     STORE_DAMAGED = "STORE_DAMAGED"
     STORE_UNFIT = "STORE_UNFIT"
     HANDLER_FAILED = "HANDLER_FAILED"
-    ERROR = "ERROR"  #: a defect of Sluice; its log has the trace
+    ERROR = "ERROR"  # : a defect of Sluice; the log has the stack trace
 
 
 _READING = frozenset({EngineState.STARTING, EngineState.RUNNING, EngineState.RECONNECTING})
-_FROM_OUTSIDE = frozenset({EngineState.STANDBY, EngineState.STALE})  # never told by the engine itself
+_FROM_OUTSIDE = frozenset({EngineState.STANDBY, EngineState.STALE})  # never reported by the engine itself
 ENDED = frozenset(EngineState) - _READING - _FROM_OUTSIDE - {EngineState.STOPPED}
 """Nothing is read until an operator, or the engine itself after a full disk, begins anew."""
 
@@ -52,24 +52,24 @@ ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
     EngineState.RUNNING: _TOLD,
     EngineState.RECONNECTING: _TOLD - {EngineState.RUNNING},
     **dict.fromkeys(ENDED, frozenset({EngineState.STARTING, EngineState.STOPPED, EngineState.LEASE_LOST})),
-    EngineState.LEASE_LOST: frozenset(),  # another engine takes its place
+    EngineState.LEASE_LOST: frozenset(),  # another engine replaces it
     EngineState.STANDBY: frozenset({EngineState.STARTING}),
     EngineState.STALE: frozenset({EngineState.RUNNING, EngineState.STOPPED}),
 }
 
 
 def engine_follows(before: EngineState, told: EngineState) -> bool:
-    """Whether an engine that is told a state takes it: one that lost its lease keeps saying so, one that ended keeps saying why."""
+    """Returns whether an engine takes a reported state. One that lost its lease or that ended keeps its state."""
     return told in ENGINE_TRANSITIONS[before]
 
 
 def engine_state(word: str) -> EngineState:
-    """The state of that name; of an error whose code is none, ERROR."""
+    """Returns the state of that name; ERROR for an error whose code is not a state."""
     return EngineState.__members__.get(word, EngineState.ERROR)
 
 
 def ended(state: str) -> bool:
-    """Whether an engine in this state reads nothing until its cause is gone. False where another process has the destination."""
+    """Returns whether an engine in this state reads nothing until its cause is gone. False if another process has the destination."""
     return state in ENDED - {EngineState.LEASE_LOST}
 
 
@@ -85,7 +85,7 @@ class TableState(enum.StrEnum):
     TABLE_REPLACED = "TABLE_REPLACED"
     TABLE_AHEAD = "TABLE_AHEAD"
     DDL_HELD = "DDL_HELD"
-    DDL_REFUSED = "DDL_REFUSED"  #: conf/ says stop
+    DDL_REFUSED = "DDL_REFUSED"  # : conf/ has the policy `stop`
     DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
     ROWS_ELSEWHERE = "ROWS_ELSEWHERE"
     STATEMENT_FORMAT = "STATEMENT_FORMAT"
@@ -100,15 +100,15 @@ class TableState(enum.StrEnum):
     KEY_NULL = "KEY_NULL"
     IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
     SNAPSHOT_CANCELED = "SNAPSHOT_CANCELED"
-    ROWS_RULE = "ROWS_RULE"  #: its filter or a mask of conf/ does not fit it
-    RULES_CHANGED = "RULES_CHANGED"  #: rows that were merged are of another filter, or of other masks
+    ROWS_RULE = "ROWS_RULE"  # : the filter or a mask in conf/ does not fit the table
+    RULES_CHANGED = "RULES_CHANGED"  # : rows were merged with another filter, or with other masks
 
 
 class Act(enum.StrEnum):
-    """What an operator can do for a table that stopped; the words of the commands."""
+    """What an operator can do for a stopped table. The values are the names of the commands."""
 
     RESUME = "schema resume"  #: read again from the stop
-    APPROVE = "schema approve"  #: a plan for the change that is held
+    APPROVE = "schema approve"  # : a plan for the pending schema change
     RESOLVE = "schema resolve"  #: what the table looks like
     ACCEPT = "lake accept"  #: the Delta table as it is
 
@@ -124,8 +124,8 @@ _OF_THE_LAKE = frozenset(
     }
 )
 RESOLVABLE = frozenset({TableState.SCHEMA_UNKNOWN, TableState.SCHEMA_MISMATCH})
-# What such a table lacks is in its rows: once they are read anew it goes on. Of other stops the rows would meet the same obstacle again, or
-# an operator's word ended the table.
+# A re-snapshot gives such a table what it lacks, and it continues. After other stops the rows would meet the same obstacle again, or the
+# operator ended the table.
 HEALED_BY_ROWS = RESOLVABLE | {
     TableState.DDL_UNSUPPORTED,
     TableState.STATEMENT_FORMAT,
@@ -135,7 +135,8 @@ HEALED_BY_ROWS = RESOLVABLE | {
     TableState.RULES_CHANGED,
 }
 _STOPS = frozenset(TableState) - {TableState.FLOWING}
-# What such a table lacks is not in the stream after its place: it is not met again there, and waits for an operator.
+# The cause of these stops is not in the stream after the table's position. Reading on does not meet it again, so the table waits for an
+# operator.
 UNTIL_ASKED = frozenset(
     {
         TableState.NEWLY_INCLUDED,
@@ -146,19 +147,19 @@ UNTIL_ASKED = frozenset(
 )
 TABLE_TRANSITIONS: Mapping[TableState, frozenset[TableState]] = {
     TableState.FLOWING: _STOPS - {TableState.RESUME_LOST},
-    # A stop keeps its first reason; taken up again it flows, or what it needs is no longer on the source, or the lake has it by other
-    # rules than those that conf/ says by now.
+    # A stop keeps its first reason. A resumed table flows, or the source no longer has what it needs, or the lake has it by other rules
+    # than those that are now in conf/.
     **dict.fromkeys(_STOPS, frozenset({TableState.FLOWING, TableState.RESUME_LOST, TableState.RULES_CHANGED})),
 }
 
 
 def table_follows(before: TableState, after: TableState) -> bool:
-    """Whether a table in one state can be in the other next."""
+    """Returns whether a table can go from one state to the other."""
     return after in TABLE_TRANSITIONS[before]
 
 
 def acts_on(state: TableState) -> tuple[Act, ...]:
-    """What an operator can do about a table in a state, in the order in which it is done; all end with taking it up again."""
+    """Returns what an operator can do about a table in a state, in the order of execution. The last one resumes the table."""
     if state == TableState.FLOWING:
         return ()
     if state == TableState.DDL_HELD:
@@ -169,7 +170,7 @@ def acts_on(state: TableState) -> tuple[Act, ...]:
 
 
 def way_out(state: str, destination: str, table: str) -> str:
-    """The commands that let a stopped "database.table" go on, as the end of a sentence; empty for what is no stop."""
+    """Returns the commands that resume a stopped "database.table", as the end of a sentence; empty if the state is not a stop."""
     acts = acts_on(TableState(state)) if state in TableState.__members__ else ()
     if not acts:
         return ""
@@ -180,13 +181,13 @@ def way_out(state: str, destination: str, table: str) -> str:
 
 
 class SnapshotState(enum.StrEnum):
-    """How far the snapshot of a table is. While it is open, changes of the table are held and not merged."""
+    """How far the snapshot of a table is. While it is open, changes of the table are buffered and not merged."""
 
-    WANTED = "WANTED"  #: asked for; nothing is read yet
+    WANTED = "WANTED"  # : requested; nothing is read yet
     READING = "READING"
-    READ = "READ"  #: all chunks are whole; the stream has to come past where the source was then
+    READ = "READ"  # : all chunks are complete; the stream must pass the position at which the source was then
     PUBLISHED = "PUBLISHED"
-    FAILED = "FAILED"  #: it does not go on by itself
+    FAILED = "FAILED"  # : it does not continue by itself
     CANCELED = "CANCELED"
 
     @property
@@ -211,5 +212,5 @@ SNAPSHOT_TRANSITIONS: Mapping[SnapshotState, frozenset[SnapshotState]] = {
 
 
 def snapshot_follows(before: SnapshotState, after: SnapshotState) -> bool:
-    """Whether a snapshot in one state can be in the other next."""
+    """Returns whether a snapshot can go from one state to the other."""
     return after in SNAPSHOT_TRANSITIONS[before]

@@ -1,7 +1,7 @@
-"""Times as people write them, and as they are shown to people. Pure; used by `config` and the console, and in messages.
+"""Parses and formats times for people. Pure; used by `config`, by the console and in messages.
 
-Times of a schedule are five fields of cron. Dagster reads them with a parser of its own, and one that it refuses keeps it from showing any
-destination. What is taken here it takes too (a test holds both against each other); its further words (L, #, @daily) are not.
+A schedule consists of cron's five fields. Dagster reads them with its own parser, and a schedule that it refuses keeps it from showing
+any destination. Everything that is accepted here, Dagster accepts too (a test compares both); its extensions (L, #, @daily) are refused.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _PART = re.compile(
 
 
 def time_us(word: str, now_us: int) -> int:
-    """Microseconds since 1970 UTC of a time in ISO form that names its zone, or of one that is so long ago, as -10m (s, m, h, d).
+    """Returns microseconds since 1970 UTC for an ISO time with a zone, or for a time before `now_us` such as -10m (s, m, h, d).
 
-    Raises ConfigurationError for another word, and for a time without a zone: nobody knows which was meant.
+    Raises ConfigurationError for any other text, and for a time without a zone, because its zone is ambiguous.
     """
     if ago := _AGO.fullmatch(word.strip()):
         return now_us - int(ago["count"]) * _SECONDS[ago["unit"]] * SECOND_US
@@ -50,18 +50,18 @@ def time_us(word: str, now_us: int) -> int:
         raise ConfigurationError(
             f"{word!r} does not say its zone; write {said}Z for UTC, or the zone's offset, as {said}+01:00"
         )
-    # Not as one float: that has no room for the microseconds of today.
+    # Not as one float: it is too imprecise for the microseconds of current times.
     return int(moment.replace(microsecond=0).timestamp()) * SECOND_US + moment.microsecond
 
 
 def time_text(time_us: int) -> str:
-    """ISO form in UTC, with microseconds where there are some; `time_us` reads it again."""
+    """Returns the ISO form in UTC, with microseconds if there are any. `time_us` parses it."""
     moment = dt.datetime.fromtimestamp(time_us // SECOND_US, dt.UTC).replace(microsecond=time_us % SECOND_US)
     return moment.isoformat().replace("+00:00", "Z")
 
 
 def cron(text: str) -> str:
-    """The text, if it is empty or names times that come. Raises ValueError, a sentence."""
+    """Returns the text if it is empty or describes times that occur. Raises ValueError with a sentence otherwise."""
     if not text:
         return text
     fields = text.split(" ")
@@ -77,7 +77,7 @@ def cron(text: str) -> str:
 
 
 def _numbers(text: str, field: str, name: str, least: int, most: int, words: dict[str, int]) -> set[int]:  # noqa: PLR0917
-    """What a field stands for. Raises ValueError."""
+    """Returns the values that a field matches. Raises ValueError."""
     found: set[int] = set()
     for part in field.lower().split(","):
         read = _PART.fullmatch(part)
@@ -95,5 +95,5 @@ def _numbers(text: str, field: str, name: str, least: int, most: int, words: dic
 
 
 def _number(word: str, words: dict[str, int]) -> int:
-    """-1 where it is none."""
+    """Returns the number; -1 if the text is not one."""
     return int(word) if word.isdigit() else words.get(word, -1)
