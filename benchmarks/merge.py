@@ -47,27 +47,27 @@ WHEN NOT MATCHED AND s._sluice_operation <> 4 THEN INSERT (id, k, c, pad, _sluic
 
 
 class SparkClock:
-    """Adds up the seconds that merges spend waiting for Spark's statements."""
+    """Adds up the seconds that merges wait for the statements by which Spark commits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._sql = Lane.sql
+        self._commit = Lane.commit
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        clock, plain = self, self._sql
+        clock, plain = self, self._commit
 
-        def timed(lane: Lane, statement: str) -> None:
+        def timed(lane: Lane, name: str, statement: str) -> None:
             begun = time.perf_counter()
-            plain(lane, statement)
+            plain(lane, name, statement)
             clock.seconds += time.perf_counter() - begun
 
         self.seconds = 0.0
-        Lane.sql = timed  # type: ignore[method-assign,assignment]
+        Lane.commit = timed  # type: ignore[method-assign,assignment]
         try:
             yield
         finally:
-            Lane.sql = plain  # type: ignore[method-assign]
+            Lane.commit = plain  # type: ignore[method-assign]
 
 
 class Bench:
