@@ -108,11 +108,12 @@ class LaneThatBreaks(Lane):
 
     def __init__(self, lane: Lane, *, after: bool) -> None:
         super().__init__(lane.session)
+        self.fence = lane.fence
         self.after = after
 
-    def sql(self, statement: str) -> None:
+    def commit(self, name: str, statement: str) -> None:
         if self.after:
-            super().sql(statement)
+            super().commit(name, statement)
         raise ConnectionError("cut off")
 
 
