@@ -1,8 +1,8 @@
-"""The values through which the rooms meet; their promises are in `ports`. Stages import these modules, never each other.
+"""The values that packages of the engine exchange. `ports` has the protocols. Stages import these two modules, never each other.
 
-The way of a change: `parser` reads bytes and makes a `Block`; `sink` drops what is filtered out and puts a `Block` into the store; the
-store hands out a `Batch` of `BlockSlice`s that ends on a transaction boundary; `staging` decodes a batch into one Parquet file per
-table and schema version; `meta` keeps the `Ledger` of what was handed out and acked.
+`parser` reads bytes and makes a `Block`; `sink` removes what is filtered out and puts the `Block` into the store; the store hands out a
+`Batch` of `BlockSlice`s that ends on a transaction boundary; `staging` decodes a batch into one Parquet file per table and schema
+version; `meta` keeps the `Ledger` of what was handed out and acked.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Int64s = npt.NDArray[np.int64]
 
 
 class Operation(enum.IntEnum):
-    """What one staged row image is. The names are those of Delta's change data feed."""
+    """The kind of a staged row image. The names are those of Delta's change data feed."""
 
     INSERT = 1
     UPDATE_BEFORE = 2
@@ -35,7 +35,7 @@ class Operation(enum.IntEnum):
 
 
 class RowEventKind(enum.IntEnum):
-    """What a row event does to its table; the wire's WRITE, UPDATE and DELETE rows, v1 and v2 alike."""
+    """What a row event does to its table: WRITE, UPDATE or DELETE rows of the protocol, v1 and v2 alike."""
 
     INSERT = 1
     UPDATE = 2
@@ -44,15 +44,15 @@ class RowEventKind(enum.IntEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column of a table as its row images are laid out.
+    """A column of a table, as its row images are laid out.
 
-    `type_code`: MYSQL_TYPE_* of the table map, with ENUM and SET told apart from STRING (real type). `metadata`: the table map's
-    metadata of the column as one integer, as mysql's docs lay it out (fraction digits, length, precision << 8 | scale, …).
-    `charset`: MySQL's charset name ("utf8mb4", "latin1", "binary", …) of character, enum, set columns; empty otherwise.
-    `labels`: of enum and set. `mysql_type`: declared type text where the schema history knows it ("int unsigned"), else derived.
-    `default`: the value of a row whose INSERT leaves the column out, as the server prints it, of bytes their hexadecimal, (None,) for NULL;
-    () where it is not known or no constant. `generated`: "virtual", "stored", empty for a column that is not, or "unknown" where only a
-    table map told of the column; of the times of a system-versioned row as in binlog/rows/history_rows.
+    `type_code`: MYSQL_TYPE_* of the table map, with the real type for ENUM and SET instead of STRING. `metadata`: the table map's
+    metadata of the column as one integer, as MySQL's documentation lays it out (fraction digits, length, precision << 8 | scale, …).
+    `charset`: MySQL's charset name ("utf8mb4", "latin1", "binary", …) for character, enum and set columns; empty for others. `labels`:
+    for enum and set. `mysql_type`: the declared type if the schema history knows it ("int unsigned"), otherwise a derived one. `default`:
+    the value of a row whose INSERT omits the column, as the server prints it; hexadecimal for bytes, (None,) for NULL, () if it is
+    unknown or not a constant. `generated`: "virtual", "stored", empty for a column that is not generated, or "unknown" if the column is
+    known from a table map only; for the times of a system-versioned row see binlog/rows/history_rows.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cascade:
-    """A foreign key by which rows of `child` change without row events when rows of `parent` (both: database, table) go or change.
+    """A foreign key that changes rows of `child` without row events when rows of `parent` change or go. Both are (database, table).
 
-    `columns` of the child hold what the `referenced` columns of the parent do. `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
-    `doubt`: why it is not sure that it is so, or empty. `captured`: whether the child is. `key`: the child's primary key. `generated`: it
-    has generated columns. `dated`: one of `columns` is a date, which conf/ may have otherwise in the lake. `unlike`: the
-    values of both cannot be held against each other, for the reason in `doubt`.
+    `columns` of the child reference the `referenced` columns of the parent. `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
+    `doubt`: why it is uncertain that the key acts like this, or empty. `captured`: whether the child is captured. `key`: the child's
+    primary key. `generated`: the child has generated columns. `dated`: one of `columns` is a date, which conf/ may represent otherwise in
+    the lake. `unlike`: the values of both sides cannot be compared, for the reason in `doubt`.
     """
 
     name: str
@@ -94,10 +94,10 @@ class Cascade:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableVersion:
-    """A table with the schema valid for the row events that refer to it. `version` is stable for equal schemas (a short digest).
+    """A table with the schema that is valid for the row events that refer to it. `version`: a short digest, equal for equal schemas.
 
-    `cascades`: what changes of its rows set off in captured tables, over all levels. `watched`: its events are read for that alone, the
-    table itself is not captured. `follows`: its own rows change with those of other tables.
+    `cascades`: what changes of its rows cause in captured tables, over all levels. `watched`: its events are read only for its cascades;
+    the table itself is not captured. `follows`: its own rows change with those of other tables.
     """
 
     database: str
@@ -115,11 +115,11 @@ class TableVersion:
 
 
 class TableChangeKind(enum.Enum):
-    """What a DDL statement did to a captured table, as far as the lake is concerned."""
+    """What a DDL statement did to a captured table, as far as it affects the lake."""
 
     SCHEMA = "schema"  #: created, or columns added: the Delta table must have these columns
     TRUNCATE = "truncate"  #: all rows are gone
-    STOPPED = "stopped"  #: the table cannot go on; `state` and `reason` say why
+    STOPPED = "stopped"  #: the table stops; `state` and `reason` contain the cause
 
 
 class AlterationKind(enum.Enum):
@@ -135,9 +135,9 @@ class AlterationKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """One item of what a statement altered. `new_name`: of RENAME. Types are MySQL's text, of WIDEN and CONVERT; of KEY the columns.
+    """One item of what a statement altered. `new_name`: for RENAME. Types are MySQL's text, for WIDEN and CONVERT; for KEY the columns.
 
-    `plan`: how the lake is to follow, a word of the policy of its kind (`table_meta.policy`); empty until a policy has decided.
+    `plan`: how the lake follows, a value of the policy for its kind (`table_meta.policy`); empty until a policy has decided.
     """
 
     kind: AlterationKind
@@ -150,15 +150,15 @@ class Alteration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableChange:
-    """A change of a table itself, in stream order with the row events. `order_key` is that of the statement's event end.
+    """A change of a table itself, in stream order with the row events. `order_key`: that of the end of the statement's event.
 
-    `alterations`: of SCHEMA, what the lake's table is to follow, in the statement's order; what a policy left out is not in it.
+    `alterations`: for SCHEMA, what the lake's table must follow, in the statement's order, without items that a policy left out.
 
-    `fills`: of SCHEMA, (column, value as in Column.default) of each added column that rows already there hold a value in: the binlog has no
-    row events for them. An added column that is not in it is NULL in those rows.
+    `fills`: for SCHEMA, (column, value as in Column.default) of each added column that has a value in existing rows, because the binlog
+    has no row events for them. An added column that is not in it is NULL in those rows.
 
-    `renamed_from`: "database.table" of the captured table that got this name. Of SCHEMA, the lake's rows are those that it had under that
-    name right before `order_key`; empty where the table keeps its own.
+    `renamed_from`: "database.table" of the captured table that got this name. For SCHEMA, the lake's rows are those that it had under
+    that name immediately before `order_key`; empty if the table keeps its own rows.
     """
 
     kind: TableChangeKind
@@ -176,14 +176,15 @@ class TableChange:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StatementSession:
-    """What a query event tells of the session that ran its statement: it decides how the statement is read and what it does to rows.
+    """What a query event contains about the session that ran its statement. It decides how the statement is parsed and what it does to
+    rows.
 
-    `sql_mode`: its bits. `started_us`: what CURRENT_TIMESTAMP was, µs since 1970, of whole seconds unless `fraction`; 0 where not told.
-    `time_zone`: as it was set, empty where not told. `explicit_timestamps`: explicit_defaults_for_timestamp, None where not told.
-    `client`, `connection`, `server`: the charsets of the statement's text, of its literals (collation_connection), and of a database
-    that is made without one (collation_server); empty where not told.
-    `flavour`: of the server, "mysql" or "mariadb", empty where not known.
-    `thread_specific`: the statement used what only its session has, which may be a temporary table with the name of another one.
+    `sql_mode`: its bits. `started_us`: the value of CURRENT_TIMESTAMP, µs since 1970, in whole seconds unless `fraction`; 0 if not
+    reported. `time_zone`: as it was set; empty if not reported. `explicit_timestamps`: explicit_defaults_for_timestamp; None if not
+    reported. `client`, `connection`, `server`: the charsets of the statement's text, of its literals (collation_connection), and of a
+    database that is created without a charset (collation_server); empty if not reported. `flavour`: "mysql" or "mariadb"; empty if
+    unknown. `thread_specific`: the statement used something that only its session has, which may be a temporary table with the name of
+    another table.
     """
 
     sql_mode: int = 0
@@ -200,21 +201,21 @@ class StatementSession:
 
 NO_SESSION = StatementSession()
 
-# What frames a transaction in the binlog: its first event (QUERY, "BEGIN") and its last (XID, or QUERY "COMMIT"): offsets in the file and
-# lengths in bytes, seconds since 1970; thread of the session, `xid` -1 where a COMMIT ended it, id of the server that wrote it.
-# `begin` -1: nothing began it (a statement alone, or the beginning of a file).
+# The first event of a transaction (QUERY "BEGIN") and its last (XID, or QUERY "COMMIT"): offsets in the file, lengths in bytes, seconds
+# since 1970; thread of the session; `xid`, -1 if a COMMIT ended it; id of the server that wrote it. `begin` -1: it has no first event (a
+# statement without BEGIN, or the beginning of a file).
 FRAME_FIELDS = (
     *("begin", "begin_length", "begin_seconds", "thread"),
     *("close", "close_length", "close_seconds", "xid", "server"),
 )
 FRAME = np.dtype([(name, np.int64) for name in FRAME_FIELDS])
-Frames = npt.NDArray[np.void]  #: structured, of FRAME
+Frames = npt.NDArray[np.void]  #: structured array of FRAME
 NO_FRAMES: Frames = np.zeros(0, FRAME)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoggedStatement:
-    """A statement as the binlog has it, which is no change of rows. `offset`, `length`: of its event; `seconds` since 1970."""
+    """A statement in the binlog that does not change rows. `offset`, `length`: of its event; `seconds`: since 1970."""
 
     text: str
     database: str
@@ -227,22 +228,25 @@ class LoggedStatement:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """A buffer of whole binlog events and what the scan found in it, as parallel arrays. Immutable once made.
+    """A buffer of whole binlog events, and parallel arrays with what the scan found in it. Immutable once made.
 
-    One entry a *row event* (n): `event_offset` (int64, of the event's 19-byte header in `buffer`), `event_length` (int64, bytes without
-    checksum), `event_kind` (int8, RowEventKind), `event_version` (int8, 1 or 2: layout of the rows header; 3: as 2, an update whose JSON
-    values may be differences), `event_table` (int32, index into `tables`), `event_position` (int64, file offset of the event's first
-    byte, or of the compressed event or XA COMMIT it came out of), `event_time_us` (int64, commit time), `event_place` (int64, file
-    offset that stands for the event's transaction: after its first event, and after a DDL statement in it that comes before the rows. It
-    is above all that ended before and below what comes after, the same whenever the stream is read, and makes the order key of its rows).
-    One entry a *transaction that ends here* (t): `transaction_events` (int64, row events of this block up to its end, ascending),
+    One entry per *row event* (n): `event_offset` (int64, of the event's 19-byte header in `buffer`), `event_length` (int64, bytes without
+    checksum), `event_kind` (int8, RowEventKind), `event_version` (int8, 1 or 2: the layout of the rows header; 3: as 2, an update whose
+    JSON values may be differences), `event_table` (int32, index into `tables`), `event_position` (int64, file offset of the event's first
+    byte, or of the compressed event or XA COMMIT that contained it), `event_time_us` (int64, commit time), `event_place` (int64, file
+    offset that represents the event's transaction: after its first event, and after a DDL statement in it that precedes the rows. It is
+    above everything that ended before and below everything that follows, it is the same whenever the stream is read, and it makes the
+    order key of the rows).
+
+    One entry per *transaction that ends here* (t): `transaction_events` (int64, row events of this block up to its end, ascending),
     `transaction_end` (int64, file offset after its last event), `transaction_time_us`, `transaction_source` (int32, index into
-    `gtid_sources`, -1 without GTID), `transaction_number` (int64, gno or sequence number).
-    All events of a block lie in one binlog `file` of one `epoch`. Row events after the last transaction end belong to a transaction that
-    is still open: it goes on in the next block. `changes` is non-empty only in a block without row events (a DDL is a block alone).
-    `start_gtid_set`: the executed set before this block's first transaction, text form. `file_created`: as in `Position`.
-    `transaction_frame`: FRAME, one a transaction that ends here; `open_frame`: of the one that is open at the block's end (at most one,
-    its end not known yet), empty where none is. `statement`: the one that this block is of, whether or not it changes a captured table.
+    `gtid_sources`, -1 without GTID), `transaction_number` (int64, gno or sequence number), `transaction_frame` (FRAME).
+
+    All events of a block are in one binlog `file` of one `epoch`. Row events after the last transaction end belong to an open
+    transaction, which continues in the next block. `changes` is non-empty only in a block without row events (a DDL statement is a block
+    of its own). `start_gtid_set`: the executed set before this block's first transaction, as text. `file_created`: as in `Position`.
+    `open_frame`: FRAME of the transaction that is open at the block's end (at most one, its end is not known yet); empty if none is.
+    `statement`: the statement that this block consists of, whether or not it changes a captured table.
     """
 
     epoch: int
@@ -281,18 +285,18 @@ class Block:
 
     @property
     def byte_count(self) -> int:
-        """Bytes of the row events kept; what the ring counts."""
+        """The bytes of its row events, which is what the ring counts."""
         return int(self.event_length.sum())
 
     @property
     def stands_alone(self) -> bool:
-        """Whether it is a batch of its own: tables changed names, and rows of before and after it belong to other tables of the lake."""
+        """Whether it must be a batch of its own: tables were renamed, and rows before and after it belong to different lake tables."""
         return any(change.renamed_from for change in self.changes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BlockSlice:
-    """Row events [first_event, last_event) of a block, with its table changes."""
+    """The row events [first_event, last_event) of a block, with its table changes."""
 
     block: Block
     first_event: int
@@ -307,7 +311,7 @@ class BlockSlice:
 class Batch:
     """What `get` hands out: everything in (start, end], ending on a transaction boundary. `batch_id` -1: nothing waits.
 
-    `isolated`: a statement that conf/ wants to have a batch of its own.
+    `isolated`: it is a statement for which conf/ requires a batch of its own.
     """
 
     batch_id: int
@@ -333,7 +337,7 @@ NOTHING = Batch(batch_id=-1, start=None, end=None)  #: what `get` hands out when
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClientIdentity:
-    """A subscriber of a destination. Equality ignores the filter, as in canal.md §5."""
+    """A client's subscription to a destination. Equality ignores the filter, as in canal.md §5."""
 
     destination: str
     client_id: int = 1001
@@ -342,9 +346,8 @@ class ClientIdentity:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Consumer:
-    """A consumer of a destination beside the lake, as the ledger keeps it: its filter, and up to where it has acked.
-
-    What was handed out to it and waits for its ack is not kept: after a restart that comes again.
+    """The ledger's record of a consumer other than the lake: its filter, and the position up to which it has acked. Batches that wait for
+    its ack are not recorded: after a restart they are handed out again.
     """
 
     client_id: int
@@ -354,11 +357,11 @@ class Consumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OutstandingBatch:
-    """A staged batch that waits for its ack: one record of the ledger, and all that a run needs to know of its batch.
+    """A staged batch that waits for its ack: one record of the ledger, with everything that a run needs to know of its batch.
 
-    (ledger_id, end, delivery) names one hand-out for ever: `delivery` never repeats, over restarts and rollbacks.
-    `path`: the staged directory, relative to the destination's directory; a batch that is delivered again keeps it. `tables`: the
-    "database.table" that are to be merged from it.
+    (ledger_id, end, delivery) identifies one delivery permanently: `delivery` never repeats, over restarts and rollbacks. `path`: the
+    staged directory, relative to the destination's directory; a batch that is delivered again keeps it. `tables`: the "database.table"
+    names to merge from it.
     """
 
     ledger_id: str
@@ -374,7 +377,7 @@ class OutstandingBatch:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoppedTable:
-    """A table that cannot go on, from `position` (the place of the first change that was not taken) until an operator resumes it."""
+    """A table that is stopped from `position` (of the first change that was not applied) until an operator resumes it."""
 
     database: str
     table: str
@@ -389,9 +392,9 @@ class StoppedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Staged:
-    """What staging made of a batch. `path`: the staged directory; no tables: nothing in it concerns the lake. `rows`: row images.
+    """The result of staging a batch. `path`: the staged directory. `rows`: row images.
 
-    `tables`: "database.table". `stopped`: tables that could not go on.
+    `tables`: "database.table"; empty if nothing in the batch concerns the lake. `stopped`: tables that stopped.
     """
 
     path: Path
@@ -404,8 +407,8 @@ class Staged:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreMetrics:
-    """Figures of one moment of an event store. Sequences count row events since the store was made, but for `forgotten_events`: those that
-    were put and forgotten before an ack, which are put again.
+    """Metrics of an event store at one moment. Sequences count row events since the store was made, except `forgotten_events`: those that
+    were put and dropped before an ack, which are put again.
     """
 
     fill_bytes: int
@@ -423,9 +426,8 @@ class StoreMetrics:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Holder:
-    """Who holds a lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition.
-
-    `held`: whether the lease is held now; False for what a process that died left behind.
+    """Who holds a lease, or held it last. `since`: seconds since 1970. `token` grows with each acquisition. `held`: whether the lease is
+    held now; False for the record that a dead process left.
     """
 
     pid: int
@@ -437,13 +439,13 @@ class Holder:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MetaPlace:
-    """Where a destination's ledger, leases and run records are: beside its files, or where several hosts reach them.
+    """Where a destination's ledger, leases and run records are: with its files, or where several hosts reach them.
 
     `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
-    SQLAlchemy's, of `sql`. `hosts`: "host:port,…" of ZooKeeper. `session_seconds`: after so long without a word a holder has lost what
-    it held. `address`: "host:port" by which others find this host. `source`: (host, port) of the source, for Canal's cursor.
-    `staging`: prefix of an object store where staged batches are; empty: in `directory`. `storage_options`: (name, value) of that store, as
-    conf/ says them: secrets by the names of their variables.
+    SQLAlchemy's, for `sql`. `hosts`: "host:port,…" of ZooKeeper. `session_seconds`: a holder that is silent for this long loses what it
+    holds. `address`: "host:port" at which other hosts find this one. `source`: (host, port) of the source, for Canal's cursor. `staging`:
+    prefix of an object store for staged batches; empty: they are in `directory`. `storage_options`: (name, value) of that store, as in
+    conf/, with the names of variables instead of secrets.
     """
 
     destination: str
@@ -459,30 +461,30 @@ class MetaPlace:
     storage_options: tuple[tuple[str, str], ...] = ()
 
     def staged_url(self, ledger_id: str = "", path: str = "") -> str:
-        """Where the store has a batch's files: of the ledger that handed it out under `path`. Empty: they are in `directory` alone.
+        """Returns the URL of a batch's files in the store, for the ledger that handed it out under `path`; empty if in `directory`.
 
-        A ledger has a folder of its own there: a batch of another one may have the same name. Without them: where all are.
+        Each ledger has its own folder, because batches of two ledgers may have one name. Without arguments: the folder of all batches.
         """
         parts = (self.staging, self.destination, ledger_id, path.rpartition("/")[2])
         return "/".join(part for part in parts if part) if self.staging else ""
 
     def beside_url(self, what: str) -> str:
-        """Where the store has something else of the destination, `what` it is; empty: it is where its directory is."""
+        """Returns the URL of other data of the destination in the store, named `what`; empty if it is in the destination's directory."""
         return f"{self.staging}/_sluice_{what}/{self.destination}" if self.staging else ""
 
     @property
     def is_shared(self) -> bool:
-        """Whether other hosts reach what is kept there."""
+        """Whether other hosts can reach its records."""
         return self.kind in {"sql", "zookeeper"}
 
     @property
     def is_apart(self) -> bool:
-        """Whether runs reach all that they need without the directory, which then may be of the engine's host alone."""
+        """Whether runs can reach everything that they need without the directory, which may then be local to the engine's host."""
         return self.is_shared and bool(self.staging)
 
 
 class DestinationDir(PosixPath):
-    """A destination's folder that knows where its ledger and leases are; a plain path is a folder that has them itself."""
+    """The folder of a destination, with the location of its ledger and leases. A plain path is a folder that contains them itself."""
 
     place: MetaPlace | None = None
 
@@ -493,5 +495,5 @@ class DestinationDir(PosixPath):
         return made
 
     def __reduce__(self) -> Any:
-        """Where it is sent to another process it still knows."""
+        """Keeps the location when the path is sent to another process."""
         return (DestinationDir.of, (self.place,)) if self.place else (Path, (str(self),))

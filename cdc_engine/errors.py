@@ -50,7 +50,7 @@ class Remedy(enum.Enum):
 
     RETRY = "retry"  #: reconnect with back-off; nothing for an operator to do at first
     OPERATOR = "operator"  #: stop in a named state and wait for an operator
-    CALLER = "caller"  # : the caller of the service made a mistake; the engine continues
+    CALLER = "caller"  #: the caller of the service made a mistake; the engine continues
 
 
 class SluiceError(Exception):

@@ -258,7 +258,7 @@ def has_executed(executed: str, wanted_set: str) -> bool:
 
 
 def common_executed(text: str, other: str) -> str:
-    """Returns the intersection of two sets; empty if one is empty or they are of two flavours. Raises ValueError if one is invalid."""
+    """Returns the intersection of two sets; empty if one is empty or their flavours differ. Raises ValueError if one cannot be parsed."""
     if not (text and other) or is_mariadb(text) != is_mariadb(other):
         return ""
     one: Any = _parsed(text)
@@ -273,9 +273,7 @@ def _parsed(text: str) -> GtidSet | MariadbPosition:
 def executed_after(
     start: str, sources: Sequence[str], source: npt.NDArray[np.int32], number: npt.NDArray[np.int64]
 ) -> str:
-    """Returns the executed set after a block's transactions, as text: `start` with `source` and `number` (t) added. Handles the forms of
-    both servers.
-    """
+    """Returns the executed set after a block's transactions, as text: `start` with `source` and `number` (t) added. For both servers."""
     if not (source >= 0).any():
         return start
     mariadb = is_mariadb(start or sources[0])

@@ -22,14 +22,12 @@ HEARTBEAT_SECONDS = 15  # the server sends a heartbeat this often on an idle str
 READ_TIMEOUT_SECONDS = 25  # heartbeat + 10 s: after a longer silence the connection counts as dead
 CONNECT_TIMEOUT_SECONDS = 10
 SNAPSHOT_SILENCE_SECONDS_MAX = 3600  # a SELECT of a chunk may search long before its first row
-# The kernel sends a keepalive probe to a peer that is silent for the first time, and repeats it about nine times after the second, before
-# the peer counts as gone.
+# The kernel probes a peer that is silent for KEEPALIVE_IDLE_SECONDS, then every KEEPALIVE_AGAIN_SECONDS, and drops it after about nine.
 KEEPALIVE_IDLE_SECONDS = 60
 KEEPALIVE_AGAIN_SECONDS = 15
 RECONNECT_SECONDS_MIN = 0.5  # first wait after a lost connection; doubles with jitter up to the next
 RECONNECT_SECONDS_MAX = 20.0
-# before the restart of a parser that ended because of a full disk, or of a replica with its identity
-REVIVE_SECONDS = 5.0
+REVIVE_SECONDS = 5.0  # before a parser restarts that ended for a full disk, or a replica with its identity
 REVIVE_SECONDS_MAX = 60.0  # of the latter; its wait doubles
 SOURCE_WATCH_SECONDS = 60.0  # how often the source's end and identity are queried, on a second connection
 # A stream that seems to come from another server is checked again after this, because an answer may be slightly old.
@@ -42,7 +40,6 @@ PROGRESS_SECONDS_MAX = 600.0
 # From a batch's hand-out until a run works on it: a run is queued, created, and imports Dagster.
 RUN_BEGIN_SECONDS_MAX = 300.0
 START_SECONDS_MAX = 180.0  # for an engine that connects, or compiles its kernels
-# a sensor tick waits this long for a batch, or for the end of its run; Dagster starts one every 5 s
-TICK_SECONDS_MAX = 4.2
+TICK_SECONDS_MAX = 4.2  # a sensor tick waits this long for a batch or its run's end; Dagster starts one every 5 s
 OBSERVATION_SECONDS = 60  # Dagster plots the last 100 events: one per minute shows 100 minutes
 RUN_SECONDS_MAX = 3600  # a run without a report for this long is ended and its batch rolled back

@@ -68,7 +68,7 @@ class EventStore(Protocol):
 
     @property
     def acked_position(self) -> Position | None:
-        """Returns where the content begins: the last ack, or the position from which the parser started. A rollback ends there."""
+        """Returns where the content begins: the last ack, or the position where the parser started. A rollback goes no further back."""
 
     @property
     def put_position(self) -> Position | None:
@@ -113,7 +113,7 @@ class PreparedTransactions(Protocol):
         """Keeps the recorded transaction under this name until it is decided, replacing another one. `order_key`: of its prepare."""
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Returns the transaction's events; None if it is not known. `order_key`: of the commit, which may be read again later."""
+        """Returns the transaction's events; None if it is unknown. `order_key`: of the commit, which may be read again after a restart."""
 
     def roll_back(self, name: str) -> None:
         """Drops the transaction, if it is known."""
