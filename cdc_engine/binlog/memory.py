@@ -59,11 +59,11 @@ def _generate_swap(_context: Any, builder: Any, _signature: Any, arguments: Any)
     return builder.bswap(arguments[0])
 
 
-# : Copies source[source_at : source_at + size] to target[target_at :]. The arrays must not overlap.
+#: Copies source[source_at : source_at + size] to target[target_at :]. The arrays must not overlap.
 copy_memory = cast("Callable[[Bytes, Integer, Bytes, Integer, Integer], None]", intrinsic(_copy))
-# : Loads the eight little-endian bytes at `at` as uint64.
+#: Loads the eight little-endian bytes at `at` as uint64.
 word_at = cast("Callable[[Bytes, Integer], Any]", intrinsic(_load))
-# : Reverses the bytes of a uint64.
+#: Reverses the bytes of a uint64.
 swapped = cast("Callable[[Any], Any]", intrinsic(_swap))
 
 

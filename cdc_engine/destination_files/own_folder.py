@@ -29,7 +29,7 @@ class OwnFolder:
         self._own = "" if self._noted else _id_of(directory)
         last = {} if self._noted else _read(directory)
         self._last_host = str(last.get("host", ""))
-        # : the stream was not read with another folder since
+        #: the stream was not read with another folder since
         self.is_last: bool = not last or last.get("id") == self._own
 
     def refuse_another(self) -> None:

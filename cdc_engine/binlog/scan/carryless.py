@@ -119,6 +119,6 @@ class _Code:
 
 
 Folded = Callable[[Bytes, int, int, np.uint32], tuple[np.uint64, np.uint64]]
-# : Returns (lower, upper) 64 bits with the remainder of buffer[begin : begin + 16 * units] started with `crc`; at least
+#: Returns (lower, upper) 64 bits with the remainder of buffer[begin : begin + 16 * units] started with `crc`; at least
 # LANES units.
 folded = cast("Folded", intrinsic(_typed))

@@ -82,22 +82,22 @@ class ScanStatus(enum.IntEnum):
     """Why the kernel returned. From NOT_AN_EVENT on, except SWITCH, the stream is broken. numba reads the members as integers."""
 
     GO_ON = 0  #: the event was taken (never returned)
-    INCOMPLETE = 1  # : the received bytes end inside a packet
-    LARGE = 2  # : a packet of 0xFFFFFF bytes: its event continues in the next one
-    FULL = 3  # : `events` or `ends` is full
-    HAND_OVER = 4  # : the current event is left to Python
+    INCOMPLETE = 1  #: the received bytes end inside a packet
+    LARGE = 2  #: a packet of 0xFFFFFF bytes: its event continues in the next one
+    FULL = 3  #: `events` or `ends` is full
+    HAND_OVER = 4  #: the current event is left to Python
     NOT_AN_EVENT = 5  #: a packet that is an error, an end of stream or empty
     BAD_LENGTH = 6
     BAD_CHECKSUM = 7
-    BAD_POSITION = 8  # : the event's end does not match the stream's position
+    BAD_POSITION = 8  #: the event's end does not match the stream's position
     BAD_BODY = 9  #: an event too short for its type
     NO_TABLE_MAP = 10  #: a row event whose table was not described in its transaction
     OUTSIDE = 11  #: a table map or row event outside any transaction
     UNFINISHED = 12  #: a transaction begins while another, with rows, is open
     SOURCES_FULL = 13
-    SWITCH = 14  # : a row event follows while entries of another buffer are not in a block yet; it was not taken
-    INNER_LENGTH = 15  # : an event in a compressed one exceeds the size that is stated there
-    INNER_GOES_ON = 16  # : an event in a compressed transaction after the transaction's end
+    SWITCH = 14  #: a row event follows while entries of another buffer are not in a block yet; it was not taken
+    INNER_LENGTH = 15  #: an event in a compressed one exceeds the size that is stated there
+    INNER_GOES_ON = 16  #: an event in a compressed transaction after the transaction's end
 
 
 @dataclasses.dataclass
