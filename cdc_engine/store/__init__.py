@@ -1,1 +1,1 @@
-"""The ring of blocks between the parser and whoever takes batches: put ≥ get ≥ ack, bounded in bytes and in row events."""
+"""Stores blocks between the parser and the readers of batches (put ≥ get ≥ ack), bounded in bytes and in row events."""

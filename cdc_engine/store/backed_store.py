@@ -1,7 +1,7 @@
-"""A store whose newest blocks may be in files only: a ring in memory that is filled from an `EventLog`, block by block, as it has room.
+"""A store whose newest blocks may be in files only. Its ring in memory is filled from an `EventLog`, block by block, as it has space.
 
-`FileEventStore` and `MixedEventStore` say what goes into the log; all that get, ack and rollback mean is the memory store's. All is done
-under its lock. Where nothing waits in the log, a block that is put goes straight into the ring and is never read back.
+`FileEventStore` and `MixedEventStore` decide what goes into the log; get, ack and rollback are those of the memory store. Everything runs
+under its lock. If no block waits in the log, a block that is put goes straight into the ring and is never read back.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cdc_engine.store.memory_store import MemoryEventStore
 
 
 class BackedEventStore(MemoryEventStore):
-    """`log` is begun or opened; `reader` reads it from `start` on."""
+    """The base of the stores with files. `log` is begun or opened; `reader` reads it from `start` on."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class BackedEventStore(MemoryEventStore):
         return super().oldest_time_us
 
     def metrics(self) -> StoreMetrics:
-        """`spilled_bytes` counts what waits in the log."""
+        """Returns the store's figures. `spilled_bytes` includes the bytes that wait in the log."""
         with self._changed:
             put, read = self._log.mark, self._reader.place.mark
         metrics = super().metrics()
@@ -69,7 +69,9 @@ class BackedEventStore(MemoryEventStore):
         return super()._is_ready()
 
     def _drop(self) -> None:
-        """Of what the log has not handed to the ring, the log says so in its place."""
+        """Drops the open transaction. The part that the ring does not have yet is dropped when the reader reaches the log's record of the
+        drop.
+        """
         at_end = self._reader.at_end
         self._log.drop_open()
         if at_end:
@@ -89,12 +91,12 @@ class BackedEventStore(MemoryEventStore):
                 continue
             try:
                 self._take(found)
-            except StagingError:  # a transaction larger than the ring, and no room to spill it
+            except StagingError:  # a transaction larger than the ring, and no space to spill it
                 self._reader.go_to(before)
                 raise
 
     def _store(self, block: Block) -> None:
-        """Into the log, and into the ring where that is next. On StoreFullError nothing has changed."""
+        """Appends a block to the log, and to the ring if it is the next one there. After a StoreFullError nothing has changed."""
         straight = self._reader.at_end and self._ring_has_room
         dropped = self._log.has_dropped
         self._log.append(block)

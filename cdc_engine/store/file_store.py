@@ -1,7 +1,7 @@
-"""The `EventStore` in files: each block is in a segment file before it can be handed out, and a restart of the engine goes on from there.
+"""The `EventStore` in files: each block is in a segment file before it can be handed out, and a restarted engine continues from there.
 
-What is acked stays in the files while `files_bytes_max` allows it, for consumers that are behind and for batches that must be cut anew.
-What is not acked is never removed: a put waits.
+Acked blocks stay in the files while `files_bytes_max` allows it, for consumers that are behind and for batches that must be split again.
+Blocks that are not acked are never removed: a put waits.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdc_engine.store.window.places import key_of
 
 
 class FileEventStore(BackedEventStore):
-    """Implements `ports.EventStore`. `settled`: up to where nothing will be asked for again, whatever crashes: the ledger's cursor."""
+    """Implements `ports.EventStore`. `settled`: the ledger's cursor, up to which nothing is requested again after any crash."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class FileEventStore(BackedEventStore):
 
     @property
     def log(self) -> EventLog:
-        """For consumers, which read it beside the store."""
+        """The log, for consumers, which read it independently of the store."""
         return self._log
 
     @property
@@ -59,13 +59,15 @@ class FileEventStore(BackedEventStore):
             return self._log.end
 
     def put(self, block: Block) -> None:
-        """See `ports.EventStore`. Raises InterruptedError when the stream was dropped, StoreFullError; the store is as it was then."""
+        """See `ports.EventStore`. Raises InterruptedError when the stream was dropped, StoreFullError. After either the store is
+        unchanged.
+        """
         self._log.sync_if_due()  # before: an error after it would have the block put twice
         super().put(block)
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """See `ports.EventStore`. Raises StoreDamagedError where what is next cannot be read back, StoreFullError."""
-        self._log.sync_if_due()  # also of a stream that is silent now
+        """See `ports.EventStore`. Raises StoreDamagedError if the next block cannot be read back, StoreFullError."""
+        self._log.sync_if_due()  # also if the stream is silent now
         return super().get(byte_count_max, event_count_max, timeout_seconds)
 
     def ack(self, end: Position) -> None:
@@ -75,7 +77,7 @@ class FileEventStore(BackedEventStore):
             self._changed.notify_all()
 
     def go_back(self, position: Position) -> bool:
-        """Also behind what was acked, as far as the files reach."""
+        """Goes back to a position as `ports.EventStore` does, also to one before the last ack, as far as the files reach."""
         with self._changed:
             if self._acked is not None and self._acked.order_key <= position.order_key:
                 return True
@@ -89,7 +91,7 @@ class FileEventStore(BackedEventStore):
             return True
 
     def clear(self) -> None:
-        """See `ports.EventStore`. The files are gone, too. Raises StoreFullError."""
+        """See `ports.EventStore`. Also removes the files. Raises StoreFullError."""
         with self._changed:
             self._begin_at(self._acked or self._log.start)
 
@@ -114,7 +116,7 @@ class FileEventStore(BackedEventStore):
         return self._log.size_bytes < self._files_bytes_max or self._only_open()
 
     def _only_open(self) -> bool:
-        """Every whole transaction is settled: waiting would be waiting for ever."""
+        """Returns whether every whole transaction is settled, so that waiting for an ack would never end."""
         settled = self._settled()
         return settled is None or key_of(self._log.end) <= key_of(settled)
 

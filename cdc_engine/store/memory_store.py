@@ -1,7 +1,7 @@
-"""The `EventStore` in memory: blocks in order, one lock and one condition around the arithmetic of `ring`.
+"""The `EventStore` in memory: blocks in order, with one lock and one condition around the arithmetic of `ring`.
 
-The parser's thread puts; the service gets, acks and rolls back from others. A block is never copied: a batch is a tuple of slices, cut
-between transactions with a binary search. Only the one open transaction that fills the ring goes to disk (`spill`).
+The parser's thread puts; the service gets, acks and rolls back from other threads. A block is never copied: a batch is a tuple of slices,
+split between transactions by a binary search. Only an open transaction that fills the ring by itself goes to disk (`spill`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class HandedOut:
 
 
 class MemoryEventStore:
-    """Implements `ports.EventStore`. `start`: the position the parser starts from, which is the first batch's start.
+    """Implements `ports.EventStore`. `start`: the position that the parser starts from, which is the first batch's start.
 
     `ddl_isolation`: a statement that changes tables is a batch of its own.
 
-    Which thread may put: `drop_open_transaction` or `clear` from another thread than the parser's fences the parser's thread off: its
-    puts raise InterruptedError until it calls `drop_open_transaction` itself, on its way to a new connection. Without that, the rest of
-    a transaction whose beginning was just forgotten could still be appended.
+    Only one thread may put. If another thread than the parser's calls `drop_open_transaction` or `clear`, the parser's thread is fenced:
+    its puts raise InterruptedError until it calls `drop_open_transaction` itself, on its way to a new connection. Without this, it could
+    still append the rest of a transaction whose beginning was just dropped.
     """
 
     def __init__(
@@ -72,13 +72,13 @@ class MemoryEventStore:
 
     @property
     def acked_position(self) -> Position | None:
-        """Where the content begins: the last ack, or the start. A rollback goes no further back than this."""
+        """The position where the content begins: the last ack, or the start. A rollback does not go back further."""
         with self._changed:
             return self._acked
 
     @property
     def put_position(self) -> Position | None:
-        """The end of the last whole transaction put: where a new connection goes on without loss."""
+        """The end of the last whole transaction that was put, from which a new connection continues without loss."""
         with self._changed:
             ending = (entry for entry in reversed(self._entries) if len(entry.ends_events))
             last = next(ending, None)
@@ -86,9 +86,10 @@ class MemoryEventStore:
 
     @property
     def oldest_time_us(self) -> int:
-        """Commit time of the first transaction that is not acked, in microseconds since 1970; 0 when all is acked.
+        """Commit time of the first transaction that is not acked, in microseconds since 1970; 0 if everything is acked.
 
-        An empty one no later than what was acked is none: a file's beginning has the time of the last commit, however long ago that was.
+        An empty transaction that is no later than the last ack does not count: the beginning of a file has the time of the last commit,
+        however long ago that was.
         """
         with self._changed:
             acked, acked_us = self._ring.ack.transactions, self._acked.time_us if self._acked else 0
@@ -121,7 +122,7 @@ class MemoryEventStore:
     def put(self, block: Block) -> None:
         """See `ports.EventStore`. Raises InterruptedError when the stream was dropped, StagingError when spilling failed.
 
-        After either the store is as it was before.
+        After either the store is unchanged.
         """
         if block.changes and (block.event_count or block.transaction_count > 1):
             raise ValueError(
@@ -134,7 +135,7 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def get(self, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0) -> Batch:
-        """See `ports.EventStore`. A batch of transactions without any row event has no slices: only its end matters."""
+        """See `ports.EventStore`. A batch whose transactions have no row events has no slices: only its end matters."""
         with self._changed:
             if not self._changed.wait_for(self._is_ready, timeout_seconds):
                 return NOTHING
@@ -150,9 +151,9 @@ class MemoryEventStore:
             return batch
 
     def ack(self, end: Position) -> None:
-        """See `ports.EventStore`. What was acked before this store was made is acked again without effect.
+        """See `ports.EventStore`. An ack from before this store was made is accepted again without effect.
 
-        Raises BatchNotFoundError when no batch that was handed out ends there.
+        Raises BatchNotFoundError if no batch that was handed out ends there.
         """
         with self._changed:
             if self._acked is not None and end.order_key <= self._acked.order_key:
@@ -192,27 +193,27 @@ class MemoryEventStore:
             self._changed.notify_all()
 
     def start_at(self, position: Position) -> None:
-        """Forget everything; the parser starts again from `position`, which is the next batch's start."""
+        """Removes everything. The parser starts again from `position`, which is the next batch's start."""
         self.clear()
         with self._changed:
             self._acked = position
 
     def go_back(self, position: Position) -> bool:
-        """See `ports.EventStore`. What was acked is gone from memory."""
+        """See `ports.EventStore`. Acked content is no longer in memory."""
         with self._changed:
             return self._acked is not None and self._acked.order_key <= position.order_key
 
     # Under the lock.
 
     def _is_ready(self) -> bool:
-        """Whether a get has something to hand out."""
+        """Returns whether a get can hand out anything."""
         return self._ring.waiting_transactions > 0
 
     def _keep(self, block: Block) -> None:
         self._take(block)
 
     def _take(self, block: Block) -> None:
-        """Into the ring."""
+        """Appends a block to the ring, in memory or spilled to disk."""
         if self._ring.full and not block.transaction_count and not block.changes:
             self._append_to_disk(block)
         else:
@@ -253,7 +254,7 @@ class MemoryEventStore:
     def _append(self, block: Block) -> None:
         entry = entry_in_memory(block, self._ring.put, self._ring.complete)
         if entry.empty and self._last_is_replaceable():
-            # Nobody took the last place yet and nothing lies between: an idle source must not fill the ring with places.
+            # No reader took the last position yet and nothing is between: an idle source must not fill the ring with positions.
             replaced = self._entries.pop()
             entry = entry_in_memory(block, replaced.start, replaced.start)
         self._entries.append(entry)
@@ -263,7 +264,7 @@ class MemoryEventStore:
         if not self._entries or self._ring.put != self._ring.complete:
             return False
         last, before = self._entries[-1], self._entries[-2] if len(self._entries) > 1 else None
-        # Else `last` ends the transaction whose events lie before it.
+        # Otherwise `last` ends the transaction whose events are before it.
         alone = before is None or before.end == before.complete
         return last.empty and alone and last.start >= self._ring.get
 

@@ -1,6 +1,7 @@
-"""The `EventStore` in memory first: what does not fit into the ring goes to files, in order, and comes into the ring as that empties.
+"""The `EventStore` in memory and files: blocks that do not fit into the ring go to files, in order, and move into the ring as it empties.
 
-A backlog is then bounded by a disk and not by memory, and the source is read on while batches wait. Nothing of it survives the process.
+So a disk bounds the backlog instead of memory, and the source is read further while batches wait. Nothing in the files survives the
+process.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from cdc_engine.contracts import Block
 from cdc_engine.position import Position
 from cdc_engine.store.backed_store import BackedEventStore
 
-ANYWHERE = Position(epoch=0, file="", offset=0)  # the overflow is not read by its places
+ANYWHERE = Position(epoch=0, file="", offset=0)  # the overflow is not read by position
 
 
 class MixedEventStore(BackedEventStore):
@@ -37,7 +38,8 @@ class MixedEventStore(BackedEventStore):
     def _keep(self, block: Block) -> None:
         if self._reader.at_end and self._ring_has_room:
             if self._log.has_dropped:
-                # it was not all in the ring then; the log says so with its next block, which this one is not
+                # The ring did not have the whole open transaction when it was dropped. The log would record the drop with its next block,
+                # but this block does not go there.
                 self._forget_open()
             self._clear_log()
             self._take(block)

@@ -1,7 +1,8 @@
-"""Makes the store that conf/ names; decides whether what an earlier process stored goes on from where the ledger is. For `instance`.
+"""Makes the store that conf/ configures, and decides whether the events that an earlier process stored continue at the ledger's position.
+Called by `instance`.
 
-Stored events that do not fit are thrown away and read again from the source; where the source no longer has them they are left as they
-are, and the engine says STORE_UNFIT: nothing is lost before an operator has decided.
+Stored events that do not fit are removed and read from the source again. If the source no longer has them, they are kept and the engine
+reports STORE_UNFIT, so nothing is lost before an operator has decided.
 """
 
 from __future__ import annotations
@@ -24,14 +25,16 @@ from cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
 from cdc_engine.store.window.places import key_of
 
 SPILL_DIRECTORY, OVERFLOW_DIRECTORY = "spill", "overflow"
-SEGMENTS_MIN = 8  # files of a full store: it is freed by whole ones
+SEGMENTS_MIN = 8  # files of a full store: only whole files are removed
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StorePlan:
-    """What conf/ says. `directory`: of the destination. `files_bytes_max`: of event files, `bytes_max` and `events_max` of the ring."""
+    """The configuration of a store. `directory`: of the destination. `files_bytes_max`: of event files; `bytes_max` and `events_max`: of
+    the ring.
+    """
 
     kind: str
     directory: Path
@@ -41,7 +44,7 @@ class StorePlan:
     ddl_isolation: bool = False
 
     def log(self, going_on: GoingOn) -> EventLog:
-        """Of its event files, neither begun nor opened."""
+        """Returns the log of its event files, neither begun nor opened."""
         return EventLog(
             self.directory / (OVERFLOW_DIRECTORY if self.kind == "mixed" else EVENTS_DIRECTORY),
             ledger_id=going_on.ledger_id,
@@ -52,10 +55,11 @@ class StorePlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GoingOn:
-    """Where the ledger is: its id, the highest epoch it began, and where the next batch begins. `filters`: a digest of what is captured.
+    """The ledger's state: its id, the highest epoch that it began, and where the next batch begins. `filters`: a digest of what is
+    captured.
 
-    `read_elsewhere`: an engine with another folder has read on since.
-    `lost`: asks the source; why it can no longer be read from `begin` on, empty where it can. Raises SourceConnectionError.
+    `read_elsewhere`: an engine with another directory has read further since. `lost`: asks the source and returns why it can no longer be
+    read from `begin` on, or an empty text if it can. Raises SourceConnectionError.
     """
 
     ledger_id: str
@@ -67,7 +71,9 @@ class GoingOn:
 
 
 def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Position | None]) -> MemoryEventStore:
-    """`settled`: the ledger's cursor. Raises StoreUnfitError, StoreDamagedError, StoreFullError, SourceConnectionError."""
+    """Makes the store of a plan. `settled`: the ledger's cursor. Raises StoreUnfitError, StoreDamagedError, StoreFullError,
+    SourceConnectionError.
+    """
     spill, events = plan.directory / SPILL_DIRECTORY, plan.log(going_on)
     if plan.kind == "file":
         forget_events(plan.directory, OVERFLOW_DIRECTORY)
@@ -101,7 +107,7 @@ def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Positio
 
 
 def misfit(events: EventLog, going_on: GoingOn) -> str:
-    """Why an opened log does not go on from there, else empty. Raises StoreDamagedError."""
+    """Returns why an opened log does not continue at the ledger's position, or an empty text if it does. Raises StoreDamagedError."""
     ledger_id, filters = events.identity
     begin = going_on.begin
     if ledger_id != going_on.ledger_id:
@@ -126,14 +132,14 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
 
 
 def another_file(there: Position, begin: Position) -> bool:
-    """Of two files of one name: made at another time, or by another server. What is not known says nothing."""
+    """Returns whether two files of one name differ: created at another time or by another server. Unknown values are not compared."""
     created = there.file_created and begin.file_created and there.file_created != begin.file_created
     uuid = there.server_uuid and begin.server_uuid and there.server_uuid != begin.server_uuid
     return bool(created or uuid)
 
 
 def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
-    """What was stored, where it goes on; else nothing, and it begins where the ledger is."""
+    """Returns a reader of the stored events from the ledger's position on, or of a new log that begins there if they do not fit."""
     try:
         if not events.open():
             events.begin(going_on.begin)
@@ -168,7 +174,9 @@ def _refuse_if_lost(events: EventLog, going_on: GoingOn, why: str) -> None:
 
 
 def _leave_files(before: StorePlan, going_on: GoingOn) -> None:
-    """Of stores that conf/ named before."""
+    """Removes the files of a store that conf/ named before. Raises StoreUnfitError if they are needed and the source no longer has their
+    events.
+    """
     events = before.log(going_on)
     if events.open() and key_of(events.end) > key_of(going_on.begin):
         _refuse_if_lost(events, going_on, "conf/ names a store of another kind now")

@@ -1,12 +1,17 @@
-"""Recorded events of XA transactions on disk, until they are decided. Owns the files of a destination's `prepared/` directory.
+"""Recorded events of XA transactions on disk, until they are committed or rolled back. Owns the files of a destination's `prepared/`
+directory.
 
-One file a transaction, named by a digest of its XA name and the order key of its prepare: `DIGEST.KEY.prepared` until it is decided,
-`DIGEST.KEY.COMMIT.committed` with the order key of its commit until that was acked, for the stream may begin again before it. A record
-holds only for a stream that was read without a gap since the prepare: a name may be used again, and another transaction's rows would be
-taken for this one's. So where the stream begins again, what was prepared after that place is removed and comes anew, and what was
-committed after it is prepared once more, under whatever order key the commit then has (another server, a new epoch). All of it is removed
-where the stream goes on elsewhere (`forget_prepared`). Where several hosts share a ledger and a store, copies of the records are there
-(`prepared_copies`), and count: the files here are for who reads them, and are brought when they are not there.
+One file per transaction, named by a digest of its XA name and the order key of its prepare: `DIGEST.KEY.prepared` until it is decided,
+then `DIGEST.KEY.COMMIT.committed` with the order key of its commit until that commit was acked, because the stream may begin again before
+it.
+
+A record is valid only for a stream that was read without a gap since the prepare: a name may be used again, and the rows of another
+transaction would be taken for those of this one. So when the stream begins again, records prepared after that position are removed and
+written again, and those committed after it become prepared again, under whatever order key the commit then has (another server, a new
+epoch). All records are removed when the stream continues elsewhere (`forget_prepared`).
+
+If several hosts share a ledger and an object store, the store has copies of the records (`prepared_copies`), and the copies are
+authoritative: the files here serve readers and are downloaded when they are missing.
 """
 
 from __future__ import annotations
@@ -29,14 +34,15 @@ from cdc_engine.store.record_file import RecordedFile, Recording, verified
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"
-LOOKS_MAX = 10  # at a record that gets another name each time
+LOOKS_MAX = 10  # attempts for a record that is renamed each time
 
 
 class PreparedFiles:
-    """`contracts.PreparedTransactions`. `acked`: up to where nothing will be read again. `copies`: where other hosts find them.
+    """Implements `contracts.PreparedTransactions`. `acked`: up to where nothing is read again. `copies`: where other hosts find the
+    records.
 
-    Raises StagingError when the directory holds what it did not write, or cannot be read, NotSharedError where the copies' store does not
-    answer.
+    Raises StagingError if the directory has files that it did not write or cannot be read, NotSharedError if the store of the copies does
+    not answer.
     """
 
     def __init__(
@@ -50,7 +56,7 @@ class PreparedFiles:
         self._prepared: dict[str, Record] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
         for record in sorted((each for each in found if each.committed is None), key=lambda each: each.prepared):
-            if (before := self._prepared.get(record.digest)) is not None:  # a crash came before it was removed
+            if (before := self._prepared.get(record.digest)) is not None:  # a crash kept it from being removed
                 self._remove(before)
             self._prepared[record.digest] = record
 
@@ -71,7 +77,7 @@ class PreparedFiles:
             return RecordedFile(recording.path, recording.size)
 
     def prepare(self, name: str, order_key: int) -> None:
-        """On disk when it returns."""
+        """Keeps the record as that of a prepared transaction; it is on disk when this returns."""
         with _sentence(self._directory):
             record = Record(_digest(name), order_key)
             self._writer().keep_as(self._directory / record.name)
@@ -84,9 +90,10 @@ class PreparedFiles:
             self._prepared[record.digest] = record
 
     def commit(self, name: str, order_key: int) -> RecordedFile | None:
-        """The events; None when nothing is known of the transaction. The same again for the same commit, until it was acked.
+        """Returns the events of a transaction, or None if it is unknown. Returns the same events again for the same commit, until it was
+        acked.
 
-        Raises BinlogFormatError when its record is not whole: nothing of it was used.
+        Raises BinlogFormatError if the record is not whole; none of it was used then.
         """
         with _sentence(self._directory):
             digest = _digest(name)
@@ -105,9 +112,9 @@ class PreparedFiles:
             return None if known is None else verified(self._at_hand(known))
 
     def recorded_before(self, name: str, begin: Position) -> RecordedFile | None:
-        """The events of the last transaction of a name that was prepared before a place, for a stream that begins there.
+        """Returns the events of the last transaction of a name that was prepared before a position, for a stream that begins there.
 
-        From any thread; the stream that keeps the records goes on meanwhile. Raises as `commit`.
+        Any thread may call it while the stream that keeps the records continues. Raises as `commit`.
         """
         digest, key = _digest(name), begin.order_key
         for _ in range(LOOKS_MAX):
@@ -115,7 +122,7 @@ class PreparedFiles:
             found = [each for each in known if each.digest == digest and each.prepared <= key]
             if not found:
                 return None
-            # one that is committed meanwhile gets another name
+            # A record that is committed meanwhile is renamed.
             with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
                 return verified(self._at_hand(max(found, key=lambda each: each.prepared))).held()
         raise StagingError(
@@ -157,7 +164,7 @@ class PreparedFiles:
             self._committed.remove(record)
 
     def _at_hand(self, record: Record) -> Path:
-        """The record's file, brought where only the store has it."""
+        """Returns the path of the record's file, downloaded if only the store of the copies has it."""
         path = self._directory / record.name
         with self._bringing:
             if self._copies is not None and not path.exists():
@@ -189,8 +196,8 @@ class PreparedFiles:
 
 
 def forget_prepared(destination_dir: Path) -> None:
-    """The stream goes on where it was not read up to: what was recorded may have been decided in between. Raises StagingError,
-    NotSharedError.
+    """Removes all records, because the stream continues at another position and the transactions may have been decided in between. Raises
+    StagingError, NotSharedError.
     """
     place = as_place(destination_dir)
     if place.is_apart:
@@ -202,7 +209,7 @@ def forget_prepared(destination_dir: Path) -> None:
 
 
 def _agreed(directory: Path, copied: Iterable[Record]) -> list[Record]:
-    """The records that count, and the files here under their names: what no copy is of goes."""
+    """Returns the authoritative records and renames the local files accordingly. Removes local files that have no copy."""
     by_key = {record.key: record for record in copied}
     for record in _records(directory):
         counts, path = by_key.get(record.key), directory / record.name

@@ -1,7 +1,7 @@
-"""XA transactions of a stream beside the destination's: those that it has read itself, and those that the destination recorded before.
+"""XA transactions of a second stream of a destination: those that it read itself, and those that the destination recorded before.
 
-For consumers that read alone (`instance.consumers.own_start`). Nothing is written: the records are the destination's, which keeps them
-until no consumer is before their commit.
+For consumers with their own stream (`instance.consumers.own_start`). Nothing is written: the records are the destination's, which keeps
+them until no consumer is before their commit.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ NO_EVENTS = b""
 
 
 class PreparedBeside(MemoryPrepared):
-    """`contracts.PreparedTransactions`. `recorded_before`: what the destination has of a name, as `PreparedFiles.recorded_before`.
+    """Implements `contracts.PreparedTransactions`. `recorded_before`: returns the destination's record of a name, as
+    `PreparedFiles.recorded_before`.
 
-    The stretch before the stream begins is read with it too, until `begin`: rows of that are nobody's.
+    Until `begin_stream` the interval before the stream's start is read, too; its rows are not used.
     """
 
     def __init__(self, recorded_before: Callable[[str], Content | None]) -> None:
@@ -27,11 +28,11 @@ class PreparedBeside(MemoryPrepared):
         self._begun = False
 
     def begin_stream(self) -> None:
-        """What is prepared by now was so before the stream begins, and no rewind takes it back."""
+        """Marks the start of the stream. Transactions that are prepared by now were prepared before it, and no rewind removes them."""
         self._before, self._begun = self.undecided(), True
 
     def commit(self, name: str, order_key: int) -> Content | None:
-        """Raises as `recorded_before`."""
+        """Returns the events of a transaction. Raises as `recorded_before`."""
         found = super().commit(name, order_key)
         if found is not None:
             return found

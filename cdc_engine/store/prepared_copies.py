@@ -1,8 +1,9 @@
 """Copies of the records of prepared XA transactions in an object store, where an engine on another host finds them. Used by `prepared`.
 
-What the store has counts: a record that is not there was never kept, or is decided. `DIGEST.KEY.TOKEN.prepared` has the events, written
-under the lease of that token; `DIGEST.KEY.COMMIT.committed` beside it says that they are committed. Whoever held the lease before writes
-and removes under names of his own token or a lower one, so however late he comes, nothing goes that a later holder put there.
+The store is authoritative: a record that is not there was never kept, or is decided. `DIGEST.KEY.TOKEN.prepared` contains the events,
+written under the lease with that token; a `DIGEST.KEY.COMMIT.committed` with the same digest and key marks them as committed. A former
+holder of the lease writes and removes names of its own token or a lower one only. So however late it acts, it removes nothing that a
+later holder wrote.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PREPARED, COMMITTED = ".prepared", ".committed"
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """A file's name, taken apart. `committed`: order key of the commit, None until then."""
+    """The parts of a file's name. `committed`: order key of the commit, None until then."""
 
     digest: str
     prepared: int
@@ -37,25 +38,25 @@ class Record:
 
     @property
     def key(self) -> tuple[str, int]:
-        """The same before and after its commit."""
+        """The identity of the record, the same before and after its commit."""
         return self.digest, self.prepared
 
     @classmethod
     def of(cls, path: Path) -> Record:
-        """Raises ValueError on a name of another form."""
+        """Parses a file name. Raises ValueError if it has another form."""
         digest, *keys, _ = path.name.split(".")
         return cls(digest, *(int(key) for key in keys))
 
 
 class PreparedCopies:
-    """Of one destination. `token`: of the lease. Every method raises NotSharedError where the store does not answer."""
+    """The copies of one destination. `token`: of the lease. Every method raises NotSharedError if the store does not answer."""
 
     def __init__(self, place: MetaPlace, token: int = 0) -> None:
         self._place, self._token = place, token
-        self._names: dict[tuple[str, int], set[str]] = {}  # of each record, as far as is known here
+        self._names: dict[tuple[str, int], set[str]] = {}  # known files of each record
 
     def records(self) -> list[Record]:
-        """All that are whole. Raises NotSharedError also on a name that this version does not know."""
+        """Returns all records that are whole. Also raises NotSharedError for a name that this version does not know."""
         with self._told():
             names = sorted(self._folder().sizes())
         committed: dict[tuple[str, int], int] = {}
@@ -74,14 +75,14 @@ class PreparedCopies:
         return [Record(*key, committed.get(key)) for key in self._names if self._newest(key)]
 
     def put(self, record: Record, path: Path) -> None:
-        """A record that is prepared now; it is there when this returns."""
+        """Uploads a record that is prepared now; it is in the store when this returns."""
         name = f"{record.digest}.{record.prepared}.{self._token}{PREPARED}"
         with self._told():
             self._folder().put_file(path, name)
         self._names.setdefault(record.key, set()).add(name)
 
     def bring(self, record: Record, path: Path) -> None:
-        """Its events into a file."""
+        """Downloads the events of a record into a file."""
         with self._told():
             folder = path.with_suffix(".brought")
             name = self._newest(record.key)
@@ -90,22 +91,22 @@ class PreparedCopies:
             folder.rmdir()
 
     def mark(self, record: Record) -> None:
-        """It is committed."""
+        """Marks a record as committed."""
         with self._told():
             self._folder().write(record.name, b"committed\n")
         self._names.setdefault(record.key, set()).add(record.name)
 
     def unmark(self, record: Record) -> None:
-        """Its commit is to be read again."""
+        """Removes the commit of a record, because it is read again."""
         self._remove(record, COMMITTED)
 
     def remove(self, record: Record) -> None:
-        """It is decided, or to be prepared again."""
+        """Removes a record that is decided, or that is to be prepared again."""
         self._remove(record, PREPARED)
         self._remove(record, COMMITTED)
 
     def forget(self) -> None:
-        """All of them."""
+        """Removes all records."""
         with self._told():
             self._folder().remove()
         self._names = {}
@@ -114,7 +115,9 @@ class PreparedCopies:
         return self._place.beside_url("prepared")
 
     def _remove(self, record: Record, kind: str) -> None:
-        """Events before what says that they are committed: never is a commit forgotten while they are there to be taken for undecided."""
+        """Removes the files of one kind of a record. The events are removed before the mark of their commit, so events of a committed
+        transaction are never taken for undecided ones.
+        """
         known = self._names.get(record.key, set())
         names = {name for name in known if name.endswith(kind)}
         with self._told():
@@ -122,7 +125,7 @@ class PreparedCopies:
         known -= names
 
     def _newest(self, key: tuple[str, int]) -> str:
-        """The file with the events, put there under the highest token; empty where there is none."""
+        """Returns the file with the events that was written under the highest token, or an empty text if there is none."""
         names = [name for name in self._names.get(key, ()) if name.endswith(PREPARED)]
         return max(names, key=lambda name: int(name.split(".")[2]), default="")
 

@@ -1,7 +1,7 @@
-"""One file of recorded events, whole or refused: events, then their length, their checksum and a mark. Used by `prepared`.
+"""One file of recorded events, which is whole or refused: events, then their length, their checksum and a mark. Used by `prepared`.
 
-The rows of a prepared XA transaction are nowhere else once their place in the binlog was acked. So a record is on disk before its prepare
-counts as read, and one that is torn, empty or changed is refused before any of its events is used.
+Once the position of a prepared XA transaction in the binlog was acked, its rows are nowhere else. So a record is on disk before its
+prepare counts as read, and one that is torn, empty or changed is refused before any of its events is used.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from cdc_engine.durable_files import rename
 from cdc_engine.errors import BinlogFormatError
 
 BUFFER_BYTES = 1 << 16
-CHECK_BYTES = 1 << 20  # read at a time while a record is verified
+CHECK_BYTES = 1 << 20  # bytes per read while a record is verified
 TRAILER = struct.Struct("<QI4s")  # bytes of events, CRC32 of them, mark
 MARK = b"SLX1"
 WHAT_TO_DO = "the rows of that transaction cannot be known: take the captured tables' rows anew"
 
 
 class Recording:
-    """The record that is being written. Raises OSError."""
+    """A record that is being written. Raises OSError."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.size = path, 0
@@ -39,7 +39,7 @@ class Recording:
         self._file.close()
 
     def keep_as(self, path: Path) -> None:
-        """On disk under its name when it returns, whole."""
+        """Completes the record and renames it; it is on disk as a whole when this returns."""
         self._file.write(TRAILER.pack(self.size, self._checksum, MARK))
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -48,7 +48,7 @@ class Recording:
 
 
 class RecordedFile:
-    """`contracts.Content` of the first `size` bytes of a file; closed with its last byte."""
+    """Implements `contracts.Content` for the first `size` bytes of a file. The file is closed after its last byte was read."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.size = self._left = size
@@ -56,7 +56,7 @@ class RecordedFile:
         self._file: FileIO | None = None
 
     def held(self) -> RecordedFile:
-        """Itself, from now on whatever becomes of the file's name. Raises OSError."""
+        """Returns itself with the file open, so that it stays readable when the file is renamed or removed. Raises OSError."""
         self._file = self._file or self._path.open("rb", buffering=0)
         return self
 
@@ -73,7 +73,9 @@ class RecordedFile:
 
 
 def verified(path: Path) -> RecordedFile:
-    """The events of a kept record. Raises BinlogFormatError where it is not the one that was written, OSError where it cannot be read."""
+    """Returns the events of a kept record. Raises BinlogFormatError if the record differs from what was written, OSError if it cannot be
+    read.
+    """
     size = path.stat().st_size - TRAILER.size
     with path.open("rb") as file:
         checksum, left = 0, size

@@ -2,8 +2,8 @@
 
     ack ≤ get ≤ complete ≤ put
 
-`put` counts everything appended. `complete` is the end of the last whole transaction: nothing after it may be handed out. Each
-transition gives a new `Ring`; a move that would break the order is a fault of the caller and raises ValueError.
+`put` counts everything appended. `complete` is the end of the last whole transaction: nothing after it may be handed out. Each transition
+returns a new `Ring`; a transition that would break the order is an error of the caller and raises ValueError.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Mark:
-    """A place in the store, counted since it was made: whole transactions, row events and bytes of row events before it."""
+    """A point in the store, as counts since the store was made: whole transactions, row events and bytes of row events before it."""
 
     transactions: int = 0
     events: int = 0
@@ -25,8 +25,8 @@ class Mark:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ring:
-    """`spilled_events`, `spilled_bytes`: how much of what was put and not yet acked is on disk and takes no memory.
-    `forgotten_events`: row events that were put, and forgotten before an ack.
+    """The state of the ring. `spilled_events`, `spilled_bytes`: how much of what was put and not yet acked is on disk and takes no
+    memory. `forgotten_events`: row events that were put and then dropped before an ack.
     """
 
     bytes_max: int
@@ -60,12 +60,12 @@ class Ring:
 
     @property
     def full(self) -> bool:
-        """Asked before a block is added, so that one block of any size always fits into an empty ring."""
+        """Whether the ring is full. Checked before a block is added, so a block of any size fits into an empty ring."""
         return self.fill_bytes >= self.bytes_max or self.fill_events >= self.events_max
 
     @property
     def only_open_transaction(self) -> bool:
-        """Every whole transaction is acked: waiting for an ack would be waiting for ever."""
+        """Whether every whole transaction is acked, so that waiting for an ack would never end."""
         return self.complete.transactions == self.ack.transactions
 
     @property
@@ -77,18 +77,18 @@ class Ring:
         return dataclasses.replace(self, put=put, complete=complete)
 
     def spilled(self, put: Mark) -> Ring:
-        """A block without a transaction end was appended on disk."""
+        """Returns the ring after a block without a transaction end was appended on disk."""
         events, size = put.events - self.put.events, put.bytes - self.put.bytes
         return dataclasses.replace(
             self, put=put, spilled_events=self.spilled_events + events, spilled_bytes=self.spilled_bytes + size
         )
 
     def get_at(self, get: Mark) -> Ring:
-        """A batch up to there is handed out, or the last one is taken back."""
+        """Returns the ring after a batch up to `get` was handed out, or after the last batch was taken back."""
         return dataclasses.replace(self, get=get)
 
     def acked(self, ack: Mark, spilled_events: int, spilled_bytes: int) -> Ring:
-        """`spilled_*`: how much of what is acked now was on disk."""
+        """Returns the ring after an ack. `spilled_*`: how much of what is acked now was on disk."""
         return dataclasses.replace(
             self,
             ack=ack,
@@ -100,7 +100,7 @@ class Ring:
         return dataclasses.replace(self, get=self.ack)
 
     def open_dropped(self, spilled_events: int, spilled_bytes: int) -> Ring:
-        """Everything after the last whole transaction is forgotten; `spilled_*` of it were on disk."""
+        """Returns the ring without anything after the last whole transaction; `spilled_*` of that was on disk."""
         return dataclasses.replace(
             self,
             put=self.complete,
@@ -110,7 +110,7 @@ class Ring:
         )
 
     def cleared(self) -> Ring:
-        """Everything not acked is forgotten; it will be put again."""
+        """Returns the ring without anything that is not acked; that will be put again."""
         return dataclasses.replace(
             self,
             put=self.ack,

@@ -1,8 +1,8 @@
-"""Blocks of one open transaction on disk, when it alone fills the ring. Owns the files of a destination's `spill/` directory.
+"""Blocks of one open transaction on disk, when it fills the ring by itself. Owns the files of a destination's `spill/` directory.
 
-`memory_store` appends under its lock; whoever decodes a batch reads, one block at a time, from any thread. A file lives as long as its
-transaction waits: it is unlinked on ack, rollback of the stream or clear, and what is being read then is read to its end (the descriptor
-stays open until the last slice is gone). Nothing in it survives the process: the transaction comes again from the source.
+`memory_store` appends under its lock; the readers of a batch read one block at a time, from any thread. A file exists as long as its
+transaction waits: it is unlinked on ack, rollback of the stream or clear, and a read in progress can finish (the descriptor stays open
+until the last slice is gone). Nothing in it survives the process: the transaction is read from the source again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CALL_BYTES_MAX = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 
 class SpillDirectory:
-    """`path` is made when first needed; what a dead process left in it is removed at once."""
+    """Makes spill files. `path` is made when first needed; files that an ended process left in it are removed at once."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -34,7 +34,7 @@ class SpillDirectory:
             stale.unlink(missing_ok=True)
 
     def create(self) -> SpillFile:
-        """A new empty file; raises StagingError when it cannot be made."""
+        """Makes a new empty file. Raises StagingError if it cannot be made."""
         path = self._path / f"{os.getpid()}-{next(self._number)}{SUFFIX}"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ class SpillDirectory:
 
 
 class SpillFile:
-    """Append-only. `append` is called by one thread at a time, `load` by any."""
+    """An append-only file of blocks. `append` is called by one thread at a time, `load` by any."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -54,7 +54,7 @@ class SpillFile:
         weakref.finalize(self, os.close, self._descriptor)
 
     def append(self, block: Block) -> SpilledBlock:
-        """Writes the block after the last one. On StagingError (disk full, I/O) the file is as it was."""
+        """Writes the block after the last one. After a StagingError (disk full, I/O) the file is unchanged."""
         start = end = self._size
         try:
             for array in arrays_of(block):
@@ -66,9 +66,9 @@ class SpillFile:
         return SpilledBlock(self, start, skeleton_of(block))
 
     def load(self, offset: int, skeleton: Skeleton) -> Block:
-        """Reads a block back; raises StagingError when the file ends early or cannot be read.
+        """Reads a block back. Raises StagingError if the file ends early or cannot be read.
 
-        The last one is kept until another is read, so that a reader may ask for it as often as it likes.
+        The last block is kept until another one is read, so reading it again costs nothing.
         """
         last = self._last_loaded
         if last is not None and last[0] == offset:
@@ -87,7 +87,7 @@ class SpillFile:
         return skeleton.filled(arrays)
 
     def remove(self) -> None:
-        """The transaction is acked or forgotten; removing twice is allowed."""
+        """Unlinks the file, because its transaction is acked or dropped. Removing it twice is allowed."""
         self._last_loaded = None
         self.path.unlink(missing_ok=True)
 
@@ -117,15 +117,15 @@ class SpilledBlock:
     skeleton: Skeleton
 
     def load(self) -> Block:
-        """Reads it; of a file's blocks at most one is in memory: a huge transaction passes one block at a time."""
+        """Reads the block. At most one block of a file is in memory, so a huge transaction is read one block at a time."""
         return self.file.load(self.offset, self.skeleton)
 
 
 class SpilledSlice(BlockSlice):
-    """A `BlockSlice` whose block is read when asked for; asking another slice's gives the memory back."""
+    """A `BlockSlice` whose block is read on access. Accessing the block of another slice of the file frees the memory."""
 
     def __init__(self, spilled: SpilledBlock, first_event: int, last_event: int) -> None:
-        # The frozen dataclass above would store a block; here there is only where to find it.
+        # The frozen dataclass above would store a block; this stores only where to find it.
         object.__setattr__(self, "spilled", spilled)
         object.__setattr__(self, "first_event", first_event)
         object.__setattr__(self, "last_event", last_event)
@@ -139,7 +139,7 @@ class SpilledSlice(BlockSlice):
 
     @property
     def changes(self) -> tuple[TableChange, ...]:
-        """None: a block of table changes ends a transaction and is never spilled."""
+        """Empty: a block of table changes ends a transaction and is never spilled."""
         return ()
 
 

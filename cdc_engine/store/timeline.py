@@ -1,6 +1,7 @@
-"""The blocks of the store in order, each with its marks, and the searches over them; pure, used by `memory_store` under its lock.
+"""The blocks of the store in order, each with its marks, and the searches over them. Pure; used by `memory_store` under its lock.
 
-All searches are binary, over blocks and then over a block's transactions: a get costs the slices it hands out and nothing else.
+All searches are binary, over blocks and then over a block's transactions, so the cost of a get depends only on the slices that it hands
+out.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from cdc_engine.limits import READ_BUFFER_BYTES
 from cdc_engine.store.ring import Mark
 from cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
-SMALL_BYTES_MAX = 1 << 20  # a block below this costs its readers more than copying it does: a millisecond, and 100 µs
-JOINED_BYTES_MAX = READ_BUFFER_BYTES  # joined blocks are no larger than those read in one go
+SMALL_BYTES_MAX = 1 << 20  # a smaller block costs its readers more (1 ms) than copying it does (100 µs)
+JOINED_BYTES_MAX = READ_BUFFER_BYTES  # joined blocks are no larger than those of one read
 NO_TRANSACTIONS = np.zeros(0, np.int64)
 
 
@@ -26,7 +27,8 @@ NO_TRANSACTIONS = np.zeros(0, np.int64)
 class Entry:
     """A block in the store. `start`: before it; `complete`: after the last transaction that ended up to here; `end`: after its events.
 
-    `ends_events`, `ends_bytes`: row events and bytes of this block up to each transaction end in it. A spilled block ends none.
+    `ends_events`, `ends_bytes`: row events and bytes of this block up to each transaction end in it. A spilled block contains no
+    transaction end.
     """
 
     content: Block | SpilledBlock
@@ -38,16 +40,16 @@ class Entry:
     ends_bytes: Int64s = dataclasses.field(default_factory=lambda: NO_TRANSACTIONS)
 
     def mark(self, transaction: int) -> Mark:
-        """After the block's transaction of that index."""
+        """Returns the mark after the block's transaction of that index."""
         return self.start.plus(transaction + 1, int(self.ends_events[transaction]), int(self.ends_bytes[transaction]))
 
     @property
     def empty(self) -> bool:
-        """Whether it has neither row events nor table changes: only the place where its last transaction ends is of use."""
+        """Whether it has neither row events nor table changes, so that only the end of its last transaction matters."""
         return isinstance(self.content, Block) and not self.content.event_count and not self.content.changes
 
     def stands_alone(self, *, isolated: bool) -> bool:
-        """Whether it is a batch of its own; `isolated`: so is every statement that changes tables."""
+        """Returns whether it is a batch of its own. `isolated`: so is every statement that changes tables."""
         if not isinstance(self.content, Block):
             return False
         ddl = bool(self.content.changes) and self.content.transaction_count > 0
@@ -55,13 +57,15 @@ class Entry:
 
     @property
     def small(self) -> bool:
-        """Whether it is worth joining with a neighbour; not if its open transaction was cut off, which is still in its arrays."""
+        """Whether joining it with a neighbour is worthwhile. False if its open transaction was dropped, because its arrays still contain
+        that.
+        """
         if isinstance(self.content, SpilledBlock) or self.content.buffer.nbytes > SMALL_BYTES_MAX:
             return False
         return self.end.events - self.start.events == self.content.event_count
 
     def slice(self, first: int, last: int) -> BlockSlice:
-        """Its row events [first, last), counted from the store's beginning."""
+        """Returns its row events [first, last), counted from the store's beginning."""
         first, last = first - self.start.events, last - self.start.events
         if isinstance(self.content, SpilledBlock):
             return SpilledSlice(self.content, first, last)
@@ -69,9 +73,10 @@ class Entry:
 
 
 def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
-    """`complete`: the end of the last whole transaction before this block.
+    """Returns the entry of a block. `complete`: the end of the last whole transaction before this block.
 
-    Table changes within a transaction that goes on count as one row event: their place must differ from that of what is around them.
+    Table changes within a transaction that continues count as one row event, because their mark must differ from those before and after
+    them.
     """
     within = bool(block.changes) and not block.transaction_count
     end = start.plus(block.transaction_count, block.event_count + within, block.byte_count)
@@ -82,9 +87,9 @@ def entry_in_memory(block: Block, start: Mark, complete: Mark) -> Entry:
 
 
 def with_small_joined(entries: Sequence[Entry], get: Mark) -> list[Entry]:
-    """The same content with runs of small neighbours behind `get` as one entry each.
+    """Returns the same content with each run of small neighbours after `get` joined into one entry.
 
-    A source read live comes a few transactions a block; whoever decodes a batch pays by the block.
+    A source that is read live produces blocks of a few transactions, and decoding a batch has a cost per block.
     """
     first = bisect.bisect_left(entries, get.transactions, key=lambda entry: entry.start.transactions)
     joined, run = list(entries[:first]), list[Entry]()
@@ -114,9 +119,10 @@ def _joined(run: Sequence[Entry]) -> Entry:
 def batch_end(
     entries: Sequence[Entry], get: Mark, byte_count_max: int, event_count_max: int, *, isolated: bool = False
 ) -> tuple[int, int]:
-    """Entry and transaction in it with which the next batch ends: the last one within both limits, or else the first there is.
+    """Returns the entry and the transaction in it with which the next batch ends: the last one within both limits, or otherwise the first
+    one.
 
-    At least one whole transaction waits behind `get`. All of a batch is of one epoch, and a block that stands alone is a batch.
+    At least one whole transaction waits after `get`. A batch belongs to one epoch, and a block that stands alone is a batch.
     """
     first = bisect.bisect_right(entries, get.transactions, key=lambda entry: entry.complete.transactions)
     bytes_limit, events_limit = get.bytes + byte_count_max, get.events + event_count_max
@@ -143,7 +149,7 @@ def batch_end(
 
 
 def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[BlockSlice, ...]:
-    """What lies in (get, end], one slice a block; blocks without row events and without table changes give none."""
+    """Returns the content of (get, end], one slice per block. Blocks without row events and without table changes have none."""
     slices = []
     for entry in entries[consumed(entries, get) :]:
         if (entry.start.transactions, entry.start.events) >= (end.transactions, end.events):
@@ -155,13 +161,13 @@ def slices_between(entries: Sequence[Entry], get: Mark, end: Mark) -> tuple[Bloc
 
 
 def consumed(entries: Sequence[Entry], mark: Mark) -> int:
-    """How many entries lie wholly before a mark."""
+    """Returns how many entries are wholly before a mark."""
     place = (mark.transactions, mark.events)
     return bisect.bisect_right(entries, place, key=lambda entry: (entry.end.transactions, entry.end.events))
 
 
 def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
-    """The entries up to the last transaction end; the one that holds it is cut there."""
+    """Returns the entries up to the last transaction end. The entry that contains that end is truncated there."""
     kept = list(entries)
     while kept and kept[-1].start >= complete:
         kept.pop()
@@ -171,7 +177,7 @@ def without_open(entries: Sequence[Entry], complete: Mark) -> list[Entry]:
 
 
 def spilled_in(entries: Sequence[Entry]) -> tuple[int, int]:
-    """Row events and bytes of them that are on disk."""
+    """Returns the number of row events on disk, and of their bytes."""
     spilled = [entry for entry in entries if isinstance(entry.content, SpilledBlock)]
     events = sum(entry.end.events - entry.start.events for entry in spilled)
     return events, sum(entry.end.bytes - entry.start.bytes for entry in spilled)

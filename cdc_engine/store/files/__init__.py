@@ -1,1 +1,1 @@
-"""Blocks in segment files, in stream order, each record with length and checksum: what the stores `file` and `mixed` keep."""
+"""Stores blocks in segment files, in stream order; each record has a length and a checksum. Used by the stores `file` and `mixed`."""

@@ -1,6 +1,7 @@
-"""A block as a record of the event files and back: a small JSON text for what is one a block, and its arrays as the bytes they are.
+"""Encodes a block as a record of the event files and decodes it: a small JSON text for the values that occur once per block, and the raw
+bytes of its arrays.
 
-Used by `log` and `reader`. Table versions and sources of GTIDs, which many blocks share, have records of their own (`names`).
+Used by `log` and `reader`. Table versions and GTID sources are shared by many blocks and have records of their own (`names`).
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ ONE_A_BLOCK = ("epoch", "file", "server_uuid", "start_gtid_set", "file_created")
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What blocks refer to by index; each later one of a segment goes on where the one before it ends, or begins anew."""
+    """The table versions and GTID sources that blocks refer to by index. Each later `Names` of a segment extends the one before it or
+    starts again.
+    """
 
     tables: tuple[TableVersion, ...] = ()
     gtid_sources: tuple[str, ...] = ()
@@ -52,14 +55,14 @@ NO_NAMES = Names()
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What a block adds to the marks: `whole` up to its last transaction's end, `all` with what is open after that."""
+    """What a block adds to the marks. `whole`: up to the end of its last transaction; `all`: including the open transaction after that."""
 
     whole: Mark
     all: Mark
 
     @classmethod
     def of(cls, block: Block) -> Counts:
-        """As `timeline.entry_in_memory` counts."""
+        """Counts a block in the same way as `timeline.entry_in_memory`."""
         transactions = block.transaction_count
         within = int(bool(block.changes) and not transactions)
         ended = int(block.transaction_events[-1]) if transactions else 0
@@ -68,12 +71,12 @@ class Counts:
 
 
 def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
-    """Contiguous, of the types and in the order of ARRAYS."""
+    """Returns the block's arrays, contiguous, with the types and in the order of ARRAYS."""
     return [np.ascontiguousarray(getattr(block, name), dtype) for name, dtype in ARRAYS.items()]
 
 
 def described(block: Block) -> dict[str, Any]:
-    """All of a block but its arrays and names. `end`: offset after its last transaction, -1 without one."""
+    """Returns everything of a block except its arrays and names. `end`: offset after its last transaction, -1 without one."""
     counts = Counts.of(block)
     record: dict[str, Any] = {name: getattr(block, name) for name in ONE_A_BLOCK}
     record["sizes"] = [len(block.buffer), block.event_count, block.transaction_count, len(block.open_frame)]
@@ -87,7 +90,7 @@ def described(block: Block) -> dict[str, Any]:
 
 
 def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Arrays to be filled with a described block's bytes."""
+    """Returns arrays that can be filled with the bytes of a described block."""
     buffer_bytes, events, transactions, frames = record["sizes"]
     lengths = {
         "buffer": buffer_bytes,
@@ -99,7 +102,7 @@ def empty_arrays(record: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
 
 
 def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names) -> Block:
-    """The block that was described."""
+    """Returns the block that `described` and its arrays describe."""
     one: dict[str, Any] = {name: record[name] for name in ONE_A_BLOCK}
     return Block(
         **one,
@@ -112,12 +115,12 @@ def block_of(record: Mapping[str, Any], arrays: Mapping[str, Any], names: Names)
 
 
 def text_of(record: Mapping[str, Any]) -> bytes:
-    """As JSON in ASCII: a name that is no valid UTF-8 in the source comes back as it was."""
+    """Returns a record as JSON in ASCII. A name that is not valid UTF-8 in the source is preserved."""
     return json.dumps(record, default=_plain, separators=(",", ":")).encode("ascii")
 
 
 def names_record(names: Names, before: Names) -> dict[str, Any]:
-    """What is new in `names`; all of it where it does not go on where `before` ends."""
+    """Returns the entries that are new in `names`, or all entries if `names` does not extend `before`."""
     tables, sources = _kept(names.tables, before.tables), _kept(names.gtid_sources, before.gtid_sources)
     return {
         "tables_kept": tables,
@@ -128,13 +131,15 @@ def names_record(names: Names, before: Names) -> dict[str, Any]:
 
 
 def names_of(record: Mapping[str, Any], before: Names) -> Names:
-    """Inverse of `names_record`."""
+    """Returns the names of a record: the inverse of `names_record`."""
     tables = (*before.tables[: record["tables_kept"]], *(_table(each) for each in record["tables"]))
     return Names(tables, (*before.gtid_sources[: record["sources_kept"]], *record["sources"]))
 
 
 def _kept(now: Sequence[object], before: Sequence[object]) -> int:
-    """By identity: the parser hands on one growing list, whose members stay the same objects."""
+    """Returns how many entries of `before` are kept. Compares by identity: the parser hands out one growing list whose members stay the
+    same objects.
+    """
     same = len(now) >= len(before) and all(one is other for one, other in zip(now, before, strict=False))
     return len(before) if same else 0
 

@@ -1,4 +1,4 @@
-"""Removes stored events that are worth nothing any more. Used by `log`, and by acts that have rows read again from the source."""
+"""Removes stored events that are no longer valid. Used by `log`, and by operations after which rows are read from the source again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVENTS_DIRECTORY, GONE = "events", "events.gone"
 
 
 def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
-    """What is stored is worth nothing any more, also after a crash: it comes again from the source. Raises StoreFullError."""
+    """Removes all stored events, also if a crash follows; they are read from the source again. Raises StoreFullError."""
     directory, gone = destination_dir / name, destination_dir / GONE
     try:
         shutil.rmtree(gone, ignore_errors=True)
@@ -25,7 +25,7 @@ def forget_events(destination_dir: Path, name: str = EVENTS_DIRECTORY) -> None:
 
 
 def store_full(directory: Path, error: OSError) -> StoreFullError:
-    """What an operator reads of it."""
+    """Returns the error with the message for the operator."""
     return StoreFullError(
         f"events could not be stored in {directory} ({error.strerror or error}): free space there or correct its permissions; nothing is "
         "lost, the stream goes on from the last transaction that was stored as soon as there is room"

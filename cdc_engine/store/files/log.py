@@ -1,8 +1,8 @@
-"""The event files of one destination, as one log: appended to by the parser's thread under the store's lock, read by any number of readers.
+"""The event files of one destination as one log. The parser's thread appends under the store's lock; any number of readers read.
 
-What is promised: after a crash of the process all that was appended is there; after a loss of power all but the last second, for a
-segment is synced when the next one begins and at least every SYNC_SECONDS while something is put. What a torn tail lost is read again
-from the source, from the log's own end. A start begins a new segment, so nothing is ever written behind what a crash left.
+After a crash of the process everything that was appended is still there. After a power failure everything but the last second is: a
+segment is synced when the next one begins, and at least every SYNC_SECONDS while blocks are put. What a torn tail lost is read from the
+source again, from the log's own end. Each start begins a new segment, so nothing is ever written after the remains of a crash.
 """
 
 from __future__ import annotations
@@ -42,23 +42,25 @@ log = structlog.get_logger()
 
 
 class EventLog:
-    """`ledger_id`, `filters`: written into each segment. `segment_bytes`: after so many a new one begins, between two transactions."""
+    """The log. `ledger_id`, `filters`: written into each segment. `segment_bytes`: size at which a new segment begins, between two
+    transactions.
+    """
 
     def __init__(self, directory: Path, *, ledger_id: str, filters: str, segment_bytes: int) -> None:
         self.directory, self._ledger_id, self._filters = directory, ledger_id, filters
         self._segment_bytes = segment_bytes
         self._segments: tuple[Segment, ...] = ()
         self._file: SegmentFile | None = None
-        self._place: ReadPlace | None = None  # where the next record goes
-        self._last: Block | None = None  # the last that ends a transaction, without its bytes
+        self._place: ReadPlace | None = None  # where the next record is written
+        self._last: Block | None = None  # the last block that ends a transaction, without its bytes
         self._names: tuple[object, int, object, int] = (None, 0, None, 0)
         self._drops, self._synced_at, self._unsynced = False, time.monotonic(), False
 
     def begin(self, start: Position) -> None:
-        """Forgets all that was written, at once and also after a crash: what is appended now begins at `start`. Raises StoreFullError."""
+        """Removes everything that was written, also if a crash follows; the next append begins at `start`. Raises StoreFullError."""
         try:
             forget_events(self.directory.parent, self.directory.name)
-            # One is left out: a reader of what was there finds that it does not go on here.
+            # One number is skipped, so a reader of the old segments finds that they do not continue here.
             number = self._segments[-1].number + 2 if self._segments else 1
             self._segments, self._last, self._drops = (), None, False
             self._roll(start, Mark(), number, 0)
@@ -66,7 +68,7 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def open(self) -> bool:
-        """Reads what was written before; whether there is anything. A tail that was torn is said and counts no more.
+        """Reads what an earlier process wrote. Returns whether there is anything. A torn tail is logged and ignored.
 
         Nothing can be appended before `go_on`. Raises StoreDamagedError, StoreFullError.
         """
@@ -82,7 +84,7 @@ class EventLog:
         return True
 
     def go_on(self) -> None:
-        """What is appended now goes into a segment of its own, behind what was read. Raises StoreFullError."""
+        """Begins a new segment for appends, after the segments that were read. Raises StoreFullError."""
         newest, at = self._segments[-1], self._at
         try:
             if newest.size > newest.first:
@@ -95,7 +97,7 @@ class EventLog:
             raise store_full(self.directory, error) from error
 
     def append(self, block: Block) -> None:
-        """Raises StoreFullError; then the log is as it was, and the next one overwrites what a failed write left."""
+        """Appends a block. Raises StoreFullError; then the log is unchanged, and the next append overwrites what the failed write left."""
         at, segment = self._at, self._at.segment
         try:
             if self._drops:
@@ -117,11 +119,11 @@ class EventLog:
             self._last = dataclasses.replace(block, buffer=np.zeros(0, np.uint8))
 
     def drop_open(self) -> None:
-        """What is open is forgotten; written with the next block, for after a crash it is forgotten anyway."""
+        """Drops the open transaction. The drop is written with the next block, because a crash drops the open transaction anyway."""
         self._drops = self._drops or self._at.mark != self._at.complete
 
     def sync(self) -> None:
-        """What was appended is on disk. Raises OSError."""
+        """Syncs what was appended to disk. Raises OSError."""
         file, self._unsynced, self._synced_at = self._file, False, time.monotonic()
         if file is None:
             return
@@ -132,8 +134,10 @@ class EventLog:
             raise
 
     def sync_if_due(self) -> None:
-        """By any thread, without the store's lock. Raises StoreFullError."""
-        spent = self._at.segment.size >= self._segment_bytes  # the next block begins another, and would wait for this
+        """Syncs if the segment is full or the last sync was SYNC_SECONDS ago. Any thread may call it, without the store's lock. Raises
+        StoreFullError.
+        """
+        spent = self._at.segment.size >= self._segment_bytes  # the next block begins a new one and would wait for this
         if self._unsynced and (spent or time.monotonic() - self._synced_at >= SYNC_SECONDS):
             try:
                 self.sync()
@@ -141,7 +145,7 @@ class EventLog:
                 raise store_full(self.directory, error) from error
 
     def trim(self, acked: Key, bytes_max: int) -> None:
-        """Removes the oldest segments while there are more bytes than that and all of a segment is acked."""
+        """Removes the oldest segments that are acked as a whole, while the files have more than `bytes_max` bytes."""
         before, segments = len(self._segments), list(self._segments)
         while len(segments) > 1 and segments[1].key <= acked and sum(each.size for each in segments) > bytes_max:
             segments.pop(0).path.unlink(missing_ok=True)
@@ -150,7 +154,7 @@ class EventLog:
             sync(self.directory)
 
     def trim_read(self, reader: LogReader) -> bool:
-        """Removes the segments that lie before a reader; whether there were any."""
+        """Removes the segments before a reader. Returns whether there were any."""
         kept = tuple(each for each in self._segments if each.number >= reader.place.segment.number)
         gone = self._segments[: len(self._segments) - len(kept)]
         for each in gone:
@@ -160,43 +164,43 @@ class EventLog:
 
     @property
     def has_dropped(self) -> bool:
-        """Whether what is open was dropped, and the next block will say so."""
+        """Whether the open transaction was dropped and the drop is not written yet; the next append writes it."""
         return self._drops
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was appended since it began."""
+        """Whether nothing was appended since the log began."""
         return len(self._segments) == 1 and self._segments[0].size == self._segments[0].first
 
     @property
     def size_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files in bytes."""
         return sum(each.size for each in self._segments)
 
     @property
     def start(self) -> Position:
-        """Where the oldest that is kept begins."""
+        """The position where the oldest segment begins."""
         return self._segments[0].start
 
     @property
     def end(self) -> Position:
-        """Of the last whole transaction."""
+        """The end of the last whole transaction."""
         if self._last is None:
             return self._segments[-1].start
         return end_position(self._last, self._last.transaction_count - 1)
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Ledger and filters that the newest content was written under."""
+        """The ledger id and the filters under which the newest segment was written."""
         return self._segments[-1].ledger_id, self._segments[-1].filters
 
     @property
     def mark(self) -> Mark:
-        """All that was put, but for what is open and was dropped."""
+        """The mark after everything that was put, without an open transaction that was dropped."""
         return self._at.complete if self._drops else self._at.mark
 
     def after(self, segment: Segment) -> Segment | None:
-        """See `reader.Segments`."""
+        """Returns the next segment; see `reader.Segments`."""
         segments = self._segments
         index = segment.number + 1 - segments[0].number
         if index < 0:
@@ -211,9 +215,9 @@ class EventLog:
         return dataclasses.replace(self._at)
 
     def reader_at(self, position: Position) -> tuple[LogReader, Position] | None:
-        """A reader of all that follows a place, and the last end of a transaction that the log has up to there.
+        """Returns a reader of everything after a position, and the last transaction end in the log up to that position.
 
-        None where the log begins after it or ends before it. Raises StoreDamagedError.
+        Returns None if the log begins after the position or ends before it. Raises StoreDamagedError.
         """
         key = key_of(position)
         segments = [each for each in self._segments if each.key <= key]
@@ -258,7 +262,7 @@ class EventLog:
         self._names = (None, 0, None, 0)
 
     def _take_up(self, newest: Segment) -> None:
-        """Reads the newest segment up to where it is whole."""
+        """Reads the newest segment up to the end of its last whole transaction that can be read."""
         reader, size = LogReader(self, ReadPlace.beginning(newest)), newest.size
         last: Block | None = None
         end = reader.place  # where the last whole transaction ended
@@ -281,7 +285,7 @@ class EventLog:
 
 
 def _whole_segments(directory: Path) -> list[Segment]:
-    """The newest that follow each other without a gap, each with the size that the next one says."""
+    """Returns the newest segments that follow each other without a gap, each with the size that the next one records."""
     found: list[Segment] = []
     for number in reversed(numbers_in(directory) if directory.is_dir() else []):
         path = path_of(directory, number)

@@ -1,6 +1,7 @@
-"""Reads the blocks of an `EventLog` in order: for the store's own ring, and for consumers that are behind. One thread at a time.
+"""Reads the blocks of an `EventLog` in order, for the store's own ring and for consumers that are behind. One thread at a time.
 
-What was put and forgotten again (a lost connection) is in the files too: `DROPPED` says to forget what is open.
+The files also contain blocks that were put and then dropped (after a lost connection): after `DROPPED` the caller must drop the open
+transaction.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from cdc_engine.store.window.places import Key
 
 
 class Dropped(enum.Enum):
-    """Its only value says that the open transaction was forgotten."""
+    """The result of a read that has no block. Its only value means that the open transaction was dropped."""
 
     DROPPED = "dropped"
 
@@ -46,15 +47,17 @@ DROPPED = Dropped.DROPPED
 
 
 class Segments(Protocol):
-    """Where a reader finds what follows."""
+    """What a reader uses to find the next segment."""
 
     def after(self, segment: Segment) -> Segment | None:
-        """The next one, None while there is none. Raises FileNotFoundError where it was removed."""
+        """Returns the next segment, or None while there is none. Raises FileNotFoundError if it was removed."""
 
 
 @dataclasses.dataclass
 class ReadPlace:
-    """Between two records. `mark`: what was put up to here; `complete`: up to the last transaction's end. `seed`: of the record before."""
+    """An offset between two records. `mark`: after what was put up to here; `complete`: after the last transaction end. `seed`: checksum
+    of the record before.
+    """
 
     segment: Segment
     offset: int
@@ -62,14 +65,14 @@ class ReadPlace:
     mark: Mark
     complete: Mark
     names: Names = NO_NAMES
-    pending: Block | None = None  # what is left of the record before
+    pending: Block | None = None  # the rest of the record before
 
     @classmethod
     def beginning(cls, segment: Segment) -> ReadPlace:
         return cls(segment, segment.first, segment.seed, segment.mark, segment.mark)
 
     def passed(self, record: dict[str, Any], head: Head) -> ReadPlace:
-        """After a block that is not looked at further."""
+        """Returns the offset after a block that is skipped."""
         complete = _plus(self.mark, Mark(*record["whole"])) if record["sizes"][2] else self.complete
         mark = _plus(self.mark, Mark(*record["all"]))
         return dataclasses.replace(self, mark=mark, complete=complete, pending=None).behind(head)
@@ -79,7 +82,7 @@ class ReadPlace:
 
 
 class LogReader:
-    """Begins at `place`. Whatever is read is verified first."""
+    """Reads from `place` on. Everything that it returns was verified."""
 
     def __init__(self, segments: Segments, place: ReadPlace) -> None:
         self._segments, self.place = segments, place
@@ -90,7 +93,7 @@ class LogReader:
         """Whether nothing follows at this moment."""
         if self.place.pending is not None:
             return False
-        # Before the size is looked at: a segment that has one after it grows no more.
+        # Read before the size: a segment that has a next one no longer grows.
         following = self._segments.after(self.place.segment)
         return following is None and self.place.offset >= self.place.segment.size
 
@@ -100,7 +103,9 @@ class LogReader:
         self.place = place
 
     def next(self) -> Block | Dropped | None:
-        """What follows; None at the end. Raises StoreDamagedError, FileNotFoundError where the segment was removed meanwhile."""
+        """Returns the next block or DROPPED, or None at the end. Raises StoreDamagedError, FileNotFoundError if the segment was removed
+        meanwhile.
+        """
         if self.place.pending is not None:
             block, self.place = self.place.pending, dataclasses.replace(self.place, pending=None)
             self._count(block)
@@ -118,8 +123,8 @@ class LogReader:
                 return None
 
     def find(self, key: Key) -> Position:
-        """Goes to the first thing after the place `key` in this segment; the last end of a transaction up to there."""
-        last: ReadPlace | None = None  # before the last block that ends at `key` or before it
+        """Moves to the first content after the position `key` in this segment. Returns the last transaction end up to that position."""
+        last: ReadPlace | None = None  # offset of the last block that ends at `key` or before it
         for at, record in self._blocks(self.place):
             end = (record["epoch"], file_number(record["file"]), record["end"])
             if record["end"] < 0:
@@ -169,7 +174,7 @@ class LogReader:
     # ── the search ──
 
     def _blocks(self, place: ReadPlace) -> Iterator[tuple[ReadPlace, dict[str, Any]]]:
-        """Those of the segment from `place` on, each as the place before it and its text; nothing of them is verified."""
+        """Yields the blocks of the segment from `place` on, each as the offset before it and its JSON record. Nothing is verified."""
         at = place
         while at.offset < at.segment.size:
             try:
@@ -189,7 +194,7 @@ class LogReader:
                 raise _damaged(at, error) from error
 
     def _within(self, key: Key, last: ReadPlace | None) -> Position:
-        """The next block ends beyond `key`; `last` is before the block that ends before it."""
+        """Moves into the next block, which ends after `key`. `last`: the offset of the block that ends before it."""
         before = copy.copy(self.place)
         block = self._record()
         if not isinstance(block, Block):
@@ -206,7 +211,7 @@ class LogReader:
         return end_position(block, ended - 1)
 
     def _tail_of(self, last: ReadPlace) -> Position:
-        """To the end of the last transaction of the block at `last`."""
+        """Moves to the end of the last transaction of the block at `last`."""
         self.go_to(copy.copy(last))
         block = self._record()
         if not isinstance(block, Block):

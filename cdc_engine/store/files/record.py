@@ -1,6 +1,7 @@
-"""The framing of an event file: records one after the other, each with lengths and a checksum that goes on from the record before.
+"""The framing of an event file: consecutive records, each with lengths and a checksum that continues the checksum of the record before.
 
-A record that is torn, changed, or left over from another writing of the file does not continue the checksums: it is none.
+A record that is torn, changed, or left over from an earlier use of the file does not continue the checksums and does not count as a
+record.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HEAD = struct.Struct("<4sIIQI")  # mark, kind, bytes of the text, bytes of array
 MARK = b"SLE1"
 SEGMENT, NAMES, BLOCK, DROP = 1, 2, 3, 4
 TEXT_BYTES_MAX = 1 << 30
-CHECK_BYTES = 1 << 20  # read at a time while a record is verified
+CHECK_BYTES = 1 << 20  # bytes per read while a record is verified
 CALL_BYTES_MAX = 1 << 30  # Linux moves at most 2 GiB - 4 KiB in one call
 
 Arrays = Sequence[npt.NDArray[Any]]
@@ -28,7 +29,7 @@ Arrays = Sequence[npt.NDArray[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Where:
-    """An open file, the byte where a record begins, and the checksum of the record before it."""
+    """An open file, the byte offset where a record begins, and the checksum of the record before it."""
 
     descriptor: int
     offset: int
@@ -36,12 +37,14 @@ class Where:
 
 
 class TornError(Exception):
-    """What lies there is no whole record."""
+    """The bytes there are not a whole record."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """`checksum`: over kind, lengths and content, from that of the record before on; the next record goes on from it."""
+    """The header of a record. `checksum`: covers kind, lengths and content and continues that of the record before; the next record
+    continues it.
+    """
 
     kind: int
     text_bytes: int
@@ -54,7 +57,7 @@ class Head:
 
 
 def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> Head:
-    """Writes one; what it is then. Raises OSError, and a part of it may be there."""
+    """Writes a record and returns its header. Raises OSError; a part of the record may have been written then."""
     contents = [memoryview(text), *(array.view(np.uint8).data for array in arrays if array.nbytes)]
     sizes = (len(text), sum(len(each) for each in contents[1:]))
     checksum = _seeded(kind, *sizes, at.seed)
@@ -66,7 +69,7 @@ def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> Head:
 
 
 def read_head(at: Where, end: int) -> Head:
-    """Of the record there, which lies before the byte `end`. Raises TornError, OSError."""
+    """Reads the header of the record there, which must end by the byte `end`. Raises TornError, OSError."""
     offset = at.offset
     found = os.pread(at.descriptor, HEAD.size, offset)
     if len(found) < HEAD.size or found[:4] != MARK:
@@ -79,7 +82,7 @@ def read_head(at: Where, end: int) -> Head:
 
 
 def read_text(at: Where, head: Head) -> tuple[dict[str, Any], bytes]:
-    """The record's JSON, not verified yet, and its bytes. Raises TornError, OSError."""
+    """Returns the record's JSON, not verified yet, and its bytes. Raises TornError, OSError."""
     text = os.pread(at.descriptor, head.text_bytes, at.offset + HEAD.size)
     try:
         found = json.loads(text) if text else {}

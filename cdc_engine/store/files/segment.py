@@ -1,7 +1,7 @@
-"""One event file: its first record says what it is, blocks follow. Made and removed by `log`, read by `reader`.
+"""One event file: its first record describes it, and blocks follow. Made and removed by `log`, read by `reader`.
 
-A segment begins between two transactions, and says up to where the one before it counts: what lies behind that was torn off by a crash,
-belonged to a transaction that never ended, or was written by a process that had lost the destination.
+A segment begins between two transactions, and records up to which byte the segment before it counts. Bytes after that were torn off by a
+crash, belong to a transaction that never ended, or were written by a process that had lost the destination.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ SUFFIX, FORMAT = ".events", 1
 
 @dataclasses.dataclass(eq=False)
 class Segment:
-    """`start`: the place between transactions where it begins; `mark`: what was put before it. `before_bytes`: of the segment before it,
-    how much counts. `first`: where its blocks begin, after a record of checksum `seed`. `size`: how much of it counts now.
+    """A segment and how much of it counts. `start`: the position between transactions where it begins; `mark`: after what was put before
+    it. `before_bytes`: how many bytes of the segment before it count. `first`: offset of its blocks, after a record with the checksum
+    `seed`. `size`: how many of its bytes count now.
     """
 
     path: Path
@@ -60,7 +61,7 @@ def path_of(directory: Path, number: int) -> Path:
 
 
 def numbers_in(directory: Path) -> list[int]:
-    """Of the segments in a directory, ascending. Raises StoreDamagedError where another file bears their suffix."""
+    """Returns the numbers of the segments in a directory, ascending. Raises StoreDamagedError if another file has their suffix."""
     try:
         return sorted(int(path.name.removesuffix(SUFFIX)) for path in directory.glob(f"*{SUFFIX}"))
     except ValueError as error:
@@ -68,7 +69,7 @@ def numbers_in(directory: Path) -> list[int]:
 
 
 class SegmentFile:
-    """An open descriptor, closed with the last that uses it."""
+    """An open descriptor, closed when nothing uses it any more."""
 
     def __init__(self, path: Path, flags: int) -> None:
         self.descriptor = os.open(path, flags, 0o600)
@@ -76,7 +77,7 @@ class SegmentFile:
 
 
 def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segment]:
-    """The segment with its first record, on disk under its name when it returns. Raises OSError; nothing is there then."""
+    """Makes a segment with its first record; it is on disk under its name when this returns. Raises OSError; then there is no file."""
     make_folder(directory)
     record: dict[str, Any] = {
         "format": FORMAT,
@@ -99,7 +100,9 @@ def make_segment(directory: Path, segment: Segment) -> tuple[SegmentFile, Segmen
 
 
 def read_segment(path: Path, number: int) -> Segment:
-    """What its first record says; `size` is the whole file's. Raises TornError where that is none, StoreDamagedError, OSError."""
+    """Reads a segment's first record; `size` is that of the whole file. Raises TornError if the record is not whole, StoreDamagedError if
+    another version wrote the file, OSError.
+    """
     file = SegmentFile(path, os.O_RDONLY)
     size = os.fstat(file.descriptor).st_size
     if size < HEAD.size:

@@ -1,1 +1,1 @@
-"""The newest stretch of a stream, read by any number of readers, each with a place of its own; nobody waits for them."""
+"""Keeps the newest part of a stream for any number of readers, each with its own position; the stream does not wait for them."""

@@ -1,8 +1,9 @@
-"""Where a reader of a window is, and what it is given: places, pieces of blocks, and the arithmetic between them. Pure.
+"""The position of a reader of a window, and what the reader gets: positions, parts of blocks, and the arithmetic between them. Pure.
 
-A window counts transactions and captured row events since it began, and a `Spot` is such a count. A `Place` says the same so that another
-window, or another process, finds it: the end of a transaction, and how many row events after it were taken already. Where two streams were
-asked for by GTID set, one offset is two places: each leaves out what its reader had. So the executed set is a part of the place.
+A window counts transactions and captured row events since it began, and a `Spot` is such a count. A `Place` is the same position in a
+form that another window, or another process, understands: the end of a transaction, and how many row events after it were already read.
+If two streams were requested by GTID set, one offset can be two positions: each stream omits what its reader had. So the executed set is
+part of the position.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Key = tuple[int, int, int]
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Spot:
-    """Transactions that ended and row events before it."""
+    """A count of the transactions that ended and of the row events before a point of the window."""
 
     transactions: int = 0
     events: int = 0
@@ -30,9 +31,9 @@ class Spot:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """After `events` captured row events of the transaction that follows `position`, which is the end of one.
+    """The position after `events` captured row events of the transaction that follows `position`, which is a transaction end.
 
-    `begun` names that transaction as `open_after` does, None where `events` is 0: on another server another one may follow.
+    `begun` names that transaction as `open_after` does, None if `events` is 0: on another server another transaction may follow.
     """
 
     position: Position
@@ -53,9 +54,9 @@ class Piece:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Reading:
-    """What lies between two places, in order; nothing where `pieces` is empty. `end`: where the next reading begins.
+    """The content between two positions, in order; `pieces` is empty if there is none. `end`: where the next reading begins.
 
-    `anew`: another transaction follows than the one that its reader is amid, and is read from its first row event on.
+    `anew`: another transaction follows than the one that the reader has partly read; it is read from its first row event on.
     """
 
     pieces: tuple[Piece, ...]
@@ -66,10 +67,10 @@ class Reading:
 @dataclasses.dataclass(frozen=True, eq=False)
 class Kept:
     """A block in a window. `start`: before it. `end_key`: of the last transaction that ended up to its end. `open`: names the transaction
-    that it goes on with, None where it begins one.
+    that the block continues, None if the block begins one.
 
-    `bytes_before`: of the row events of this block, up to each (int64, one more than there are events). A statement amid a transaction
-    counts as one row event: its place must differ from that of what is around it.
+    `bytes_before`: bytes of this block's row events up to each one (int64, one more than there are events). A statement within a
+    transaction counts as one row event, because its position must differ from those before and after it.
     """
 
     block: Block
@@ -89,7 +90,7 @@ class Kept:
 
     @property
     def last_end(self) -> Spot:
-        """After its last transaction's end; it has one."""
+        """The spot after the end of its last transaction; the block must have one."""
         events = self.start.events + int(self.block.transaction_events[-1])
         return Spot(self.start.transactions + self.block.transaction_count, events)
 
@@ -98,12 +99,14 @@ class Kept:
         return int(self.bytes_before[-1])
 
     def without_bytes(self) -> Kept:
-        """Of which only the places count."""
+        """Returns the block without its buffer, for when only positions matter."""
         return dataclasses.replace(self, block=dataclasses.replace(self.block, buffer=np.zeros(0, np.uint8)))
 
 
 def kept(block: Block, start: Spot, key: Key, begun: Key | None) -> Kept:
-    """The block as what follows a spot; `key`: of the last transaction's end before it; `begun`: the transaction that is open there."""
+    """Returns a block as the one that follows a spot. `key`: of the last transaction end before it; `begun`: the transaction that is open
+    there.
+    """
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_length, dtype=np.int64)))
     if block.transaction_count:
         key = (block.epoch, file_number(block.file), int(block.transaction_end[-1]))
@@ -111,12 +114,12 @@ def kept(block: Block, start: Spot, key: Key, begun: Key | None) -> Kept:
 
 
 def open_after(each: Kept) -> Key | None:
-    """Names the transaction that is open at a block's end, by what comes first in it; None where none is."""
+    """Names the transaction that is open at a block's end, by its first content; None if none is open."""
     return transaction_after(each, each.last_end if each.block.transaction_count else each.start)
 
 
 def transaction_after(each: Kept, ended: Spot) -> Key | None:
-    """Names the transaction that follows `ended`, by what of it comes first from there on in the block; None where nothing does."""
+    """Names the transaction that follows `ended`, by its first content from there on in the block; None if nothing follows."""
     block = each.block
     if ended <= each.start and each.open is not None:
         return each.open
@@ -131,7 +134,9 @@ def transaction_after(each: Kept, ended: Spot) -> Key | None:
 
 
 def unseen(block: Block, tail: Key) -> Block | None:
-    """What of a block lies after the transaction end `tail`, None where nothing does; one of an open transaction is whole or nothing."""
+    """Returns the part of a block after the transaction end `tail`, None if there is none. A block of an open transaction is returned as
+    a whole or not at all.
+    """
     file = (block.epoch, file_number(block.file))
     if file != tail[:2]:
         return block if file > tail[:2] else None
@@ -146,12 +151,12 @@ def unseen(block: Block, tail: Key) -> Block | None:
 
 
 def key_of(position: Position) -> Key:
-    """Orders the places of one source."""
+    """Returns a key that orders the positions of one source."""
     return position.epoch, file_number(position.file) if position.file else 0, position.offset
 
 
 def transaction_at(blocks: Sequence[Kept], key: Key) -> Spot | None:
-    """After the transaction that ends exactly there."""
+    """Returns the spot after the transaction that ends exactly there, or None."""
     at = bisect.bisect_left(blocks, key, key=lambda each: each.end_key)
     if at == len(blocks) or not blocks[at].block.transaction_count:
         return None
@@ -164,7 +169,7 @@ def transaction_at(blocks: Sequence[Kept], key: Key) -> Spot | None:
 
 
 def place_at(blocks: Sequence[Kept], spot: Spot) -> Place:
-    """The place of a spot that lies after a transaction's end in these blocks."""
+    """Returns the position of a spot that is after a transaction end in these blocks."""
     each = blocks[bisect.bisect_left(blocks, spot.transactions, key=lambda each: each.end.transactions)]
     transaction = spot.transactions - each.start.transactions - 1
     ended = each.start.events + int(each.block.transaction_events[transaction])
@@ -172,7 +177,7 @@ def place_at(blocks: Sequence[Kept], spot: Spot) -> Place:
 
 
 def following(blocks: Sequence[Kept], ended: Spot) -> Key | None:
-    """Names the transaction that follows a transaction's end; None where nothing of it is in the blocks."""
+    """Names the transaction that follows a transaction end; None if nothing of it is in the blocks."""
     found = (
         transaction_after(each, ended)
         for each in blocks[bisect.bisect_right(blocks, ended, key=lambda each: each.end) :]
@@ -183,9 +188,10 @@ def following(blocks: Sequence[Kept], ended: Spot) -> Key | None:
 def cut(
     blocks: Sequence[Kept], begin: Spot, bytes_max: int, events_max: int, *, isolated: bool = False
 ) -> tuple[tuple[Piece, ...], Spot]:
-    """What follows `begin` within the limits, at least one row event or transaction, and where it ends.
+    """Returns what follows `begin` within the limits, at least one row event or transaction, and where it ends.
 
-    It ends with a transaction where one ends within the limits, else amid one. `isolated`: a statement that changes tables comes alone.
+    It ends with a transaction if one ends within the limits, otherwise within one. `isolated`: a statement that changes tables is
+    returned alone.
     """
     pieces: list[Piece] = []
     spot, bytes_left, events_left = begin, bytes_max, events_max
@@ -213,12 +219,12 @@ def cut(
 
 
 def _may_stop_a_reader(change: TableChange) -> bool:
-    """Where a table cannot be read on, or goes on under the rules of another name, a reader must be able to stop."""
+    """Returns whether a reader must be able to stop here: a table cannot be read further, or continues under the rules of another name."""
     return change.kind is TableChangeKind.STOPPED or bool(change.renamed_from)
 
 
 def _within(each: Kept, spot: Spot, bytes_left: int, events_left: int, *, first: bool) -> Piece | None:
-    """The part of a block from `spot` on within the limits, None where nothing fits."""
+    """Returns the part of a block from `spot` on within the limits, None if nothing fits."""
     block = each.block
     begin = min(block.event_count, max(0, spot.events - each.start.events))
     ended_before = max(0, spot.transactions - each.start.transactions)

@@ -1,8 +1,8 @@
-"""The newest blocks of a stream, for readers that each have a place of their own in it.
+"""The newest blocks of a stream, for readers that each have their own position in it.
 
-The parser's thread puts; readers read from others. A window of the live stream never waits: what is above its bounds goes, oldest
-first, and a reader whose place went with it must read the source by itself (`read` answers None then). A window of such a reader's own
-stream waits instead (`waits`), for what its one reader has not read yet. Blocks are shared with the ring, never copied.
+The parser's thread puts; readers read from other threads. A window of the live stream never waits: it removes the oldest blocks above its
+bounds, and a reader whose position was removed must read the source itself (`read` returns None then). A window of such a reader's own
+stream waits instead (`waits`) until its one reader has read. Blocks are shared with the ring, never copied.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cdc_engine.store.window.places import (
 )
 
 EXECUTED_MAX = 256  # ends of transactions whose executed set is remembered
-BLOCKS_MAX = 1 << 13  # an idle source gives a block a transaction, without any bytes
+BLOCKS_MAX = 1 << 13  # an idle source makes one block per transaction, without any bytes
 
 
 def _never() -> bool:
@@ -43,7 +43,8 @@ def _never() -> bool:
 
 
 class Window:
-    """`start`: where the stream begins that is put. `bytes_max`: of row events that are kept; one block may be more.
+    """A window of a stream. `start`: where the stream that is put begins. `bytes_max`: of row events that are kept; a single block may be
+    larger.
 
     `isolated`: a statement that changes tables is read alone.
     """
@@ -54,11 +55,11 @@ class Window:
         self._blocks: list[Kept] = []
         self._bytes = 0
         self._start = start
-        self._base: Kept | None = None  # the last block that went and ends a transaction
-        self._gone_open: Key | None = None  # the transaction that is open after what went last
-        self._tail = Spot()  # after all that was put
+        self._base: Kept | None = None  # the last removed block that ends a transaction
+        self._gone_open: Key | None = None  # the transaction that is open after the last removed block
+        self._tail = Spot()  # after everything that was put
         self._executed: dict[Key, str] = {}
-        self._read = Spot()  # of a window that waits: what its reader has
+        self._read = Spot()  # if the window waits: what its reader has
         self._changed = threading.Condition()
         self._putter: threading.Thread | None = None
         self._fenced: threading.Thread | None = None  # its open transaction was dropped by another thread
@@ -68,10 +69,10 @@ class Window:
     # ── the parser's side ──
 
     def put(self, block: Block) -> None:
-        """Appends what is new in a block; of a window that waits, once there is room.
+        """Appends the new part of a block; a window that waits does so once it has space.
 
-        A stream that is read again from an earlier place gives nothing new up to where it was. Raises InterruptedError once another
-        thread has dropped the stream, until this one does too.
+        A stream that is read again from an earlier position adds nothing until it passes the window's end. Raises InterruptedError once
+        another thread has dropped the stream, until this thread drops it, too.
         """
         with self._changed:
             self._enter()
@@ -90,7 +91,7 @@ class Window:
             self._changed.notify_all()
 
     def drop_open(self) -> None:
-        """The connection is gone: what was put of the transaction that is open comes again."""
+        """Drops the open transaction, because the connection is lost and its blocks will be put again."""
         with self._changed:
             while self._blocks and not self._blocks[-1].block.transaction_count:
                 self._bytes -= self._blocks.pop().size_bytes
@@ -104,7 +105,7 @@ class Window:
             self._changed.notify_all()
 
     def begin_at(self, position: Position) -> None:
-        """Forgets everything: the stream that is put from now on begins at `position`."""
+        """Removes everything: the stream that is put from now on begins at `position`."""
         with self._changed:
             self._blocks.clear()
             self._executed.clear()
@@ -113,7 +114,7 @@ class Window:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Nothing is put any more; a put that waits ends."""
+        """Ends the window: nothing is put any more, and a put that waits ends."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -121,7 +122,7 @@ class Window:
     # ── the readers' side ──
 
     def has(self, place: Place) -> bool:
-        """Whether what follows a place can be read here, now or when it comes."""
+        """Returns whether what follows a position can be read here, now or when it arrives."""
         with self._changed:
             return self._found(place) is not None
 
@@ -133,9 +134,10 @@ class Window:
         timeout_seconds: float = 0.0,
         given_up: Callable[[], bool] = _never,
     ) -> Reading | None:
-        """What follows a place, as soon as there is anything; no pieces when nothing came in time. None: the place is not in the window.
+        """Returns what follows a position as soon as there is anything; without pieces if nothing arrives in time. None: the position is
+        not in the window.
 
-        `given_up`: asked whenever the reader is woken; true ends its wait.
+        `given_up`: called whenever the reader wakes up; a true result ends its wait.
         """
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
@@ -155,13 +157,13 @@ class Window:
             return None
 
     def wake(self) -> None:
-        """Readers that wait look whether they are given up."""
+        """Makes waiting readers check whether they are given up."""
         with self._changed:
             self._changed.notify_all()
 
     @property
     def begin(self) -> Position:
-        """The oldest end of a transaction from which on all is here."""
+        """The oldest transaction end from which on everything is here."""
         with self._changed:
             base = self._place_of(self._base_spot)
             if self._found(base) is not None:
@@ -199,7 +201,9 @@ class Window:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
     def _found(self, place: Place) -> tuple[Spot, bool] | None:
-        """Where to read on for a place, and whether that is another transaction than it is amid. None: the place is not in the window."""
+        """Returns where to continue reading for a position, and whether another transaction follows than the one that was partly read.
+        None: the position is not in the window.
+        """
         key = key_of(place.position)
         ended = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
         if ended is None or not same_executed(self._executed_at(key, ended), place.position.gtid_set):
@@ -210,19 +214,21 @@ class Window:
         return (spot, anew) if first.events <= spot.events else None
 
     def _begun_after(self, ended: Spot) -> Key | None:
-        """Names the transaction after a transaction's end; None where nothing of it has come."""
+        """Names the transaction after a transaction end; None if nothing of it has arrived."""
         if self._blocks:
             return following(self._blocks, ended)
         return self._gone_open if ended < self._tail else None
 
     def _executed_at(self, key: Key, end: Spot) -> str:
-        """The executed set at a transaction's end. A reader asks for one again and again, and it costs a walk over the block."""
+        """Returns the executed set at a transaction end. It is remembered, because readers request the same one repeatedly and it costs a
+        pass over the block.
+        """
         if key not in self._executed:
             self._remembered(self._place_of(end))
         return self._executed[key]
 
     def _remembered(self, place: Place) -> Place:
-        """Of what is handed out it is known already, and that is what is asked for next."""
+        """Remembers the executed set of a position that is handed out, because its reader continues there next. Returns the position."""
         while len(self._executed) >= EXECUTED_MAX:
             del self._executed[next(iter(self._executed))]
         self._executed[key_of(place.position)] = place.position.gtid_set
