@@ -1,1 +1,1 @@
-"""The stream from the server: one dump connection a destination, read into blocks and handed to a sink."""
+"""Reads the stream from the server: one dump connection per destination, decoded into blocks that go to a sink."""

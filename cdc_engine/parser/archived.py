@@ -1,7 +1,8 @@
-"""What a server has purged is read from an archive of its binlog files, up to the first file that it still has. Used by `event_parser`.
+"""Reads what a server has purged from an archive of its binlog files, up to the first file that the server still has. Used by
+`event_parser`.
 
-A file is held against the server before a row of it counts: the server id in it, when it was created, and, where the server keeps GTIDs,
-what was executed before it. A foreign file is refused by name, and so is an archive that lacks one between.
+A file is compared with the server before any row of it counts: its server id, its creation time and, if the server keeps GTIDs, what was
+executed before it. A file of another server is refused by name, and so is an archive that lacks a file in between.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from cdc_engine.source.server import Source
 
 MAGIC, ENCRYPTED = b"\xfebin", b"\xfdbin"
 POSITION_BYTES = 8  # in a ROTATE, before the name of the file that follows
-LAST_BYTES = 1024  # in which the event lies that closes a file
+LAST_BYTES = 1024  # they contain the event that closes a file
 
 
 def files_between(
     cursor: Position, archived: tuple[str, ...], facts: ServerFacts, place: str
 ) -> tuple[str, ...] | Lost:
-    """The archived files from the cursor's on that come before the server's first one, without a gap. Pure."""
+    """Returns the archived files from the cursor's file up to the server's first one, without a gap. Pure."""
     first = facts.logs[0].file if facts.logs else ""
     kin = {file_number(each): each for each in archived if base(each) == base(cursor.file)}
     wanted = (
@@ -61,7 +62,7 @@ def files_between(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Header:
-    """How a binlog file begins: its format description, as bytes; when it was created, and by which server."""
+    """The beginning of a binlog file: its format description as bytes, its creation time, and the server that wrote it."""
 
     description: bytes
     created: int
@@ -69,7 +70,7 @@ class Header:
 
 
 def read_header(stream: IO[bytes], file: str) -> Header:
-    """Raises PositionLostError where this is no binlog file that can be read."""
+    """Reads the beginning of a binlog file. Raises PositionLostError if it is not a readable binlog file."""
     magic = _exactly(stream, len(MAGIC), file)
     if magic == ENCRYPTED:
         raise PositionLostError(
@@ -85,7 +86,9 @@ def read_header(stream: IO[bytes], file: str) -> Header:
 
 
 def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -> str:
-    """Why an archived file is not the server's of that name, a sentence; empty where it is. `known_created`: 0 where not known. Pure."""
+    """Returns a sentence why an archived file is not the server's file of that name, or an empty text if it is. `known_created`: 0 if
+    unknown. Pure.
+    """
     server_id = facts.variables.get("server_id", "none")
     if str(header.server_id) != server_id:
         return f"the archived {file} was written by the server id {header.server_id}, this server has {server_id}"
@@ -95,10 +98,10 @@ def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -
 
 
 class ArchivedStretch:
-    """From a cursor on to the first file that the server has. `handed_over`: the place there, once all is read."""
+    """The interval from a cursor to the first file that the server has. `handed_over`: the position there, once everything is read."""
 
     def __init__(self, archive: Archive, source: Source, cursor: Position, facts: ServerFacts) -> None:
-        """Raises PositionLostError where the archive does not hold all that is purged; SourceConnectionError."""
+        """Raises PositionLostError if the archive does not have everything that is purged; SourceConnectionError."""
         found = files_between(cursor, archive.files(), facts, archive.place)
         if isinstance(found, Lost):
             raise PositionLostError(str(found))
@@ -108,7 +111,9 @@ class ArchivedStretch:
     def scanner(
         self, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions, *, executed_known: bool
     ) -> Scanner:
-        """From the cursor on, of events as they lie in files: no packets around them, and checksums as each file says."""
+        """Returns a scanner from the cursor on for events as files contain them: without packets, and with checksums as each file
+        defines.
+        """
         return Scanner(
             start=self._cursor,
             history=history,
@@ -120,7 +125,7 @@ class ArchivedStretch:
         )
 
     def blocks(self, scanner: Scanner) -> Iterator[Block]:
-        """Raises PositionLostError on a foreign file, and what the scan raises."""
+        """Yields the blocks of the interval. Raises PositionLostError for a file of another server, and the errors of the scan."""
         newest, checksum = 0, False
         for file in self.files:
             known = self._cursor.file_created if file == self._cursor.file else 0
@@ -140,7 +145,9 @@ class ArchivedStretch:
                 self._require_whole(file, ended)
 
     def _require_whole(self, file: str, ended: bytes) -> None:
-        """A copy that was made while the server wrote the file lacks its end: on MySQL the next one's GTIDs say so, else its last event."""
+        """Raises PositionLostError if a file lacks its end, because it was copied while the server wrote it. On MySQL the next file's
+        GTIDs prove this, otherwise the file's last event.
+        """
         following = (*self.files, self._facts.logs[0].file)[self.files.index(file) + 1]
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if not proven and not is_closed(ended, following):
@@ -151,7 +158,7 @@ class ArchivedStretch:
             )
 
     def _of_one(self, scanner: Scanner, file: str, header: Header, stream: IO[bytes]) -> Generator[Block, None, bytes]:
-        """Returns its last bytes."""
+        """Yields the blocks of one file. Returns its last bytes."""
         end = FIRST_OFFSET + len(header.description)
         scanner.go_on_at(FIRST_OFFSET)
         yield from _fed(scanner, header.description)
@@ -161,7 +168,7 @@ class ArchivedStretch:
         return (yield from _streamed(scanner, stream, file))
 
     def handed_over(self, position: Position) -> Position:
-        """Where the server goes on: at the begin of its first file, as long as it still has that."""
+        """Returns the position where the server continues: the beginning of its first file, provided that it still has that file."""
         file = self._facts.logs[0].file
         return dataclasses.replace(
             position, file=file, offset=FIRST_OFFSET, file_created=creation_of(self._source, file)
@@ -169,7 +176,9 @@ class ArchivedStretch:
 
 
 def rotate_to(file: str, *, checksum: bool) -> bytes:
-    """The event by which a server says which file follows; it lies in none. `checksum`: as the events before it have one."""
+    """Returns the event by which a server announces the next file; no file contains it. `checksum`: whether it has one, like the events
+    before it.
+    """
     body = struct.pack("<Q", FIRST_OFFSET) + file.encode()
     length = types.HEADER_BYTES + len(body) + (types.CHECKSUM_BYTES if checksum else 0)
     event = struct.pack("<IBIIIH", 0, types.ROTATE, 0, length, 0, types.FLAG_ARTIFICIAL) + body
@@ -182,7 +191,9 @@ def _fed(scanner: Scanner, event: bytes) -> Iterator[Block]:
 
 
 def is_closed(ended: bytes, following: str) -> bool:
-    """Whether the last event of a file says that another follows, of that name, or that the server stopped. `ended`: its last bytes."""
+    """Returns whether the last event of a file names the next file as `following`, or records that the server stopped. `ended`: the
+    file's last bytes.
+    """
     for length, begins in (
         (types.HEADER_BYTES + POSITION_BYTES + len(following), types.ROTATE),
         (types.HEADER_BYTES, types.STOP),
@@ -200,7 +211,9 @@ def _length(event: bytes) -> int:
 
 
 def _streamed(scanner: Scanner, stream: IO[bytes], file: str) -> Generator[Block, None, bytes]:
-    """The rest of a file, in buffers; an event that is larger than one gets a larger one. Returns its last bytes."""
+    """Yields the blocks of the rest of a file, buffer by buffer; an event that is larger than a buffer gets a larger one. Returns the
+    file's last bytes.
+    """
     tail: Bytes = np.empty(0, np.uint8)
     ended = b""
     room = limits.READ_BUFFER_BYTES
@@ -221,7 +234,7 @@ def _streamed(scanner: Scanner, stream: IO[bytes], file: str) -> Generator[Block
 
 
 def _fill(stream: IO[bytes], room: memoryview) -> int:
-    """Reads until it is full or the file ends; the bytes that came."""
+    """Reads until the buffer is full or the file ends. Returns the number of bytes read."""
     count = 0
     while count < len(room) and (piece := stream.read(len(room) - count)):
         room[count : count + len(piece)] = piece

@@ -1,7 +1,8 @@
-"""The one file with the MySQL socket: queries before the dump, the dump itself, and its end. PyMySQL speaks the protocol up to the dump.
+"""The only file that uses the MySQL socket: queries before the dump, the dump itself, and its end. PyMySQL handles the protocol up to the
+dump.
 
-A dump's bytes are read raw, into the buffer the caller gives; nothing here knows an event.
-Commands: https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html, https://mariadb.com/kb/en/replication-protocol/.
+A dump's bytes are read raw, into the caller's buffer; nothing here interprets events. Commands:
+https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_replication.html, https://mariadb.com/kb/en/replication-protocol/.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from cdc_engine.source.session import error_code, open_session, session_error
 
 COM_BINLOG_DUMP_GTID = 0x1E
 THROUGH_GTID = 0x04  # flag of COM_BINLOG_DUMP_GTID: the set follows
-NON_BLOCKING = 0x01  # flag of a dump: at its end the server says so and does not wait (BINLOG_DUMP_NON_BLOCK)
+NON_BLOCKING = 0x01  # flag of a dump: the server reports its end and does not wait (BINLOG_DUMP_NON_BLOCK)
 DUMP_OFFSET_MAX = 0xFFFFFFFF  # COM_BINLOG_DUMP has four bytes for the offset
 FIRST_OFFSET = 4  # after a binlog file's magic
-GATHER_SECONDS = 0.002  # how long a read waits for more before it hands over little
+GATHER_SECONDS = 0.002  # how long a read waits for more before it returns little
 CLOSED = -1
-GATHER_BYTES = 2 << 20  # with this much in hand a read no longer waits
+GATHER_BYTES = 2 << 20  # a read that has this many bytes no longer waits
 NOT_UNDERSTOOD = frozenset({1064, 1193, 1289})
 NOT_PERMITTED = frozenset({1044, 1142, 1143, 1227, 1370, 1381, 3530})
 DUMP_REFUSED = 1236  # ER_MASTER_FATAL_ERROR_READING_BINLOG: purged, foreign, unreadable, or another replica with our id
@@ -54,10 +55,10 @@ ERROR_TEXT_AT = 9
 
 
 class SourceConnection:
-    """One connection to the source. Queries first; after `dump_*` only `receive_into`.
+    """One connection to the source. It runs queries first; after `dump_*` only `receive_into` is allowed.
 
-    Raises SourceConnectionError for what another try may mend, ConfigurationError for credentials and TLS, PositionLostError when the
-    server says that it no longer has what was asked for.
+    Raises SourceConnectionError for errors that another attempt may resolve, ConfigurationError for credentials and TLS,
+    PositionLostError when the server reports that it no longer has what was requested.
     """
 
     def __init__(self, source: Source) -> None:
@@ -80,19 +81,21 @@ class SourceConnection:
         return isinstance(self._connection.take_socket(), ssl.SSLSocket)
 
     def rows(self, sql: str, arguments: Sequence[Any] = ()) -> list[dict[str, Any]]:
-        """The rows of one query, a dict each. Raises pymysql.err.MySQLError of the server's answer as SourceConnectionError."""
+        """Returns the rows of one query, one dict per row. Raises SourceConnectionError if the server answers with an error."""
         with _translated(self.source), self._connection.cursor() as cursor:
-            cursor.execute(sql, tuple(arguments) or None)  # without arguments a `%` in a name is no mark
+            cursor.execute(sql, tuple(arguments) or None)  # without arguments a `%` in a name is no placeholder
             rows: Any = cursor.fetchall()
             return list(rows)
 
     def ask(self, question: Callable[[Any], Any]) -> Any:
-        """Hands the SQL session to a reader of another room (the schema snapshot), with this connection's errors."""
+        """Passes the SQL session to a reader of another package (the schema snapshot) and translates its errors to those of this
+        connection.
+        """
         with _translated(self.source):
             return question(self._connection)
 
     def first_of(self, *statements: str) -> list[dict[str, Any]]:
-        """The rows of the first statement that this server understands; empty when it understands none or permits none."""
+        """Returns the rows of the first statement that this server supports, or none if it supports or permits none."""
         for sql in statements:
             try:
                 with self._connection.cursor() as cursor:
@@ -105,7 +108,7 @@ class SourceConnection:
         return []
 
     def prepare_dump(self) -> bool:
-        """Session settings of a replica, and its registration; whether events will end in a checksum."""
+        """Sets the session settings of a replica and registers it. Returns whether events will end with a checksum."""
         source = self.source
         settings: list[tuple[str, tuple[Any, ...]]] = [
             ("SET @master_heartbeat_period = %s", (limits.HEARTBEAT_SECONDS * 1_000_000_000,)),
@@ -128,9 +131,10 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_from_file(self, file: str, offset: int, *, to_end: bool = False) -> bool:
-        """Everything from a place in a file on; False when all of the file comes, for the place lies too far in it.
+        """Requests everything from an offset of a file on. Returns False if the whole file arrives, because the offset is too large for
+        the command.
 
-        For ever, or `to_end` of what the server has now; an answer that is no event then ends it.
+        The dump does not end, or with `to_end` it ends at the server's current end with an answer that is not an event.
         """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET
@@ -139,12 +143,12 @@ class SourceConnection:
         return within
 
     def dump_beginning(self, file: str) -> None:
-        """A file from its first byte on, as `dump_beside`."""
+        """Requests a file from its first byte on, as `dump_beside` does."""
         self.prepare_beside()
         self.dump_beside(file, FIRST_OFFSET)
 
     def prepare_beside(self) -> bool:
-        """Session settings of who reads the binlog and is no replica; whether events will end in a checksum."""
+        """Sets the session settings of a reader of the binlog that is not a replica. Returns whether events will end with a checksum."""
         for name in ("master", "source"):
             self.rows(f"SET @{name}_binlog_checksum = @@global.binlog_checksum")
         self.rows("SET @mariadb_slave_capability = 4")
@@ -153,14 +157,16 @@ class SourceConnection:
         return str(checksum).upper() not in ("NONE", "")
 
     def dump_beside(self, file: str, offset: int) -> bool:
-        """From a place in a file to what is the end now, as `mysqlbinlog` asks: no dump that runs is ended by it. As `dump_from_file`."""
+        """Requests the binlog from an offset of a file to its current end, as `mysqlbinlog` does, so it ends no running dump. Returns as
+        `dump_from_file`.
+        """
         within = offset <= DUMP_OFFSET_MAX
         begin = offset if within else FIRST_OFFSET
         self._dump(COMMAND.COM_BINLOG_DUMP, struct.pack("<IHI", begin, NON_BLOCKING, 0) + file.encode())
         return within
 
     def dump_after_gtids(self, executed: str, *, to_end: bool = False) -> None:
-        """Everything that is not in a GTID set (MySQL) or comes after a GTID position (MariaDB); as long as `dump_from_file`."""
+        """Requests everything that is not in a GTID set (MySQL) or follows a GTID position (MariaDB). It ends as `dump_from_file` does."""
         flags = NON_BLOCKING if to_end else 0
         if self.mariadb:
             for name, value in (("state", executed), ("strict", 1), ("duplicates", 0)):
@@ -172,11 +178,11 @@ class SourceConnection:
         self._dump(COM_BINLOG_DUMP_GTID, head + encoded)
 
     def begin_query(self, sql: str) -> None:
-        """Sends one query whose answer is then read raw, with `receive_into`; `end_query` after its last byte."""
+        """Sends one query whose answer is then read raw with `receive_into`. Call `end_query` after its last byte."""
         self._dump(COMMAND.COM_QUERY, sql.encode())
 
     def end_query(self) -> None:
-        """The connection takes other questions again."""
+        """Makes the connection ready for other queries."""
         self._socket.setblocking(True)
         self._socket.settimeout(limits.READ_TIMEOUT_SECONDS)
 
@@ -190,9 +196,10 @@ class SourceConnection:
         self._socket.setblocking(False)
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
-        """Bytes of the dump, 0 when none came in `seconds`; with what follows in a moment, so that a fast stream comes in large pieces.
+        """Returns the number of bytes received of the dump, 0 if none arrived in `seconds`. Waits a moment for more, so a fast stream
+        arrives in large pieces.
 
-        Raises SourceConnectionError when the server closed the connection; what it sent before that (its reason) was given out.
+        Raises SourceConnectionError if the server closed the connection; what it sent before (its reason) was returned first.
         """
         with _translated(self.source):
             count = self._receive(space, seconds)
@@ -206,7 +213,9 @@ class SourceConnection:
         return count
 
     def _receive(self, space: memoryview, seconds: float) -> int:
-        """Bytes received, 0 when none came in time, CLOSED. An SSL socket may hold bytes that poll does not see: read first."""
+        """Returns the number of bytes received, 0 if none arrived in time, or CLOSED. Reads before it polls, because an SSL socket may
+        buffer bytes that poll does not report.
+        """
         deadline = time.monotonic() + seconds
         while True:
             wait_for = select.POLLIN
@@ -227,7 +236,7 @@ class SourceConnection:
             self._connection.drop()
 
     def end_dump(self) -> None:
-        """Closes, and ends the dump on the server too, which else notices only when it next writes. Best effort."""
+        """Closes the connection, and ends the dump on the server too, which otherwise notices only at its next write. Best effort."""
         self.close()
         with contextlib.suppress(SluiceError):
             killer = SourceConnection(self.source)
@@ -246,7 +255,7 @@ _MARIADB_START = {
 
 @contextlib.contextmanager
 def _translated(source: Source) -> Iterator[None]:
-    """Errors of PyMySQL and of the socket as ours; their texts hold no password."""
+    """Translates errors of PyMySQL and of the socket to Sluice's; their texts contain no password."""
     try:
         yield
     except pymysql.err.MySQLError as error:
@@ -256,7 +265,9 @@ def _translated(source: Source) -> Iterator[None]:
 
 
 def answer_error(source: Source, answer: bytes) -> SluiceError:
-    """A packet in the place of an event: an error (0xFF, code 2, '#' and state 6, text), or the end of the dump (0xFE)."""
+    """Returns the error for a packet that arrives instead of an event: an error (0xFF, code 2, '#' and state 6, text), or the end of the
+    dump (0xFE).
+    """
     if answer[:1] != SERVER_ERROR or len(answer) < ERROR_TEXT_AT:
         return SourceConnectionError(f"{source.address} ended the dump")
     text = answer[ERROR_TEXT_AT:].decode("utf-8", errors="replace")
@@ -264,7 +275,7 @@ def answer_error(source: Source, answer: bytes) -> SluiceError:
 
 
 def translated_error(source: Source, code: int, text: str) -> SluiceError:
-    """A server's answer as one of our errors, by its number and, where one number says many things, its words."""
+    """Returns Sluice's error for a server's error, by its number and, if one number has many meanings, by its text."""
     # MySQL and MariaDB have different numbers for it.
     if any(sentence in text.lower() for sentence in DISPLACED_SENTENCES):
         return ReplicaClashError(

@@ -1,6 +1,6 @@
-"""How a dump begins: from a decided start to the framer that takes its bytes; and one that ends where the binlog does.
+"""Begins a dump: from a decided start to the framer that receives its bytes. Also reads dumps that end where the binlog ends.
 
-Used by `event_parser`, `scan_ddl` and `time_search`. `begin_shared` goes on with a dump that runs.
+Used by `event_parser`, `scan_ddl` and `time_search`. `begin_shared` continues from a running dump.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Captured = Callable[[str, str], bool]
 
 
 class UnwantedRows(MemoryPrepared):
-    """Of a stretch whose rows nobody wants: a transaction that was prepared before it may commit in it."""
+    """The prepared transactions of an interval whose rows are not needed. A transaction that was prepared before it may commit in it."""
 
     def commit(self, name: str, order_key: int) -> Content:
         return super().commit(name, order_key) or RecordedEvents(b"")
 
 
 def no_table(_database: str, _table: str) -> bool:
-    """No table's rows are wanted."""
+    """Returns False: no table's rows are needed."""
     return False
 
 
@@ -43,7 +43,9 @@ def begin_dump(
     prepared: PreparedTransactions | None = None,
     to_end: bool = False,
 ) -> tuple[Scanner, PacketFramer]:
-    """Registers as a replica and asks for the stream; `to_end`: of what the server has now. What arrives goes into the framer."""
+    """Registers as a replica and requests the stream; with `to_end` only up to the server's current end. Received bytes go into the
+    framer.
+    """
     checksum = connection.prepare_dump()
     contiguous = not start.by_gtid and not connection.mariadb
     scanner = Scanner(
@@ -66,7 +68,7 @@ def begin_dump(
 def begin_shared(
     line: Line, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
-    """Goes on after the line's position with what the line gives; what lies between its boundary and there is passed over."""
+    """Continues after the line's position with the line's bytes; those between its boundary and that position are skipped."""
     position = line.position
     scanner = Scanner(
         start=position,
@@ -88,7 +90,7 @@ def begin_beside(
     captured: Captured,
     prepared: PreparedTransactions,
 ) -> PacketFramer:
-    """Asks for the binlog from a place in a file to what is the end now, beside a stream that runs."""
+    """Requests the binlog from an offset of a file to its current end, independently of a running stream."""
     contiguous = not connection.mariadb
     scanner = Scanner(
         start=start.position,
@@ -104,7 +106,9 @@ def begin_beside(
 
 
 def blocks_to_end(connection: SourceConnection, framer: PacketFramer) -> Iterator[Block]:
-    """The blocks of a dump that ends by itself. Raises SourceConnectionError, what the server's error means, or what the scan raises."""
+    """Yields the blocks of a dump that ends by itself. Raises SourceConnectionError, the error that the server reports, or the errors of
+    the scan.
+    """
     source = connection.source
     while framer.answer is None:
         count = connection.receive_into(framer.space(), READ_TIMEOUT_SECONDS)

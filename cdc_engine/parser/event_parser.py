@@ -1,9 +1,10 @@
-"""The loop of one destination: connect, check, decide where to start, dump, scan, hand each block to the sink; and again when it breaks.
+"""Runs the loop of one destination: connect, check, decide where to start, dump, scan, pass each block to the sink; and again when it
+breaks.
 
-Driven by `instance`. One daemon thread runs it; the position it keeps is the end of the last transaction the sink accepted, and every
-connection begins there, so nothing is lost and nothing comes twice into the store.
+Driven by `instance`. One daemon thread runs it. Its position is the end of the last transaction that the sink accepted, and every
+connection begins there, so nothing is lost and nothing enters the store twice.
 
-States, as `on_state` tells them: STOPPED, CONNECTING, STREAMING, RECONNECTING (with the reason), or the `code` of the error that ended
+States, as reported to `on_state`: STOPPED, CONNECTING, STREAMING, RECONNECTING (with the reason), or the `code` of the error that ended
 the thread (POSITION_LOST, UNKNOWN_EVENT, SOURCE_CHECK, …), which waits for an operator and a new `start`.
 """
 
@@ -55,29 +56,29 @@ log = structlog.get_logger()
 
 
 def _no_state(state: str, reason: str) -> None:
-    """For a caller that asks instead of being told."""
+    """The callback of a caller that polls the state."""
 
 
 def _no_start(start: DumpStart) -> None:
-    """For a caller that keeps no cursor."""
+    """The callback of a caller that keeps no cursor."""
 
 
 def _no_epochs() -> Epochs:
-    """For a caller whose stream is always the first."""
+    """The callback of a caller whose stream is always the first."""
     return NO_EPOCHS
 
 
 def _learn_nothing(given_up: Callable[[], bool]) -> None:
-    """For a history that knows all up to where the stream starts."""
+    """The callback for a history that is complete up to the start of the stream."""
 
 
 def _no_idle() -> None:
-    """For a sink that holds nothing back."""
+    """The callback for a sink that buffers nothing."""
 
 
 @dataclasses.dataclass
 class StreamCounters:
-    """Since the parser was made, over all connections; times in seconds since 1970, 0 when never."""
+    """Counters since the parser was made, over all connections; times in seconds since 1970, 0 for never."""
 
     bytes: int = 0
     events: int = 0
@@ -92,14 +93,16 @@ class StreamCounters:
 
 
 class EventParser:
-    """`start` and `stop` may be called again and again, by one thread. `position`: what a new connection begins after.
+    """Reads the stream of one destination. One thread may call `start` and `stop` any number of times. `position`: a new connection
+    begins after it.
 
-    `on_start` is told where the stream begins before its first block: a caller without a cursor must keep that position, or a restart
-    before the first ack would begin at a later "latest". `on_idle` is called each time the stream has caught up and is silent. `epochs` is
-    asked at each connect. `waits`: other sources stand by, so one that has not executed what was read is waited for, not given up.
-    `by_time`: finds a place by the clock on another server, where that is allowed and nothing else does. `archive`: has the server's files
-    that it purged. `sharing`: others of this process read the same server, and it may send its binlog once for all. `learn`: called before
-    a stream is read, where it can be: what the history lacks up to its start; it asks whether it is to give up.
+    `on_start` is called with the start of the stream before its first block: a caller without a cursor must keep that position, or a
+    restart before the first ack would begin at a later "latest". `on_idle` is called each time the stream has caught up and is silent.
+    `epochs` is called at each connect. `waits`: there are standby sources, so the parser waits for a source that has not executed what
+    was read, instead of giving up. `by_time`: finds a position by the clock on another server, if that is allowed and nothing else does.
+    `archive`: has the files that the server purged. `sharing`: other parsers of this process read the same server, which can send its
+    binlog once for all. `learn`: called before a stream is read, if it can be read; completes the history up to its start, and calls its
+    argument to learn whether to give up.
     """
 
     def __init__(
@@ -123,8 +126,8 @@ class EventParser:
     ) -> None:
         self._source, self._by_time, self._archive = source, by_time, archive
         self._sharing, self._learn = sharing, learn
-        self._line: Line | None = None  # of the shared stream, to go on with
-        self._facts: ServerFacts | None = None  # of the server, as it was connected to
+        self._line: Line | None = None  # of the shared stream, to continue with
+        self._facts: ServerFacts | None = None  # of the server, at the time of the connect
         self._waits = waits
         self._choice = choice
         self._sink = sink
@@ -136,21 +139,21 @@ class EventParser:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
-        self._anew = ""  # why another connection is wanted
+        self._anew = ""  # why another connection is requested
         self._displaced = False  # another replica with this identity took over the dump
-        self._putting = False  # what was read waits for room
-        self._scanned: tuple[str, int] = ("", 0)  # file and offset of the last event looked at
+        self._putting = False  # what was read waits for space
+        self._scanned: tuple[str, int] = ("", 0)  # file and offset of the last scanned event
         self.state = STOPPED
         self.reason = ""
         self.last_error: Exception | None = None
         self.position: Position | None = None
         self.shares = False  # whether it reads the shared stream
-        self.lacks = ""  # what the source has not executed yet of what was read, while it is waited for
+        self.lacks = ""  # what was read and the source has not executed, while the parser waits for it
         self.warnings: list[str] = []
         self.counters = StreamCounters()
 
     def start(self, position: Position | None) -> None:
-        """Begins after `position`, or where the configuration says when there is none. Returns at once; errors go to `on_state`."""
+        """Begins after `position`, or at the configured start if it is None. Returns at once; errors go to `on_state`."""
         if self._thread is not None and self._thread.is_alive():
             raise RuntimeError("the parser runs already")
         self._stopping.clear()
@@ -160,7 +163,7 @@ class EventParser:
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the thread is gone; the dump on the server is ended."""
+        """Ends the dump on the server and the thread. Returns when the thread has ended."""
         self._stopping.set()
         self._sink.interrupt()
         if self._thread is not None:
@@ -171,7 +174,7 @@ class EventParser:
             self._tell(STOPPED, "")
 
     def place(self) -> StreamPlace | None:
-        """Where the stream is; None while there is none."""
+        """Returns where the stream is, or None while there is none."""
         position = self.position
         if self.state != STREAMING or position is None:
             return None
@@ -181,7 +184,7 @@ class EventParser:
         )
 
     def reconnect(self, reason: str) -> None:
-        """Ends the connection, and begins another as if this one had broken; `reason` is told as the state's."""
+        """Ends the connection and begins another one as if this one had broken; `reason` becomes the reason of the state."""
         self._anew = reason
 
     # ── the thread ──
@@ -191,11 +194,11 @@ class EventParser:
             if self._sharing is not None:
                 self._sharing.enter()
             while not self._stopping.is_set():
-                self._sink.interrupt()  # also admits this thread again after someone else interrupted
+                self._sink.interrupt()  # also admits this thread again after an interrupt by another
                 self._stream_until_it_breaks()
         except SluiceError as error:
             self._end(error, error.code)
-        except Exception as error:  # a defect of ours must become a state too, not a silent thread
+        except Exception as error:  # a defect of Sluice must become a state too, not a silent thread
             log.exception("parser_failed", destination=self._source.destination)
             self._end(error, SluiceError.code)
         finally:
@@ -208,7 +211,7 @@ class EventParser:
         self._tell(state, str(error) or type(error).__name__)
 
     def _stream_until_it_breaks(self) -> None:
-        """Returns when there is to be another connection; raises what another connection would not mend."""
+        """Streams until another connection is needed. Raises errors that another connection would not resolve."""
         try:
             if self._line is not None:
                 self._stream_along(self._line)
@@ -228,7 +231,7 @@ class EventParser:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[SourceConnection]:
-        """Where the server broke the line there is no dump left to end; in all other cases it is ended."""
+        """Yields a connection. Ends its dump on the server afterwards, unless the server broke the connection and there is no dump left."""
         connection = SourceConnection(self._source)
         try:
             yield connection
@@ -253,15 +256,15 @@ class EventParser:
         self._read(connection, scanner, framer, self._found_line)
 
     def _found_line(self) -> bool:
-        """Whether to go on with the shared stream."""
+        """Returns whether to continue with the shared stream."""
         if self._sharing is not None and self._facts is not None:
             self._line = self._sharing.line(self.position, self._facts)
         if self._line is not None:
-            self._on_idle()  # what the sink holds back does not come again
+            self._on_idle()  # the stream does not repeat what the sink buffers
         return self._line is not None
 
     def _stream_along(self, line: Line) -> None:
-        """As far as the shared stream goes; on from there it is a connection of its own that decides."""
+        """Reads the shared stream as far as it goes; after that a connection of its own decides."""
         try:
             self._rewind(line.position)
             scanner, framer = begin_shared(line, self._history, self._captured, prepared=self._prepared)
@@ -281,7 +284,7 @@ class EventParser:
             line.line.close()
 
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
-        """None where what the server has purged was read from the archive: the next connection goes on after it."""
+        """Decides where to start. Returns None if purged events were read from the archive: the next connection continues after them."""
         facts = self._facts = read_facts(connection, self.position.file if self.position else self._choice.file)
         self.warnings = self._checked(connection, facts)
         start = decide_start(self.position, self._choice, facts, self._epochs())
@@ -302,7 +305,7 @@ class EventParser:
         return start
 
     def _checked(self, connection: SourceConnection, facts: ServerFacts) -> list[str]:
-        """Warnings. Raises SourceCheckError, and ReplicaClashError with the addresses of the server's other replicas."""
+        """Returns warnings. Raises SourceCheckError, and ReplicaClashError with the addresses of the server's other replicas."""
         try:
             return check_source(self._source, facts, displaced=self._displaced)
         except ReplicaClashError as error:
@@ -364,7 +367,7 @@ class EventParser:
         self.counters.dropped_row_events = dropped + after["dropped_row_events"] - before["dropped_row_events"]
 
     def _accept(self, block: Block, scanner: Scanner) -> None:
-        executed = scanner.position.gtid_set  # up to this block: the scan goes on only when it is asked for the next
+        executed = scanner.position.gtid_set  # up to this block: the scan continues only when the next one is requested
         self._putting = True
         try:
             self._sink.accept(block)

@@ -1,7 +1,8 @@
-"""When a binlog file of the source was created: what tells it from another of the same name. Asked by `server_facts` and `time_search`.
+"""Reads the creation time of a binlog file of the source, which distinguishes it from another file of that name. Used by `server_facts`
+and `time_search`.
 
-No query says it; the file's first event does. It is asked for as `mysqlbinlog` asks, with no server id: a replica's id would end the dump
-that runs under it.
+No query returns it, but the file's first event has it. The file is requested without a server id, as `mysqlbinlog` does: a replica's id
+would end the dump that runs under it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from cdc_engine.limits import READ_TIMEOUT_SECONDS
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.source.server import Source
 
-BYTES_MAX = 1 << 16  # of a file's beginning; a format description has some 120 to 300
+BYTES_MAX = 1 << 16  # of a file's beginning; a format description has about 120 to 300
 
 
 def creation_of(source: Source, file: str) -> int:
-    """Seconds since 1970; 0 where the server does not have the file, or does not let this account read it. Raises SourceConnectionError."""
+    """Returns seconds since 1970, or 0 if the server does not have the file or does not let this account read it. Raises
+    SourceConnectionError.
+    """
     with contextlib.closing(SourceConnection(source)) as connection:
         try:
             connection.dump_beginning(file)
@@ -30,7 +33,7 @@ def creation_of(source: Source, file: str) -> int:
 
 
 def _created(connection: SourceConnection) -> int:
-    """From the first events that come: a ROTATE that the server makes, then the file's own."""
+    """Reads the creation time from the first events: a ROTATE that the server makes, then the file's own."""
     received = memoryview(bytearray(BYTES_MAX))
     count = at = 0
     while True:

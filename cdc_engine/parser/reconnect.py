@@ -1,15 +1,15 @@
-"""What the parser does about an error, and how long it waits before the next connection. Pure."""
+"""Decides how the parser handles an error, and how long it waits before the next connection. Pure."""
 
 from __future__ import annotations
 
 from cdc_engine import limits
 from cdc_engine.errors import ChecksumError, Remedy, SluiceError
 
-CHECKSUM_TRIES_MAX = 3  # a sum that is wrong again at the same place is wrong on the server's disk
+CHECKSUM_TRIES_MAX = 3  # a checksum that is wrong again at the same position is wrong on the server's disk
 
 
 class Attempts:
-    """Counts failures since something last arrived. `tried_again` says whether an error is worth another connection."""
+    """Counts failures since something last arrived. `tried_again` returns whether an error is worth another connection."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -17,7 +17,7 @@ class Attempts:
         self._checksum_count = 0
 
     def succeeded(self) -> None:
-        """A block was accepted."""
+        """Resets the count, because a block was accepted."""
         self.count = 0
 
     def tried_again(self, error: SluiceError) -> bool:
@@ -30,7 +30,9 @@ class Attempts:
         return error.remedy is Remedy.RETRY
 
     def wait_seconds(self, chance: float) -> float:
-        """`chance` in [0, 1) spreads the engines that lost one server: half of the wait is certain, half is chance."""
+        """Returns how long to wait. `chance` in [0, 1) spreads the engines that lost one server: half of the wait is fixed, half is
+        random.
+        """
         doublings = min(self.count - 1, 16)
         longest = min(limits.RECONNECT_SECONDS_MAX, limits.RECONNECT_SECONDS_MIN * 2**doublings)
         return float(longest * (0.5 + 0.5 * chance))

@@ -1,7 +1,8 @@
-"""Whether a server's binlog files are those that a cursor was made on, as the server and the names are. Pure; asked by `start_position`.
+"""Checks whether a server's binlog files are those that a cursor was made on, by the server's identity and the file names. Pure; used by
+`start_position`.
 
-RESET with gtid_purged set again, a server rebuilt with its old uuid, a backup restored over it: file names begin anew, and so do places.
-GTIDs may still prove that nothing is missed. They do not where the server itself wrote numbers once more that were read before: those
+After RESET with gtid_purged set again, on a server rebuilt with its old uuid, or after a restored backup, file names start again, and so
+do offsets. GTIDs may still prove that nothing is missed. They do not if the server itself used numbers again that were read before: those
 are other transactions of the same names.
 """
 
@@ -16,7 +17,7 @@ from cdc_engine.position import Position, file_number
 
 
 def numbered_anew(cursor: Position, facts: ServerFacts) -> str:
-    """Why the cursor's file is not the server's file of that name, a sentence; empty when it is, as far as can be told."""
+    """Returns a sentence why the cursor's file is not the server's file of that name, or an empty text if nothing shows a difference."""
     if names_began_anew(cursor.file, facts):
         return f"{cursor.file} comes after the server's last binlog file {facts.file}: its binlog was reset"
     created = facts.created.get(cursor.file, 0)
@@ -29,7 +30,7 @@ def numbered_anew(cursor: Position, facts: ServerFacts) -> str:
 
 
 def cut_off(cursor: Position, facts: ServerFacts) -> str:
-    """Why the server no longer has all that was read of the cursor's own file, or empty."""
+    """Returns why the server no longer has everything that was read of the cursor's own file, or an empty text."""
     size = next((log.size_bytes for log in facts.logs if log.file == cursor.file), cursor.offset)
     if cursor.offset <= size:
         return ""
@@ -42,9 +43,10 @@ def cut_off(cursor: Position, facts: ServerFacts) -> str:
 def refilled(
     cursor: Position, taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, facts: ServerFacts
 ) -> str:
-    """Why the server's files are not those after the cursor's purged one, or empty: all that was read must lie before the first of them.
+    """Returns why the server's files do not continue the cursor's purged file, or an empty text: everything that was read must be before
+    the first of them.
 
-    Not noticed where other transactions of the same names fill the purged files exactly up to where was read.
+    Not detected if other transactions of the same names fill the purged files exactly up to the read position.
     """
     first = facts.logs[0].file if facts.logs else ""
     unknown = facts.mariadb and not facts.purged
@@ -57,9 +59,10 @@ def refilled(
 
 
 def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPosition, server_uuid: str) -> str:
-    """What was read before and lies in files that began anew, under the server's own name; empty when GTIDs prove continuity.
+    """Returns what was read before and is in files that were started again, under the server's own name; empty if GTIDs prove continuity.
 
-    What was executed before the first of the new files (`purged`) was not written again. MariaDB names its servers by number: all counts.
+    What was executed before the first of the new files (`purged`) was not written again. MariaDB names its servers by number, so
+    everything counts.
     """
     if isinstance(taken, MariadbPosition) or isinstance(purged, MariadbPosition):
         return "" if purged.contains(taken) else str(taken)  # type: ignore[arg-type]
@@ -68,7 +71,7 @@ def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPos
 
 
 def names_began_anew(file: str, facts: ServerFacts) -> bool:
-    """Whether the server has not come as far as this file yet."""
+    """Returns whether the server has not reached this file yet."""
     if not file or not facts.file or base(file) != base(facts.file):
         return False
     try:
@@ -78,7 +81,7 @@ def names_began_anew(file: str, facts: ServerFacts) -> bool:
 
 
 def comes_before(file: str, other: str) -> bool:
-    """Of two files whose names can be compared."""
+    """Returns whether one file is before another, if their names can be compared."""
     if not file or not other or base(file) != base(other):
         return False
     try:
@@ -88,7 +91,7 @@ def comes_before(file: str, other: str) -> bool:
 
 
 def base(file: str) -> str:
-    """What files of one sequence have in common."""
+    """Returns the common part of the names of one sequence of files."""
     return file.rpartition(".")[0]
 
 

@@ -1,7 +1,7 @@
-"""Reads a stretch of the stream for its statements alone: from a position to what is the end now, or to another position.
+"""Reads an interval of the stream for its statements alone: from a position to the current end, or to another position.
 
-`instance` calls it at a start, and for a consumer that begins where the schema history does not reach to yet. No row is taken from it, so
-it goes at the speed of the scan.
+`instance` calls it at a start, and for a consumer that begins before the schema history does. No row is read, so it runs at the speed of
+the scan.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def scan_ddl(
     prepared: PreparedTransactions | None = None,
     given_up: Callable[[], bool] = _never,
 ) -> None:
-    """Tells `statements` (`apply`) each statement between `begin` and the end. `archive`: has what the server has purged of it.
+    """Passes each statement between `begin` and the end to `statements` (`apply`). `archive`: has the part that the server has purged.
 
-    `until`: what comes after it is not told. `captured`, `prepared`: of which tables prepared XA transactions are kept, and where.
-    `given_up`: asked as the stream goes on.
+    `until`: statements after it are not passed. `captured`, `prepared`: the tables whose prepared XA transactions are kept, and where.
+    `given_up`: called repeatedly during the scan; a true result ends it.
 
-    Raises PositionLostError where it cannot begin, SourceConnectionError, InterruptedError where it was given up, or what the scan raises.
+    Raises PositionLostError if it cannot begin, SourceConnectionError, InterruptedError if it was given up, or the errors of the scan.
     """
     prepared = prepared or UnwantedRows()
     connection = SourceConnection(source)
@@ -64,7 +64,7 @@ def scan_ddl(
 
 
 def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[], bool]) -> None:
-    """The scan goes on only where its blocks are taken."""
+    """Consumes the blocks up to `until`, because the scan advances only as its blocks are consumed."""
     for block in blocks:
         if given_up():
             raise InterruptedError("the statements of the stretch are not wanted any more")
@@ -77,7 +77,7 @@ def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[]
 
 
 def has_come_to(until: Position, position: Position) -> bool:
-    """Whether a stream that is at a position has all up to another. Raises ValueError where an executed set cannot be read."""
+    """Returns whether a stream at a position has everything up to another position. Raises ValueError if an executed set cannot be read."""
     if position.counts_as(until):
         return position.order_key >= until.order_key
     return has_executed(position.gtid_set, until.gtid_set)

@@ -1,4 +1,4 @@
-"""What the source says about itself, read once a connection: for the source check and for the decision where to start."""
+"""Reads the source's own settings and state, once per connection, for the source check and for the decision where to start."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class BinaryLog:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Replica:
-    """One line of SHOW REPLICAS. `uuid` is empty on MariaDB."""
+    """One row of SHOW REPLICAS. `uuid` is empty on MariaDB."""
 
     server_id: int
     uuid: str
@@ -46,10 +46,11 @@ class Replica:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerFacts:
-    """`server_uuid`: MariaDB has none, there "mariadb-<server id>". `executed`, `purged`: GTID sets as text, empty where not kept.
+    """The settings and state of a server. `server_uuid`: for MariaDB, which has none, "mariadb-<server id>". `executed`, `purged`: GTID
+    sets as text, empty if not kept.
 
-    `file`, `offset`: where the binlog ends now; `executed` is what it holds up to there. `variables`: lower-case names, as text.
-    `created`: when files were created, seconds since 1970, of those that were asked about and are there.
+    `file`, `offset`: the current end of the binlog; `executed` is what it contains up to there. `variables`: lower-case names, as text.
+    `created`: creation times in seconds since 1970 of the requested files that exist.
     """
 
     version: str
@@ -68,9 +69,9 @@ class ServerFacts:
 
 
 def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
-    """Several plain queries; what this account may not ask stays empty, and the source check says so.
+    """Reads the facts with several plain queries. What this account may not query stays empty, and the source check reports it.
 
-    `files`: whose creation is wanted, each asked for over a connection of its own; empty for the last one.
+    `files`: those whose creation time is needed, each read over its own connection; empty for the last one.
     """
     variables = _variables(connection)
     mariadb = connection.mariadb
@@ -118,7 +119,7 @@ def _executed(connection: SourceConnection, mariadb: bool, file: str, offset: in
 def _purged(
     connection: SourceConnection, mariadb: bool, variables: Mapping[str, str], logs: tuple[BinaryLog, ...]
 ) -> str:
-    """What was executed before the first file: MariaDB tells it as the position at which that begins."""
+    """Returns what was executed before the first file. On MariaDB it is the GTID position at which that file begins."""
     if not mariadb:
         return _one_line(variables.get("gtid_purged", ""))
     if not logs:
@@ -138,7 +139,7 @@ def _logs(connection: SourceConnection) -> tuple[BinaryLog, ...]:
 
 
 def _grants(connection: SourceConnection) -> tuple[str, ...]:
-    """With the privileges of the roles that are active for this account."""
+    """Returns the account's grants, including those of its active roles."""
     grants = [str(next(iter(row.values()))) for row in connection.first_of("SHOW GRANTS")]
     roles = [match[1] for grant in grants if (match := _ROLE_GRANT.match(grant))]
     for role in roles:
@@ -160,7 +161,7 @@ def _replicas(connection: SourceConnection) -> tuple[Replica, ...]:
 
 
 def dump_clients(connection: SourceConnection) -> tuple[str, ...]:
-    """The addresses from which clients dump the server's binlog, as far as this account may see them."""
+    """Returns the addresses from which clients dump the server's binlog, as far as this account may see them."""
     rows = connection.first_of(
         "SELECT HOST AS host FROM information_schema.PROCESSLIST WHERE COMMAND LIKE 'Binlog Dump%' ORDER BY ID"
     )

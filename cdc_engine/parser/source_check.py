@@ -1,4 +1,4 @@
-"""Whether a server can be captured: everything that is wrong, said at once. Pure; called at every connect and by `sluice check`."""
+"""Checks whether a server can be captured, and reports all problems at once. Pure; called at every connect and by `sluice check`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _GRANT = re.compile(r"^GRANT (?P<privileges>.+?) ON (?P<object>.+?) TO ", re.IGN
 
 
 def check_source(source: Source, facts: ServerFacts, *, displaced: bool = False) -> list[str]:
-    """Warnings, a sentence each. Raises SourceCheckError with all problems, ReplicaClashError when another replica has our identity.
+    """Returns warnings, one sentence each. Raises SourceCheckError with all problems, ReplicaClashError if another replica has our
+    identity.
 
-    `displaced`: the server ended our last dump for another one with our identity. That one goes first: each would end the other in turn.
+    `displaced`: the server ended our last dump for another one with our identity. The other one keeps its dump, because otherwise each
+    would end the other in turn.
     """
     problems = [*_setting_problems(facts), *_grant_problems(source, facts)]
     if problems:
@@ -49,13 +51,13 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
 
 
 def server_version(text: str) -> tuple[int, ...]:
-    """`5.5.5-10.6.12-MariaDB` is (10, 6, 12): old MariaDB puts a version before its own."""
+    """Parses a version. `5.5.5-10.6.12-MariaDB` is (10, 6, 12): old MariaDB versions put another version before their own."""
     numbers = re.findall(r"\d+\.\d+\.\d+", text.removeprefix("5.5.5-"))
     return tuple(int(part) for part in numbers[0].split(".")) if numbers else ()
 
 
 def missing_privileges(facts: ServerFacts) -> list[str]:
-    """What the account needs and lacks, under the names that every server takes in a GRANT."""
+    """Returns the privileges that the account needs and lacks, under the names that every server accepts in a GRANT."""
     granted: set[str] = set()
     for grant in facts.grants:
         match = _GRANT.match(grant)
@@ -76,7 +78,7 @@ def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
 
 
 def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> None:
-    """The server ends one of two dumps with the same identity each time the other one connects.
+    """Raises ReplicaClashError if another replica has our identity: the server ends one of two such dumps each time the other one connects.
 
     A replica with our uuid is our own earlier dump, or that of the host from which this one took over: the new dump replaces it.
     """
@@ -98,7 +100,7 @@ def _warnings(facts: ServerFacts) -> list[str]:
 
 
 def _image_warnings(facts: ServerFacts) -> list[str]:
-    """Row images without all columns are followed, but not everything can be told from them."""
+    """Returns warnings about row images without all columns, which are applied but do not contain everything."""
     image = facts.variables.get("binlog_row_image", "FULL").upper()
     if image == "FULL":
         return []
@@ -122,6 +124,6 @@ def _retention_warnings(facts: ServerFacts) -> list[str]:
 
 
 def retention_seconds(facts: ServerFacts) -> float:
-    """How long the server keeps its binlog; 0: for ever."""
+    """Returns how long the server keeps its binlog; 0 for unlimited."""
     seconds = float(facts.variables.get("binlog_expire_logs_seconds") or 0)
     return seconds or float(facts.variables.get("expire_logs_days") or 0) * DAY_SECONDS

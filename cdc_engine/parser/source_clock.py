@@ -1,4 +1,6 @@
-"""What time it is at a source, and where its binlog ended right after that: who has read up to there has all until then. For groups."""
+"""Reads the time at a source, and the end of its binlog right after that: a reader of everything up to that end has everything until that
+time. For groups.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.watch import StreamPlace, has_read
 
 SECOND_US = 1_000_000
-COMMIT_TIMES_SINCE = 8  # MySQL's version whose binlog says commit times in microseconds
-# MySQL from `RENAMED_SINCE` on is asked the second first: it is asked again and again, and what it does not understand counts as an error.
+COMMIT_TIMES_SINCE = 8  # MySQL's version whose binlog has commit times in microseconds
+# MySQL from `RENAMED_SINCE` on gets the second one first: the query is frequent, and an unknown statement counts as an error there.
 END = ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
 RENAMED_SINCE = "8.2"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClockAnswer:
-    """`now_us`: the source's clock, in µs since 1970. `before_us`: the same, cut to the precision of the times in its binlog. `end`: of its
-    binlog after that.
+    """The time at a source. `now_us`: its clock, in µs since 1970. `before_us`: the same, truncated to the precision of the times in its
+    binlog. `end`: the end of its binlog after that.
     """
 
     now_us: int
@@ -28,7 +30,7 @@ class ClockAnswer:
     end: ServerFacts
 
     def holds(self, place: StreamPlace | None) -> bool:
-        """Whether a stream that is at a place has read all that was committed before `before_us`."""
+        """Returns whether a stream has read everything that was committed before `before_us`."""
         if place is None:
             return False
         ours = place.position.server_uuid in ("", self.end.server_uuid)
@@ -36,16 +38,18 @@ class ClockAnswer:
 
 
 def begin_asking(connection: SourceConnection) -> None:
-    """Once a connection, before `ask_clock`: an hour that the clock shows twice has no time of its own. Raises SourceConnectionError."""
+    """Sets the time zone to UTC, once per connection before `ask_clock`, because local times are ambiguous in the hour that repeats.
+    Raises SourceConnectionError.
+    """
     connection.rows("SET time_zone = '+00:00'")
 
 
 def ask_clock(connection: SourceConnection) -> ClockAnswer:
-    """Raises SourceConnectionError, also where the account may not ask where the binlog ends."""
+    """Reads the clock. Raises SourceConnectionError, also if the account may not read the end of the binlog."""
     uuid = "CONCAT('mariadb-', @@server_id)" if connection.mariadb else "@@server_uuid"
     told = connection.rows(f"SELECT UNIX_TIMESTAMP(NOW(6)) AS now, {uuid} AS uuid")[0]
     renamed = not connection.mariadb and _number(connection.server_version) >= _number(RENAMED_SINCE)
-    # After the time: what was committed before that is before this end.
+    # Read after the time, so everything committed before the time is before this end.
     status = connection.first_of(*(reversed(END) if renamed else END))
     if not status:
         raise SourceConnectionError(
@@ -65,6 +69,6 @@ def ask_clock(connection: SourceConnection) -> ClockAnswer:
 
 
 def _number(version: str) -> tuple[int, ...]:
-    """Of "8.4.3-log" (8, 4)."""
+    """Returns major and minor version: (8, 4) for "8.4.3-log"."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return (int(found[1]), int(found[2])) if found else ()

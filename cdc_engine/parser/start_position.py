@@ -1,10 +1,12 @@
-"""Where a stream starts: saved cursor, else configured file and offset, else configured GTID set, else the latest place. Pure.
+"""Decides where a stream starts: at the saved cursor, else the configured file and offset, else the configured GTID set, else the latest
+position. Pure.
 
-The parser asks at every connect, also after a lost connection. Continuity is proven or the answer is `Lost` with its reason: never a jump.
+The parser calls it at every connect, also after a lost connection. Continuity is proven, or the answer is `Lost` with its reason: the
+stream never skips events.
 
-An epoch names one sequence of binlog files whose names can be compared. A stream that goes on where names count anew takes the epoch above
-all that was ever begun, which the ledger knows (`epoch`). So does one whose cursor lies in an earlier epoch than the ledger has begun:
-what was read since may be in the lake, under keys above those that the cursor's epoch would give.
+An epoch names one sequence of binlog files whose names can be compared. A stream that continues where names start again takes the epoch
+above all that were ever begun, which the ledger records (`epoch`). So does a stream whose cursor is in an earlier epoch than the ledger
+has begun: what was read since then may be in the lake, under keys above those of the cursor's epoch.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ RESNAPSHOT = "take the tables' rows anew and start at the latest position"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StartChoice:
-    """What the configuration says for a destination without a cursor; all empty: the latest place.
+    """The configured start of a destination without a cursor. Without any value: the latest position.
 
-    `executed`: all that was executed before the place in `file`, where that is known.
+    `executed`: everything that was executed before the position in `file`, if known.
     """
 
     file: str = ""
@@ -37,10 +39,10 @@ class StartChoice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DumpStart:
-    """`position.file` may be empty when the server finds the place by GTID on another server: it names the file itself.
+    """The start of a dump. `position.file` may be empty if another server finds the position by GTID: the server names the file itself.
 
-    `executed_known`: `position.gtid_set` is all that was executed before. `by_gtid`: ask by GTID set, not by file and offset.
-    `by_time`: the place was found by the clock, and what was read lately comes once more.
+    `executed_known`: `position.gtid_set` is everything that was executed before. `by_gtid`: request by GTID set, not by file and offset.
+    `by_time`: the position was found by the clock, and recent changes are read twice.
     """
 
     position: Position
@@ -51,7 +53,7 @@ class DumpStart:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Epochs:
-    """What the ledger says of epochs. `highest`: that was ever begun. `unfinished`: why no new one may begin now, or empty."""
+    """The ledger's epochs. `highest`: the highest one ever begun. `unfinished`: why no new one may begin now, or empty."""
 
     highest: int = FIRST_EPOCH
     unfinished: str = ""
@@ -62,10 +64,11 @@ NO_EPOCHS = Epochs()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lost:
-    """Continuity cannot be proven. `options`: what an operator may safely do. `not_yet`: another server may still get what it lacks.
+    """The answer if continuity cannot be proven. `options`: what an operator may safely do. `not_yet`: another server may still receive
+    what it lacks.
 
-    `only_time`: it is another server, and nothing but the clock finds a place in it (`places.by_time`). `purged`: the server had what comes
-    next, and an archive of its files may have it still (`archived`).
+    `only_time`: it is another server, and only the clock finds a position in it (`places.by_time`). `purged`: the server had what
+    follows, and an archive of its files may still have it (`archived`).
     """
 
     reason: str
@@ -81,7 +84,7 @@ class Lost:
 def decide_start(
     cursor: Position | None, choice: StartChoice, facts: ServerFacts, epochs: Epochs = NO_EPOCHS
 ) -> DumpStart | Lost:
-    """Raises ConfigurationError when the configured GTID set or the cursor's cannot be read."""
+    """Decides where a stream starts. Raises ConfigurationError if the configured GTID set or the cursor's cannot be read."""
     if cursor is not None:
         return _in_its_epoch(_from_cursor(cursor, facts), cursor, epochs)
     start = _from_choice(choice, facts)
@@ -97,14 +100,14 @@ def _from_choice(choice: StartChoice, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _in_its_epoch(start: DumpStart | Lost, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """The start in the newest epoch where it goes on in that, else in one above all that were begun."""
+    """Returns the start unchanged if it continues in the newest epoch, otherwise in an epoch above all that were begun."""
     if isinstance(start, Lost) or start.position.epoch == cursor.epoch >= epochs.highest:
         return start
     return in_new_epoch(start, cursor, epochs)
 
 
 def in_new_epoch(start: DumpStart, cursor: Position, epochs: Epochs) -> DumpStart | Lost:
-    """The start in an epoch above all that were begun, where one may begin."""
+    """Returns the start in an epoch above all that were begun, or `Lost` if none may begin."""
     if epochs.unfinished:
         return Lost(reason=epochs.unfinished, options=("connect to the server that the cursor is of", RESNAPSHOT))
     return _with_epoch(start, max(cursor.epoch, epochs.highest) + 1)
@@ -115,7 +118,7 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 
 
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
-    """Of the cursor's epoch where its files go on, of the one after it where file names count anew."""
+    """Returns the start after a cursor: in the cursor's epoch if its files continue, in the next one if file names start again."""
     same_server = cursor.server_uuid in ("", facts.server_uuid)
     anew = numbered_anew(cursor, facts) if same_server else ""
     by_gtid = bool(cursor.gtid_set and facts.gtid_enabled)
@@ -180,7 +183,9 @@ def _from_gtid_set(gtid_set: str, facts: ServerFacts) -> DumpStart | Lost:
 
 
 def _latest(facts: ServerFacts) -> DumpStart | Lost:
-    """By GTID where MySQL keeps them: a transaction may be in the file and not yet in the set, and then it must come."""
+    """Returns the start at the latest position, by GTID if MySQL keeps them: a transaction may be in the file and not yet in the set, and
+    then it must be read.
+    """
     if not facts.file:
         return Lost(reason="the server does not say where its binlog ends", options=("check log_bin and the grants",))
     position = Position(
@@ -196,7 +201,7 @@ def _latest(facts: ServerFacts) -> DumpStart | Lost:
 
 
 def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
-    """Why a place in a file cannot be read from; None where it can."""
+    """Returns why an offset of a file cannot be read from, or None if it can."""
     sizes = {log.file: log.size_bytes for log in facts.logs}
     if file in sizes:
         if offset <= sizes[file]:
@@ -213,7 +218,7 @@ def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
 
 
 def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
-    """What the server has thrown away, or never had, of what would have to follow the set."""
+    """Returns what the server has purged, or never had, of what must follow the set; None if nothing is missing."""
     taken = _parsed(gtid_set, facts)
     executed = _parsed(facts.executed, facts)
     if isinstance(taken, MariadbPosition) or isinstance(executed, MariadbPosition):
@@ -235,7 +240,9 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
 
 
 def _same_server_gap(cursor: Position, facts: ServerFacts, anew: str) -> Lost | None:
-    """What GTIDs cannot prove on the server that the cursor was made on. `anew`: why its files are others now, or empty."""
+    """Returns what GTIDs cannot prove on the server that the cursor was made on, or None. `anew`: why its files are different now, or
+    empty.
+    """
     taken, purged = _parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts)
     if not anew:
         why = cut_off(cursor, facts) or refilled(cursor, taken, purged, facts)

@@ -1,7 +1,7 @@
-"""The rows of one query as columns of text, read off the socket in blocks; nothing is made for each row or value in the interpreter.
+"""Reads the rows of one query as columns of text, in blocks from the socket; no Python object is made per row or value.
 
-The server's text protocol sends a packet a row: for each column its length and its bytes, as `SELECT` prints it. A kernel finds them all.
-https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset.html
+The server's text protocol sends one packet per row: for each column its length and its bytes, as `SELECT` prints it. A kernel finds them
+all. https://dev.mysql.com/doc/dev/mysql-server/latest/page_protocol_com_query_response_text_resultset.html
 """
 
 # ruff: noqa: PLR0917 - a kernel takes every array it touches by name
@@ -23,19 +23,19 @@ from cdc_engine.binlog.compiled import Integer, kernel
 from cdc_engine.contracts import Bytes, Int64s
 from cdc_engine.errors import BinlogFormatError, SourceConnectionError
 
-HEAD_BYTES = 4  # three of length, one of number
+HEAD_BYTES = 4  # three bytes of length, one of number
 BUFFER_BYTES = 4 << 20
-ROWS_MAX = 65_536  # of one block
+ROWS_MAX = 65_536  # per block
 OK, ERROR, END = 0x00, 0xFF, 0xFE
 END_BYTES_MAX = 9  # a row may begin with 0xFE too, but is longer then
 RECEIVE_SECONDS = 1.0
-SILENCE_SECONDS_MAX = 600.0  # a server may look through a whole table before it finds the first row
+SILENCE_SECONDS_MAX = 600.0  # a server may read a whole table before it finds the first row
 MALFORMED = -1
-Texts = list[Any]  # a column each: pa.Array of binary, NULL where the value is
+Texts = list[Any]  # one pa.Array of binary per column, with NULLs
 
 
 class Wire(Protocol):
-    """What a connection does for this; `connection.SourceConnection`."""
+    """The methods of a connection that are needed here; see `connection.SourceConnection`."""
 
     def begin_query(self, sql: str) -> None: ...
     def end_query(self) -> None: ...
@@ -45,8 +45,8 @@ class Wire(Protocol):
 
 @kernel
 def split_rows(buffer: Bytes, begin: Integer, end: Integer, starts: Any, sizes: Any, out: Int64s) -> None:
-    """The whole rows in [begin, end): `starts` (columns, rows; -1 for NULL) and `sizes`. `out`: rows found, where the next packet begins
-    or MALFORMED. It stops at a packet that is no row, and at one that goes on in the next.
+    """Finds the whole rows in [begin, end). `starts` (columns, rows; -1 for NULL) and `sizes` receive their values; `out` the number of
+    rows, and where the next packet begins or MALFORMED. It stops at a packet that is no row, and at one that continues in the next.
     """
     at, row, rows_max = np.int64(begin), np.int64(0), starts.shape[1]
     while row < rows_max and end - at >= 4:
@@ -67,7 +67,7 @@ def split_rows(buffer: Bytes, begin: Integer, end: Integer, starts: Any, sizes: 
 
 @kernel
 def split_row(buffer: Bytes, begin: Integer, stop: Integer, row: Integer, starts: Any, sizes: Any) -> Integer:
-    """Finds the values of one row, [begin, stop); where it ends, or -1 where a value does not lie within."""
+    """Finds the values of one row in [begin, stop). Returns where it ends, or -1 if a value is not within it."""
     place = np.int64(begin)
     for column in range(starts.shape[0]):
         if place >= stop:
@@ -93,10 +93,10 @@ def split_row(buffer: Bytes, begin: Integer, stop: Integer, row: Integer, starts
 
 
 def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
-    """Runs one query and yields its rows in blocks. The connection is free for the next one when the last block was taken.
+    """Runs one query and yields its rows in blocks. The connection is free for the next query after the last block.
 
-    Raises what the server answered as one of our errors, SourceConnectionError where it falls silent. An iterator that is given up
-    leaves the connection in the middle of an answer: close it.
+    Raises the error that the server answers with, SourceConnectionError if it is silent. An abandoned iterator leaves the connection in
+    the middle of an answer: close the connection then.
     """
     wire.begin_query(sql)
     answer = _Answer(wire)
@@ -108,7 +108,7 @@ def text_blocks(wire: Wire, sql: str) -> Iterator[Texts]:
 
 
 class _Answer:
-    """The bytes of one answer: [begin, end) of the buffer is what was received and not taken."""
+    """The bytes of one answer: [begin, end) of the buffer was received and is not consumed yet."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -116,7 +116,7 @@ class _Answer:
         self._begin = self._end = 0
 
     def column_count(self) -> int:
-        """Reads up to the first row. Raises the server's error."""
+        """Reads up to the first row and returns the number of columns. Raises the server's error."""
         first = self._packet()
         if first[0] == ERROR:
             raise self._wire.answer_error(first)
@@ -127,7 +127,7 @@ class _Answer:
         return int(first[0]) if first[0] < 0xFB else int.from_bytes(first[1:3], "little")
 
     def rows(self, columns: int) -> Texts | None:
-        """The rows that are there, at least one unless none has come yet (empty); None at the end."""
+        """Returns the received rows, an empty list if no row is complete yet, or None at the end."""
         starts = np.empty((columns, ROWS_MAX), np.int64)
         sizes = np.empty((columns, ROWS_MAX), np.int64)
         found = np.zeros(2, np.int64)
@@ -144,7 +144,7 @@ class _Answer:
         return self._odd_packet(columns)
 
     def _odd_packet(self, columns: int) -> Texts | None:
-        """What is no row within one packet: the end, an error, a row that is not there as a whole, or one of several packets."""
+        """Handles a packet that is not one whole row: the end, an error, an incomplete row, or a row of several packets."""
         length = self._length_at(self._begin)
         if length == limits.PACKET_BYTES_MAX:
             return _one_row(self._long_packet(), columns)
@@ -169,7 +169,7 @@ class _Answer:
         return self._buffer[start : start + length].tobytes()
 
     def _long_packet(self) -> bytes:
-        """The payloads of a packet and of those in which it goes on, as one."""
+        """Returns the payload of a packet joined with those of the packets that continue it."""
         parts = [self._packet()]
         while len(parts[-1]) == limits.PACKET_BYTES_MAX:
             parts.append(self._packet())
@@ -179,7 +179,7 @@ class _Answer:
         return int.from_bytes(self._buffer[place : place + 3].tobytes(), "little")
 
     def _receive(self) -> None:
-        if self._begin:  # what was given out was copied
+        if self._begin:  # what was returned was copied
             left = self._end - self._begin
             self._buffer[:left] = self._buffer[self._begin : self._end].copy()
             self._begin, self._end = 0, left
@@ -199,7 +199,7 @@ def _is_end(packet: bytes) -> bool:
 
 
 def _texts(buffer: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> Any:
-    """The values as Arrow's binary, copied."""
+    """Returns the values as Arrow binary, copied."""
     offsets = np.empty(len(starts) + 1, np.int32)
     out = np.empty(int(sizes.sum()), np.uint8)
     copy_bytes(buffer, starts, sizes, offsets, out)
@@ -208,7 +208,7 @@ def _texts(buffer: Bytes, starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.i
 
 
 def _one_row(row: bytes, columns: int) -> Texts:
-    """A row that is larger than a packet."""
+    """Returns the values of a row that is larger than a packet."""
     found: Texts = []
     at = 0
     for _ in range(columns):

@@ -1,7 +1,7 @@
-"""Whether a stream that gives no news has none to give: the source's own end and identity, held against what was read. Pure.
+"""Decides whether a silent stream has nothing to send: compares the source's own end and identity with what was read. Pure.
 
-A dump may stay open and silent for ever where nothing comes through it any more: after RESET, on a server that is no longer behind the
-address, past a proxy that lost the other half. `instance.source_watch` asks the source once a minute, and this decides.
+A dump may stay open and silent forever although it no longer works: after RESET, if another server is behind the address, or if a proxy
+lost its other side. `instance.source_watch` queries the source once per minute, and this module decides.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from cdc_engine.parser.renumbering import base, cut_off, numbered_anew
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.position import Position, file_number
 
-BYTES_OF_HEARTBEATS_MAX = 4096  # between two looks; more is news
+BYTES_OF_HEARTBEATS_MAX = 4096  # between two looks; more means progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamPlace:
-    """What was read in a moment. `position`: the end of the last transaction; `file`, `offset`: of the last event; `bytes`: received ever.
+    """The state of a stream at one moment. `position`: the end of the last transaction; `file`, `offset`: of the last event; `bytes`:
+    received in total.
 
-    `held_up`: what was read waits for room in the store, so that nothing more is read.
+    `held_up`: what was read waits for space in the store, so nothing more is read.
     """
 
     position: Position
@@ -33,7 +34,7 @@ class StreamPlace:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Look:
-    """What the source said at a time (seconds of a clock that never goes back), and where the stream was right before."""
+    """The source's facts at a time (seconds of a monotonic clock), and where the stream was right before."""
 
     at: float
     place: StreamPlace
@@ -42,10 +43,10 @@ class Look:
 
 @dataclasses.dataclass(frozen=True)
 class Watch:
-    """What is known from the looks so far. `ahead`: the first look whose end was not read yet; `newest`: the last one.
+    """The knowledge from all looks so far. `ahead`: the first look whose end was not read yet; `newest`: the last look.
 
-    `misfit`: what the newest look found wrong with the stream; it counts when the next one finds it too. `still`: looks in a row since
-    which nothing came; `standing`: what the last of them found.
+    `misfit`: what the newest look found wrong with the stream; it counts when the next look finds it too. `still`: number of consecutive
+    looks without progress; `standing`: what the last of them found.
     """
 
     ahead: Look | None = None
@@ -55,7 +56,7 @@ class Watch:
     standing: str = ""
 
     def looked(self, look: Look) -> tuple[Watch, str]:
-        """After another look; and why the parser must connect anew, or empty."""
+        """Returns the watch after another look, and why the parser must reconnect, or an empty text."""
         ahead = self.ahead if self.ahead and not has_read(look.place, self.ahead.facts) else None
         misfit = misfit_of(look.place.position, look.facts)
         if misfit and self._confirms(look):
@@ -63,21 +64,21 @@ class Watch:
         standing = _standing(self.newest, look, ahead)
         still = self.still + 1 if standing else 0
         ahead = ahead or (None if has_read(look.place, look.facts) else look)
-        # A server that passes over much before it sends is not to be begun with anew each time: at the 1st, 2nd, 4th, 8th … look.
+        # Reconnect at the 1st, 2nd, 4th, 8th … look only, because a server may skip much before it sends.
         return Watch(ahead, look, misfit, still, standing), standing if still & (still - 1) == 0 else ""
 
     def _confirms(self, look: Look) -> bool:
-        """Whether what did not fit in the look before does not fit now either: an answer may be older than what is read."""
+        """Returns whether the misfit of the look before still exists: facts may be older than what is read."""
         return bool(self.misfit and self.newest and misfit_of(self.newest.place.position, look.facts))
 
     def behind_seconds(self, place: StreamPlace, now: float) -> float:
-        """For how long at least something has been in the source's binlog that is not read yet; 0 where nothing is known to be."""
+        """Returns for how long at least the source's binlog has had something that is not read yet; 0 if nothing is known to be there."""
         if self.ahead is None or has_read(place, self.ahead.facts):
             return 0.0
         return max(0.0, now - self.ahead.at)
 
     def trouble(self, place: StreamPlace, now: float) -> str:
-        """Why the stream does not go on although it should, a sentence, or empty."""
+        """Returns a sentence why the stream makes no progress although it should, or an empty text."""
         if not self.standing or self.newest is None or place.bytes - self.newest.place.bytes > BYTES_OF_HEARTBEATS_MAX:
             return ""
         seconds = self.behind_seconds(place, now)
@@ -85,7 +86,7 @@ class Watch:
 
 
 def misfit_of(position: Position, facts: ServerFacts) -> str:
-    """Why the stream that stands at `position` cannot be one of this server, a sentence; empty when it can."""
+    """Returns a sentence why the stream at `position` cannot be one of this server, or an empty text if it can."""
     if position.server_uuid and position.server_uuid != facts.server_uuid:
         return f"the server {facts.server_uuid} answers, the stream is of {position.server_uuid}"
     anew = numbered_anew(position, facts)
@@ -103,7 +104,7 @@ def misfit_of(position: Position, facts: ServerFacts) -> str:
 
 
 def has_read(place: StreamPlace, facts: ServerFacts) -> bool:
-    """Whether the stream has come to where the source's binlog ended: by place, or by the transactions in it."""
+    """Returns whether the stream has reached the end of the source's binlog: by file and offset, or by the transactions in it."""
     if not facts.file or _reaches(place, facts):
         return True
     sets = _sets(place.position, facts)
@@ -111,7 +112,7 @@ def has_read(place: StreamPlace, facts: ServerFacts) -> bool:
 
 
 def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
-    """Nothing came since the look before, although the source's end lay ahead then already."""
+    """Returns a sentence if nothing has arrived since the look before, although the source's end was ahead then, or an empty text."""
     if before is None or ahead is None or look.place.held_up:
         return ""
     if look.place.bytes - before.place.bytes > BYTES_OF_HEARTBEATS_MAX:
@@ -137,7 +138,7 @@ def _number(file: str) -> int:
 def _sets(
     position: Position, facts: ServerFacts
 ) -> tuple[GtidSet, GtidSet] | tuple[MariadbPosition, MariadbPosition] | None:
-    """What was read and what the source has executed, which may be nothing; None where one of them is not known."""
+    """Returns what was read and what the source has executed, which may be nothing; None if one of them is unknown."""
     if not (position.gtid_set and facts.gtid_enabled):
         return None
     try:

@@ -1,1 +1,1 @@
-"""Places in the binlog: of a time, of a transaction's begin, and for how long the server keeps one."""
+"""Finds positions in the binlog: of a time, of the beginning of a transaction, and how long the server keeps one."""

@@ -1,6 +1,6 @@
-"""The binlog files that there are of a source: those that only its archive still has, then the server's. Read beside whatever stream runs.
+"""The binlog files of a source: those that only its archive still has, then the server's. Read independently of any running stream.
 
-Asked by `time_search`, and by backfills, whose stretch may begin before what the server still has.
+Used by `time_search`, and by backfills, whose interval may begin before what the server still has.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cdc_engine.source.server import Source
 
 
 def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLog, ...]:
-    """Those that come right before the server's first file, oldest first and without a gap. Pure."""
+    """Returns the archived files that immediately precede the server's first file, oldest first and without a gap. Pure."""
     if not first:
         return ()
     kin = {file_number(each.file): each for each in archived if base(each.file) == base(first)}
@@ -40,9 +40,10 @@ def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLo
 
 
 class BinlogFiles:
-    """`logs`: oldest first; a packed file has the size of the package. `bytes_read`: of the binlog, by `blocks`, so far.
+    """The files of a source. `logs`: oldest first; a compressed file has its compressed size. `bytes_read`: bytes of the binlog that
+    `blocks` has read.
 
-    Raises SourceConnectionError, ConfigurationError where the archive cannot be read.
+    Raises SourceConnectionError, ConfigurationError if the archive cannot be read.
     """
 
     def __init__(self, source: Source, facts: ServerFacts, archive: Archive | None = None) -> None:
@@ -55,18 +56,20 @@ class BinlogFiles:
 
     @property
     def reachable(self) -> ServerFacts:
-        """The server as if it still had what only the archive has; of a packed file nobody knows the size before it is read."""
+        """The server's facts as if it still had the files that only the archive has. Their sizes are unlimited, because the size of a
+        compressed file is unknown before it is read.
+        """
         older = tuple(
             BinaryLog(file=each.file, size_bytes=sys.maxsize) for each in self.logs if self.is_archived(each.file)
         )
         return dataclasses.replace(self.facts, logs=(*older, *self.facts.logs))
 
     def is_archived(self, file: str) -> bool:
-        """Whether the archive has it, with all that follow up to the server's first, and the server has not."""
+        """Returns whether only the archive has the file, together with all that follow up to the server's first one."""
         return file in self._archived
 
     def archived_bytes(self, file: str) -> int:
-        """Of an archived file, unpacked; all of it is read."""
+        """Returns the uncompressed size of an archived file in bytes; reads the whole file."""
         if self._archive is None:
             raise ValueError(f"{file} is in no archive")
         with self._archive.open(file) as stream:
@@ -74,11 +77,13 @@ class BinlogFiles:
 
     @property
     def nothing_purged(self) -> bool:
-        """Whether the oldest file is the first that the server ever wrote; False where nobody can tell."""
+        """Whether the oldest file is the first that the server ever wrote; False if that is unknown."""
         return self.facts.gtid_enabled and not self.facts.purged
 
     def created(self, file: str) -> int:
-        """Seconds since 1970; 0 where nobody has it. Raises PositionLostError where the archive's is of another server."""
+        """Returns the creation time of a file in seconds since 1970, 0 if neither has it. Raises PositionLostError if the archived file
+        is of another server.
+        """
         if self._archive is None or file not in self._archived:
             return creation_of(self.source, file)
         with self._archive.open(file) as stream:
@@ -92,9 +97,9 @@ class BinlogFiles:
     def blocks(
         self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
     ) -> Generator[Block]:
-        """From a place in one of the files to what is the end now.
+        """Yields the blocks from a position in one of the files to the current end.
 
-        Raises SourceConnectionError, PositionLostError, or what the scan raises.
+        Raises SourceConnectionError, PositionLostError, or the errors of the scan.
         """
         if self._archive is not None and start.position.file in self._archived:
             start = yield from self._from_archive(self._archive, start, history, captured, prepared)
@@ -113,7 +118,7 @@ class BinlogFiles:
         captured: Captured,
         prepared: PreparedTransactions,
     ) -> Generator[Block, None, DumpStart]:
-        """Returns where the server goes on."""
+        """Yields the blocks of the archived files. Returns where the server continues."""
         position = start.position
         stretch = ArchivedStretch(archive, self.source, position, self.facts)
         scanner = stretch.scanner(history, captured, prepared, executed_known=start.executed_known)

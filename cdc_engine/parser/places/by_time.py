@@ -1,12 +1,14 @@
-"""Where a stream goes on by the clock, on another server in which no GTID finds its place: a minute before what was read last.
+"""Decides where a stream continues by the clock, on another server whose GTIDs do not contain its position: a minute before what was read
+last.
 
-What lies in that minute is read once more. So it is for who allows it (`failover: by_time`), and tables that cannot take a change twice
-stop then by name (`instance.failover.by_time`). A server that holds nothing as late as what was read is one that lacks some of it, and is
-waited for. Where the minute holds what nothing can take twice, there is no way on by the clock:
+The content of that minute is read twice. So this is only for destinations that allow it (`failover: by_time`); tables that cannot take a
+change twice are stopped by name (`instance.failover.by_time`). A server that has nothing as late as what was read lacks a part of it, and
+the parser waits for it. If the minute contains what cannot be applied twice, the stream cannot continue by the clock:
 
-- a statement that changes a captured table: its rows from before would be read with the columns from after, and names change twice;
-- the commit of an XA transaction that was prepared before the minute: its rows are in none of what is read once more;
-- rows without all their columns (binlog_row_image): where a key moved, they would get the values that another row has now.
+- a statement that changes a captured table: rows from before it would be read with the columns from after it, and renames would
+  happen twice;
+- the commit of an XA transaction that was prepared before the minute: its rows are not in what is read twice;
+- rows without all their columns (binlog_row_image): if a key moved, they would get the values of another row.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ MASTER_BACK = "bring the server back that was read"
 def start_by_time(
     source: Source, changed: Changed, cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
-    """The start on the server that `facts` is of, in a new epoch. `changed`: the captured table that a statement may have
-    changed, or empty; by it and whether the server is a MariaDB.
+    """Returns the start on the server that `facts` describes, in a new epoch. `changed`: returns the captured table that a statement may
+    have changed, or an empty text; its arguments are the statement and whether the server is a MariaDB.
 
-    Raises SourceConnectionError, and what the scan raises.
+    Raises SourceConnectionError, and the errors of the scan.
     """
     if not cursor.time_us:
         return Lost(
@@ -63,7 +65,7 @@ def start_by_time(
 
 
 def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
-    """What a standby lacks, as far as clocks tell."""
+    """Returns what a standby lacks, as far as clocks show."""
     return Lost(
         reason=f"{address} lacks what was read: its binlog, which ends at {facts.file}:{facts.offset}, holds nothing that was committed at "
         f"{time_text(cursor.time_us)} or later, up to which {cursor} was read: a replica that is behind, or they went with the master",
@@ -81,7 +83,7 @@ def not_twice(address: str, why: str) -> Lost:
 
 
 def held_twice(stretch: Stretch, changed: Callable[[LoggedStatement], str]) -> str:
-    """What of it nothing can take twice, a sentence; empty where there is none."""
+    """Returns a sentence about what in the interval cannot be applied twice, or an empty text if there is nothing."""
     table = next((name for each in stretch.statements if (name := changed(each))), "")
     if table:
         return f"in them a statement changed {table}, and rows from before it would be read with the columns and names from after it"
@@ -91,7 +93,7 @@ def held_twice(stretch: Stretch, changed: Callable[[LoggedStatement], str]) -> s
 
 
 def started(place: StartChoice, cursor: Position, facts: ServerFacts, created: int) -> DumpStart:
-    """Of the cursor's epoch still."""
+    """Returns the start at a found position, still in the cursor's epoch."""
     position = dataclasses.replace(
         cursor,
         file=place.file,

@@ -1,7 +1,7 @@
-"""Where a stream begins, every branch of it: one pure decision over the saved cursor, what is wanted, and what the server says.
+"""Decides where a stream begins: one pure decision over the saved cursor, the requested position, and the server's facts.
 
-`start_position` knows what a cursor or an exact place means on a server. Here is what comes before that: a place that must be looked for
-in the binlog first. `finding` looks; asked by `wiring` when a destination begins, and by `sluice position set`.
+`start_position` defines what a cursor or an exact position means on a server. This module handles the step before: positions that must
+first be searched in the binlog. `finding` searches; called by `wiring` when a destination begins, and by `sluice position set`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What conf/ or an operator says of a place; all empty: the latest.
+    """The position that conf/ or an operator requests. Without any value: the latest one.
 
-    `file` alone: its begin. `offset`: in it, also inside a transaction. `time_us`: of all files, or of `file` alone. `earliest`: the oldest
-    file there is.
+    `file` alone: its beginning. `offset`: in that file, also inside a transaction. `time_us`: over all files, or in `file` alone.
+    `earliest`: the oldest existing file.
     """
 
     file: str = ""
@@ -39,7 +39,7 @@ class Wanted:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OfTime:
-    """Look for the place before the first transaction that committed then or later; `file`: in this one alone."""
+    """A request to search the position before the first transaction that committed at that time or later. `file`: in this file alone."""
 
     time_us: int
     file: str = ""
@@ -47,7 +47,7 @@ class OfTime:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BeginOf:
-    """Look for the end of the last transaction up to an offset: whoever names a place inside one gets its begin."""
+    """A request to search the end of the last transaction up to an offset. A position inside a transaction becomes its beginning."""
 
     file: str
     offset: int
@@ -57,7 +57,7 @@ Decision = DumpStart | Lost | OfTime | BeginOf
 
 
 def decide(cursor: Position | None, wanted: Wanted, facts: ServerFacts, epochs: Epochs = NO_EPOCHS) -> Decision:
-    """A cursor counts, whatever is wanted. Raises ConfigurationError where a GTID set cannot be read."""
+    """Decides where a stream begins. A cursor takes precedence over `wanted`. Raises ConfigurationError if a GTID set cannot be read."""
     if cursor is not None:
         return decide_start(cursor, StartChoice(), facts, epochs)
     if wanted.time_us is not None:
@@ -74,7 +74,7 @@ def decide(cursor: Position | None, wanted: Wanted, facts: ServerFacts, epochs: 
 
 
 def exact_choice(wanted: Wanted, facts: ServerFacts) -> StartChoice:
-    """Of what needs no search; empty for the latest place, which is another a moment later."""
+    """Returns the choice for a request that needs no search. It is empty for the latest position, which changes with time."""
     if wanted.earliest:
         return StartChoice(file=facts.logs[0].file if facts.logs else "")
     return StartChoice(file=wanted.file, gtid_set="" if wanted.file else wanted.gtid_set)

@@ -1,4 +1,4 @@
-"""From what is wanted of a place to the exact one: asks the server where `decision` says that it must be looked for."""
+"""Turns a requested position into an exact one: searches the source's binlog if `decision` requires it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cdc_engine.source.server import Source
 
 
 def exact_place(source: Source, facts: ServerFacts, wanted: Wanted, archive: Archive | None = None) -> StartChoice:
-    """Between two transactions; empty for the latest place. `archive`: asked where the server has purged the place.
+    """Returns a position between two transactions, empty for the latest one. `archive`: used if the server has purged the position.
 
-    Raises PositionLostError where nobody has it, with what the server offers; SourceConnectionError; what the scan raises.
+    Raises PositionLostError if neither has it, with what the server offers; SourceConnectionError; the errors of the scan.
     """
     try:
         return _place_in(BinlogFiles(source, facts), wanted)
@@ -41,5 +41,5 @@ def _place_in(files: BinlogFiles, wanted: Wanted) -> StartChoice:
         return last_end_up_to(files, decision.file, decision.offset)
     choice = exact_choice(wanted, files.reachable)
     if files.is_archived(choice.file):
-        files.created(choice.file)  # refuses another server's
+        files.created(choice.file)  # refuses a file of another server
     return choice

@@ -1,7 +1,8 @@
-"""How long the source still keeps the binlog that a position needs, or that it is gone. Pure; `instance.source_watch` asks once a minute.
+"""Computes how long the source still keeps the binlog that a position needs, or that it is gone. Pure; `instance.source_watch` calls it
+once per minute.
 
-A server throws a file away when the next one was begun longer ago than it keeps its binlog, or when all files together are larger than
-it allows. It does so when it begins another file, so what is told here is the earliest moment.
+A server purges a file when the next one was begun longer ago than its retention, or when all files together exceed its size limit. It
+does so when it begins another file, so the result is the earliest time.
 """
 
 from __future__ import annotations
@@ -16,15 +17,18 @@ SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")  # of MariaDB 11.4
 
 
 def next_file(file: str, facts: ServerFacts) -> str:
-    """The file after this one, whose creation says how old this one's end is; empty for the last, or one that is not there."""
+    """Returns the file after this one, whose creation time gives the age of this one's end. Empty for the last file, or for a missing
+    one.
+    """
     files = [log.file for log in facts.logs]
     return files[files.index(file) + 1] if file in files[:-1] else ""
 
 
 def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> bool:
-    """Whether the source has purged what a restart would read from this position on. By GTIDs it may have gone on after it all the same.
+    """Returns whether the source has purged what a restart would read from this position on. With GTIDs the stream may continue after it
+    nevertheless.
 
-    `archived`: an archive stands by that may have it. A file above those that are known began after the source was asked.
+    `archived`: there is an archive that may have it. A file above the known ones was begun after the facts were read.
     """
     if not facts.logs or not comes_before(saved.file, facts.logs[0].file):
         return False
@@ -33,9 +37,9 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
 
 
 def kept_until(file: str, facts: ServerFacts, now: float) -> float | None:
-    """When the file may be gone, seconds since 1970; None: never, or nobody knows. `facts.created` has the file after it."""
+    """Returns when the file may be purged, in seconds since 1970; None if never or unknown. `facts.created` has the file after it."""
     if file not in {log.file for log in facts.logs}:
-        return None  # it began since, or `is_gone`
+        return None  # begun since then, or see `is_gone`
     after = next_file(file, facts)
     created = facts.created.get(after, 0) if after else now
     by_age, by_size = _by_age(created, facts), _by_size(file, after, created, facts, now)
@@ -48,7 +52,7 @@ def _by_age(created: float, facts: ServerFacts) -> float | None:
 
 
 def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: float) -> float | None:
-    """At the rate at which the files after it were written."""
+    """Returns when the size limit is reached, at the rate at which the files after it were written."""
     limit = max(int(facts.variables.get(name) or 0) for name in SIZE_LIMITS)
     if not (limit and after and created):
         return None
@@ -67,7 +71,9 @@ PURGED = (
 
 
 def short_runway(hours: float, facts: ServerFacts, hours_min: float) -> str:
-    """What to tell an operator, a sentence, or empty. A server that keeps less than that at all is short when half of it is left."""
+    """Returns a sentence for the operator if the retention left is short, or an empty text. If the server keeps less than `hours_min` at
+    all, half of its retention is the limit.
+    """
     kept_hours = retention_seconds(facts) / 3600
     if hours >= (min(hours_min, kept_hours / 2) if kept_hours else hours_min):
         return ""

@@ -1,8 +1,8 @@
-"""Where in the binlog a time is: rules only. `time_search` asks the server what they want to know.
+"""Rules that find the position of a time in the binlog. `time_search` reads what they need from the server.
 
-The files are looked at backwards, by the time of their first event, down to the one that began before the time asked for: whatever
-committed at that time or later lies in it or after it. In it the place is before the first transaction that committed then or later.
-Nothing of that time or later lies before the place, whatever clocks did within the file.
+The files are examined backwards, by the time of their first event, down to the one that began before the requested time: everything
+committed at that time or later is in it or after it. The position is before the first transaction in it that committed at that time or
+later. So nothing of that time or later is before the position, even if clocks were set within the file.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from cdc_engine.time_words import SECOND_US, time_text
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ask:
-    """When this file was created is to be asked next."""
+    """A request for the creation time of this file."""
 
     file: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Within:
-    """The place is in this file or after it."""
+    """The position is in this file or after it."""
 
     file: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Gone:
-    """The binlog of the time is not there. `file`: the oldest that is, empty where none can be read; `earliest_us`: a time on offer."""
+    """The binlog of the time is purged. `file`: the oldest existing one, empty if none can be read; `earliest_us`: the earliest available
+    time.
+    """
 
     asked_us: int
     file: str
@@ -51,10 +53,11 @@ class Gone:
 def file_of_time(
     time_us: int, files: Sequence[str], created: Mapping[str, int], *, nothing_purged: bool = False
 ) -> Ask | Within | Gone:
-    """`files`: oldest first. `created`: whole seconds since 1970 of those that were asked about, 0: the file is not there any more.
+    """Returns the file that contains a time, or which creation time is needed first. `files`: oldest first. `created`: known creation
+    times in whole seconds since 1970; 0 if the file no longer exists.
 
-    A creation is of some moment within its second, so what committed in that second may lie before the file: then the one before it is
-    looked at, too, and of the oldest one the second is not on offer, unless nothing was there before it (`nothing_purged`).
+    A creation can be at any moment of its second, so a commit in that second may be before the file. Then the file before it is examined,
+    too. The first second of the oldest file is not available, unless nothing was before it (`nothing_purged`).
     """
     oldest = ""
     for file in reversed(files):
@@ -75,10 +78,10 @@ def file_of_time(
 
 
 def first_at_or_after(commit_times_us: Int64s, time_us: int) -> int:
-    """Index of the first of some transactions that committed at a time or later, -1 where none did.
+    """Returns the index of the first of some transactions that committed at a time or later, -1 if none did.
 
-    A commit time in whole seconds stands for all of its second: servers that tell no more than that committed at some moment in it. A time
-    of 0 is none: a file begins there, before any transaction that was read.
+    A commit time in whole seconds stands for its whole second, because servers without a finer time committed at some moment in it. A
+    time of 0 does not count: a file begins there, before any transaction that was read.
     """
     whole = np.where(commit_times_us % SECOND_US == 0, SECOND_US - 1, 0)
     hits = (commit_times_us > 0) & (commit_times_us + whole >= time_us)

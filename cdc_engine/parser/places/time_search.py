@@ -1,6 +1,6 @@
-"""Finds the place of a time, or of a transaction, in the source's binlog: what `time_place` decides, asked of the server.
+"""Finds the position of a time, or of a transaction, in the source's binlog, by the rules of `time_place`.
 
-No row is decoded; one file is read, at the speed of the scan, beside whatever stream runs.
+No row is decoded. One file is read, at the speed of the scan, independently of any running stream.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from cdc_engine.ports import Content
 from cdc_engine.position import Position
 from cdc_engine.time_words import SECOND_US
 
-LATE_US = SECOND_US  # so much later, by its clock, may lie what was logged before
+LATE_US = SECOND_US  # how much later, by the clock, something that was logged before may be
 
 
 def choice_at(files: BinlogFiles, time_us: int, file: str = "") -> StartChoice:
-    """The place before the first transaction that committed at a time or later; of a time after the end, the end.
+    """Returns the position before the first transaction that committed at a time or later, or the end if the time is after it.
 
-    `file`: it is looked for in this one alone, from its begin to its end.
+    `file`: search this file alone, from its beginning to its end.
 
-    Raises PositionLostError where the time is gone, with the earliest on offer; SourceConnectionError; what the scan raises.
+    Raises PositionLostError if the time is purged, with the earliest available one; SourceConnectionError; the errors of the scan.
     """
     found = Within(file=file) if file else find_file(files, time_us)
     if isinstance(found, Gone):
@@ -49,7 +49,7 @@ def choice_at(files: BinlogFiles, time_us: int, file: str = "") -> StartChoice:
 
 
 def last_end_up_to(files: BinlogFiles, file: str, offset: int) -> StartChoice:
-    """The end of the last transaction up to an offset of a file; the file's begin where none ends before it."""
+    """Returns the end of the last transaction up to an offset of a file, or the file's beginning if none ends before it."""
 
     def first_after(block: Block) -> int:
         if block.file != file:
@@ -62,8 +62,8 @@ def last_end_up_to(files: BinlogFiles, file: str, offset: int) -> StartChoice:
 
 @dataclasses.dataclass(kw_only=True)
 class Stretch:
-    """What lies from a place on up to a time. `reached`: whether anything was committed then or later. `statements`: its definitions;
-    `commits`: the XA transactions that are committed in it and were prepared before the place.
+    """The content from a position up to a time. `reached`: whether anything was committed at that time or later. `statements`: the DDL in
+    it; `commits`: the XA transactions that were committed in it and prepared before the position.
     """
 
     reached: bool = False
@@ -72,15 +72,17 @@ class Stretch:
 
 
 def read_again(files: BinlogFiles, begin: StartChoice, time_us: int) -> Stretch:
-    """What would be read once more of what was read up to a time. Servers do not log in the exact order of their clocks, so it is looked at
-    until all is a minute later, and what was committed a second later counts.
+    """Returns what would be read twice of the content up to a time. Servers do not log in the exact order of their clocks, so the search
+    continues until everything is a minute later, and what was committed up to a second later counts.
     """
     prepared = _PreparedBefore()
     return stretch_of(_blocks(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
 
 
 def stretch_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Stretch:
-    """`commits` grows while the blocks are taken: what is in it lies in the block that comes next, or in one after that."""
+    """Returns the interval of some blocks. `commits` grows while the blocks are read: its new entries belong to the next block or to a
+    later one.
+    """
     stretch = Stretch()
     for block in blocks:
         times, statement = block.transaction_time_us, block.statement
@@ -98,14 +100,16 @@ def stretch_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Str
 
 
 def _first_us(block: Block) -> int:
-    """Of a block with a statement; where that stands amid a transaction (CREATE TABLE … SELECT), the end comes with the rows."""
+    """Returns the first time of a block with a statement. If the statement is within a transaction (CREATE TABLE … SELECT), the
+    transaction's end arrives with the rows.
+    """
     if block.transaction_count:
         return int(block.transaction_time_us.min())
     return block.statement.seconds * SECOND_US if block.statement is not None else 0
 
 
 class _PreparedBefore(UnwantedRows):
-    """Remembers what is committed and was not prepared in the stretch."""
+    """Records the transactions that are committed and were not prepared in the interval."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,12 +122,14 @@ class _PreparedBefore(UnwantedRows):
 
 
 def _first_of_time(time_us: int, only: str, block: Block) -> int:
-    """Index of the first of a block's transactions that committed then or later, or is in another file than `only`; -1: none."""
+    """Returns the index of the first of a block's transactions that committed at that time or later, or is in another file than `only`;
+    -1 if there is none.
+    """
     return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
 
 
 def earliest_on_offer(files: BinlogFiles) -> tuple[int, str]:
-    """The earliest time whose binlog is there, µs since 1970, and its file; (0, "") where none can be read."""
+    """Returns the earliest time whose binlog exists, in µs since 1970, and its file; (0, "") if none can be read."""
     for log in files.logs:
         if created := files.created(log.file):
             whole = files.nothing_purged and log is files.logs[0]
@@ -133,7 +139,9 @@ def earliest_on_offer(files: BinlogFiles) -> tuple[int, str]:
 
 
 def find_file(files: BinlogFiles, time_us: int) -> Within | Gone:
-    """The binlog file to look in. A connection a file of the server that is asked about. Raises SourceConnectionError."""
+    """Returns the binlog file to search in. Opens one connection per file of the server whose creation time is needed. Raises
+    SourceConnectionError.
+    """
     created: dict[str, int] = {}
     names = [log.file for log in files.logs]
     while True:
@@ -144,7 +152,9 @@ def find_file(files: BinlogFiles, time_us: int) -> Within | Gone:
 
 
 def _place_within(files: BinlogFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
-    """Before the first transaction that `first_after` names: by its index in a block that has some, -1 where it is in none of them."""
+    """Returns the position before the first transaction that `first_after` selects. It returns the transaction's index in a block with
+    transactions, -1 if none of them is selected.
+    """
     place = StartChoice(file=file, offset=FIRST_OFFSET)
     for block in _blocks(files, file, FIRST_OFFSET):
         if not block.transaction_count:
@@ -159,7 +169,7 @@ def _place_within(files: BinlogFiles, file: str, first_after: Callable[[Block], 
 
 
 def _blocks(files: BinlogFiles, file: str, offset: int, prepared: UnwantedRows | None = None) -> Iterator[Block]:
-    """From a place in a file to the end of the binlog, without any row."""
+    """Yields the blocks from an offset of a file to the end of the binlog, without any row."""
     begin = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=files.facts.server_uuid)
     start = DumpStart(position=begin, by_gtid=False, executed_known=False)
     yield from files.blocks(start, _NoHistory(), no_table, prepared or UnwantedRows())
@@ -171,7 +181,7 @@ def _after(block: Block, transaction: int) -> StartChoice:
 
 
 class _NoHistory:
-    """`ports.SchemaHistory` of a stretch of which neither rows nor statements are wanted."""
+    """`ports.SchemaHistory` of an interval whose rows and statements are not needed."""
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
         raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "no rows are read here")
@@ -192,4 +202,4 @@ class _NoHistory:
         return False
 
     def rewind(self, position: Position) -> None:
-        """Nothing is kept by position."""
+        """Does nothing: no state depends on the position."""

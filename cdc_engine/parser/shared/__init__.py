@@ -1,1 +1,1 @@
-"""One dump of a server for several parsers of this process: its bytes are sent once, and each parser reads them at a pace of its own."""
+"""One dump of a server for several parsers of this process: the server sends its bytes once, and each parser reads them at its own pace."""

@@ -1,4 +1,4 @@
-"""From a dump's bytes to its window: buffers, and where in the binlog the dump is. `stream` drives it; opens no socket itself."""
+"""Moves a dump's bytes into its window: buffers, and the dump's position in the binlog. Driven by `stream`; opens no socket itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdc_engine.parser.shared.window import Boundary, DumpWindow
 
 
 class DumpFeed:
-    """`space` is where the socket writes next, `received` puts what is there into `window`. `answer`: as of `EventWalk`."""
+    """Fills a window. The socket writes into `space`, and `received` puts those bytes into `window`. `answer`: as of `EventWalk`."""
 
     def __init__(
         self,
@@ -28,14 +28,14 @@ class DumpFeed:
         self._buffer_bytes, self._room_bytes_min = buffer_bytes, room_bytes_min
         self._buffer: Bytes = np.empty(0, np.uint8)
         self._begin = 0  # bytes of the dump before the buffer
-        self._at = self._end = 0  # of the buffer: stepped over, and there
+        self._at = self._end = 0  # offsets in the buffer: processed, and received
 
     @property
     def answer(self) -> bytes:
         return self._walk.answer
 
     def space(self, seconds: float) -> memoryview | None:
-        """None where no line has passed what would have to go, within the seconds."""
+        """Returns where to write next, or None if within the seconds no line has passed the buffer that would be removed."""
         if len(self._buffer) - self._end < self._room_bytes_min:
             if not self._window.make_room(seconds):
                 return None
@@ -48,7 +48,7 @@ class DumpFeed:
         return memoryview(self._buffer)[self._end :]  # type: ignore[arg-type]  # numpy's stubs before Python 3.12
 
     def received(self, count: int) -> None:
-        """The socket wrote `count` bytes into `space`. Raises BinlogFormatError on what is no stream of events."""
+        """Handles `count` bytes that the socket wrote into `space`. Raises BinlogFormatError if they are not a stream of events."""
         self._end += count
         opened = True
         while opened:

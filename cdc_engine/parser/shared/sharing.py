@@ -1,9 +1,10 @@
-"""Who of this process shares the stream of a server, and when a parser goes over to it. The parser calls `Sharing` from its thread.
+"""Decides which parsers of this process share the stream of a server, and when a parser switches to it. The parser calls `Sharing` from
+its thread.
 
-A parser connects by itself, which proves that its stream goes on there, and reads up to where the server's binlog ended when it connected.
-From there on it wants every event that follows in the file, whatever set of GTIDs it began with: so it may take up a dump by file and
-offset at its place. The first of two that are so far begins that dump. Whatever ends a line, its parser goes on by itself, as after a
-lost connection: so nothing of this decides about a place in the stream, and nothing of it is kept.
+A parser connects by itself, which proves that its stream continues there, and reads up to the end that the server's binlog had at the
+connect. From there on it needs every event that follows in the file, whatever GTID set it began with, so it can join a dump by file and
+offset at its position. The first of two that have reached this point begins that dump. When a line ends for any reason, its parser
+continues by itself, as after a lost connection. So sharing never decides about a position in the stream and keeps no state.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from cdc_engine.parser.shared.window import DumpLine
 from cdc_engine.position import Position, file_number
 from cdc_engine.source.server import Source
 
-ASK_SECONDS = 1.0  # from one question for a line to the next
+ASK_SECONDS = 1.0  # between two requests for a line
 QUIET_SECONDS = 60.0  # after a dump that could not begin, or a line that could not be read
-SHARERS_MIN = 2  # one alone has a connection of its own
+SHARERS_MIN = 2  # a single parser has its own connection
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Line:
-    """A place in a shared stream after `position`. `contiguous`, `checksum`: of the dump, as the scanner wants them."""
+    """A position in a shared stream after `position`. `contiguous`, `checksum`: of the dump, as the scanner needs them."""
 
     line: DumpLine
     position: Position
@@ -39,7 +40,7 @@ class Line:
 
 @dataclasses.dataclass
 class _Place:
-    """Of one server. `quiet_until`: of the monotonic clock."""
+    """The state of one server. `quiet_until`: by the monotonic clock."""
 
     sharers: set[Sharing] = dataclasses.field(default_factory=set)
     stream: SharedStream | None = None
@@ -47,14 +48,14 @@ class _Place:
 
 
 class SharedStreams:
-    """Of all servers that the parsers of a process read."""
+    """The shared streams of all servers that the parsers of a process read."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[str, ...], _Place] = {}
         self._lock = threading.Lock()
 
     def of(self, source: Source) -> Sharing:
-        """The part of one parser."""
+        """Returns the `Sharing` of one parser."""
         return Sharing(self, source)
 
     def enter(self, sharing: Sharing) -> None:
@@ -62,7 +63,7 @@ class SharedStreams:
             self._places.setdefault(sharing.key, _Place()).sharers.add(sharing)
 
     def leave(self, sharing: Sharing) -> None:
-        """The last one ends the dump. Without effect for one that has left."""
+        """Removes a parser; the last one ends the dump. Has no effect for a parser that has left."""
         with self._lock:
             place = self._places.get(sharing.key, _Place())
             place.sharers.discard(sharing)
@@ -71,7 +72,7 @@ class SharedStreams:
             last.stream.close()
 
     def line(self, sharing: Sharing, position: Position) -> Line | None:
-        """After a position, where it is at hand; else a stream begins there for which others wait, if none is running."""
+        """Returns a line after a position if the shared stream has it. If no stream runs and other parsers wait, starts one there."""
         with self._lock:
             place = self._places.get(sharing.key)
             if place is None or time.monotonic() < place.quiet_until:
@@ -92,7 +93,7 @@ OF_PROCESS = SharedStreams()
 
 
 class Sharing:
-    """One parser among those that share. `quiet`: asks for no line before that time, of the monotonic clock."""
+    """One of the parsers that share. After a refusal or an attempt it requests no line for a while, by the monotonic clock."""
 
     def __init__(self, streams: SharedStreams, source: Source) -> None:
         self._streams, self.source = streams, source
@@ -100,14 +101,14 @@ class Sharing:
         self._ask_at = 0.0
 
     def enter(self) -> None:
-        """The parser reads from now on."""
+        """Adds the parser, which reads from now on."""
         self._streams.enter(self)
 
     def leave(self) -> None:
         self._streams.leave(self)
 
     def line(self, position: Position | None, facts: ServerFacts) -> Line | None:
-        """For a parser whose last transaction ends at `position`, and that was told `facts` as it connected."""
+        """Returns a line for a parser whose last transaction ends at `position` and that read `facts` at its connect, or None."""
         now = time.monotonic()
         if now < self._ask_at or position is None or not has_caught_up(position, facts):
             return None
@@ -115,18 +116,20 @@ class Sharing:
         return self._streams.line(self, position)
 
     def refused(self, error: Exception) -> None:
-        """A line could not be read: the parser's own connection shows whether the stream itself cannot."""
+        """Reports that a line could not be read. The parser's own connection shows whether the stream itself cannot be read."""
         self._ask_at = time.monotonic() + QUIET_SECONDS
         log.warning("shared_stream_left", destination=self.source.destination, reason=str(error))
 
 
 def key_of(source: Source) -> tuple[str, ...]:
-    """Sources with one key may share a stream."""
+    """Returns the key of a source. Sources with the same key may share a stream."""
     return (source.address, source.user, source.tls_mode)
 
 
 def has_caught_up(position: Position, facts: ServerFacts) -> bool:
-    """Whether a transaction ended where the server's binlog did when it was asked, or later: what a dump by GTID left out lies before."""
+    """Returns whether the last transaction ended at the end that the server's binlog had when the facts were read, or later. What a dump
+    by GTID left out is before that.
+    """
     if not position.file or not facts.file:
         return False
     return (file_number(position.file), position.offset) >= (file_number(facts.file), facts.offset)

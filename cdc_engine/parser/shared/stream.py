@@ -1,7 +1,7 @@
-"""The one dump that several parsers of this process read: a connection and a thread of its own, its bytes put into a window.
+"""The one dump that several parsers of this process read: it has its own connection and thread, and puts its bytes into a window.
 
-It asks by file and offset, so it is every event of the file from there on, whatever GTIDs who begins it has. Where one of the lines that
-read it may take it up, `sharing` decides.
+It is requested by file and offset, so it has every event of the file from there on, whatever GTIDs the parser that begins it has.
+`sharing` decides where a line may join it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cdc_engine.parser.shared.window import DumpLine, DumpWindow
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
 
-LOOK_SECONDS = 0.5  # how long the thread waits in one go; then it asks whether it is wanted
+LOOK_SECONDS = 0.5  # how long the thread waits before it checks whether it is still needed
 UNUSED_SECONDS_MAX = 10.0  # without a line; then it ends
 END_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + 2 * LOOK_SECONDS
 
@@ -28,8 +28,8 @@ log = structlog.get_logger()
 
 
 class SharedStream:
-    """`begin`: the end of a transaction, by file and offset. `began`: whether the server has sent anything; `failed`: whether another try
-    would come to nothing now.
+    """A running dump. `begin`: the end of a transaction, by file and offset. `began`: whether the server has sent anything; `failed`:
+    whether another attempt would fail now.
     """
 
     def __init__(self, source: Source, begin: Position) -> None:
@@ -50,13 +50,13 @@ class SharedStream:
         return self._thread.is_alive()
 
     def join(self, position: Position) -> DumpLine | None:
-        """A line that goes on after a position of this server; None where it is not at hand."""
+        """Returns a line that continues after a position of this server, or None if the window does not have it."""
         if not self.began or position.server_uuid != self.server_uuid:
             return None
         return self._window.join(position)
 
     def close(self) -> None:
-        """Ends the dump on the server; returns when the thread is gone."""
+        """Ends the dump on the server. Returns when the thread has ended."""
         self._ending.set()
         self._thread.join(END_SECONDS_MAX)
 
@@ -70,11 +70,11 @@ class SharedStream:
             reason, self.failed = str(error), not self.began
         except SluiceError as error:
             reason, self.failed = str(error), True
-        except Exception as error:  # a defect of ours: those who read go on by themselves
+        except Exception as error:  # a defect of Sluice: the readers continue by themselves
             log.exception("shared_stream_failed", address=self._source.address)
             reason, self.failed = str(error), True
         log.info("shared_stream_ended", address=self._source.address, reason=reason)
-        # Whatever it was: whether a stream cannot go on is said by the connection that each line's reader then opens.
+        # For every cause: the connection that each line's reader then opens shows whether its stream can continue.
         self._window.end(SourceConnectionError(f"the shared stream of {self._source.address} ended: {reason}"))
 
     def _dump(self) -> None:

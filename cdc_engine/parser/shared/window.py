@@ -1,7 +1,7 @@
-"""The newest bytes of a dump, for lines that each have a place in it. One thread puts, the lines read from others.
+"""The newest bytes of a dump, for lines that each have their own position in it. One thread puts; the lines read from other threads.
 
-The fastest line sets the pace: what it has passed may go, and while it waits for nothing the dump waits. So one that is slow never holds up
-another, and nobody's dump runs ahead of all who read it. A line whose place went tells its reader (`FellBehindError`).
+The fastest line sets the pace: what it has passed may be removed, and while it does not read, the dump waits. So a slow line never delays
+another one, and no dump runs ahead of all its readers. A line whose position was removed raises `FellBehindError`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from cdc_engine.errors import SourceConnectionError
 from cdc_engine.limits import READ_BUFFER_BYTES
 from cdc_engine.position import Position
 
-BOUNDARY_BYTES = 1 << 16  # between two that are remembered; a line passes over what lies before its place
-# by which a line may be ahead of the dump when it joins: that will come in a moment
+BOUNDARY_BYTES = 1 << 16  # between two that are kept; a line skips the bytes before its position
+# How far a line may be ahead of the dump when it joins; those bytes arrive in a moment.
 AHEAD_BYTES_MAX = READ_BUFFER_BYTES
 
 
 class FellBehindError(Exception):
-    """What follows the line's place is no longer there: its reader goes on by a connection of its own."""
+    """The bytes after the line's position were removed: its reader continues with its own connection."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Boundary:
-    """An event begins after `at` bytes of the dump, at the offset `place` of `file`.
+    """An event boundary: an event begins after `at` bytes of the dump, at the offset `place` of `file`.
 
-    `opening`: the two packets that opened the file; `created`: when it was, seconds since 1970, 0 where not known.
+    `opening`: the two packets that opened the file; `created`: its creation time in seconds since 1970, 0 if unknown.
     """
 
     at: int
@@ -42,7 +42,7 @@ class Boundary:
 
 @dataclasses.dataclass
 class Piece:
-    """Bytes of the dump from `begin` on; `filled`: how many of the buffer's are there to be read."""
+    """A buffer with bytes of the dump from `begin` on; `filled`: how many of its bytes can be read."""
 
     begin: int
     buffer: Bytes
@@ -50,7 +50,7 @@ class Piece:
 
 
 class DumpWindow:
-    """`pieces_max`: buffers that are kept, at least two."""
+    """The window of a dump. `pieces_max`: buffers that are kept, at least two."""
 
     def __init__(self, pieces_max: int) -> None:
         self._pieces_max = max(2, pieces_max)
@@ -64,7 +64,7 @@ class DumpWindow:
     # ── the dump's side ──
 
     def make_room(self, seconds: float) -> bool:
-        """Whether another buffer may be added, which it may once the fastest line has passed the oldest; waits so long for that."""
+        """Returns whether another buffer may be added. Waits up to `seconds` until the fastest line has passed the oldest buffer."""
         deadline = time.monotonic() + seconds
         with self._changed:
             while len(self._pieces) >= self._pieces_max:
@@ -77,12 +77,14 @@ class DumpWindow:
             return True
 
     def add(self, begin: int, buffer: Bytes) -> None:
-        """A buffer that is filled from now on."""
+        """Adds a buffer that is filled from now on."""
         with self._changed:
             self._pieces.append(Piece(begin, buffer))
 
     def publish(self, filled: int, tail: Boundary | None) -> None:
-        """So much of the newest buffer may be read. `tail`: where the dump is; None amid an event of several packets."""
+        """Makes the first `filled` bytes of the newest buffer readable. `tail`: the dump's position; None within an event of several
+        packets.
+        """
         with self._changed:
             self._pieces[-1].filled = filled
             if tail is not None:
@@ -93,7 +95,7 @@ class DumpWindow:
             self._changed.notify_all()
 
     def end(self, error: SourceConnectionError) -> None:
-        """Nothing comes any more; who has read what is there is told."""
+        """Ends the window. Readers get `error` after they have read everything that is there."""
         with self._changed:
             self._ended = error
             self._changed.notify_all()
@@ -106,7 +108,7 @@ class DumpWindow:
     # ── the readers' side ──
 
     def join(self, position: Position) -> DumpLine | None:
-        """A line that goes on after a position; None where what follows it is not here."""
+        """Returns a line that continues after a position, or None if what follows it is not here."""
         with self._changed:
             boundary = self._before(position) if self._ended is None else None
             if boundary is None:
@@ -116,7 +118,7 @@ class DumpWindow:
             return line
 
     def _before(self, position: Position) -> Boundary | None:
-        """The last boundary from which on a position can be reached."""
+        """Returns the last boundary from which a position can be reached, or None."""
         tail = self._tail
         if tail is None or (tail.file == position.file and position.offset > tail.place + AHEAD_BYTES_MAX):
             return None
@@ -147,7 +149,7 @@ class DumpWindow:
         return found.nbytes
 
     def _following(self, at: int, bytes_max: int) -> Bytes:
-        """What is there to be read after `at` bytes, of one buffer."""
+        """Returns the readable bytes after `at` bytes of the dump, from one buffer."""
         if at < self._pieces[0].begin:
             raise FellBehindError
         piece = next(each for each in reversed(self._pieces) if each.begin <= at)
@@ -155,16 +157,19 @@ class DumpWindow:
 
 
 class DumpLine:
-    """One reader's place in the window; read as a connection is. `at`: bytes of the dump that it has. `boundary`: where it began."""
+    """One reader's position in the window, with the interface of a connection. `at`: bytes of the dump that it has. `boundary`: where it
+    began.
+    """
 
     def __init__(self, window: DumpWindow, boundary: Boundary) -> None:
         self._window, self.boundary = window, boundary
         self._opening, self.at = boundary.opening, boundary.at
 
     def receive_into(self, space: memoryview, seconds: float) -> int:
-        """Bytes of the dump, 0 when none came in `seconds`: first what opened the file, then what follows the boundary.
+        """Returns the number of bytes received, 0 if none arrived in `seconds`: first the packets that opened the file, then what follows
+        the boundary.
 
-        Raises FellBehindError, and what ended the dump, once all before it was read.
+        Raises FellBehindError, and the error that ended the dump after everything before it was read.
         """
         if self._opening:
             count = min(len(space), len(self._opening))
