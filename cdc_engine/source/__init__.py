@@ -1,1 +1,1 @@
-"""The server to read from, and sessions on it. Used by `parser` for the dump, and by `snapshot` for the rows that are there already."""
+"""The server to read from, and sessions on it. Used by `parser` for the dump and by `snapshot` for existing rows."""

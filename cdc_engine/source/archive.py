@@ -1,6 +1,7 @@
-"""Binlog files that are kept beside their server, as copied or as managed databases hand them out: in a folder or an object store.
+"""Reads binlog files that were copied from their server, or exported by a managed database, in a folder or an object store.
 
-A file has its binlog's name, with .gz, .tar, .tar.gz or .tgz after it where it is packed. A store's credentials come from the environment.
+A file has the name of its binlog file, followed by .gz, .tar, .tar.gz or .tgz if it is compressed. A store's credentials are read from
+the environment.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ GZIPPED = (".gz", ".tgz")
 
 
 class Archive:
-    """`place`: a folder, or a URL that pyarrow knows, such as s3://bucket/prefix?region=eu-central-1."""
+    """An archive of binlog files. `place`: a folder, or a URL that pyarrow supports, such as s3://bucket/prefix?region=eu-central-1."""
 
     def __init__(self, place: str) -> None:
         self.place = place
         self._paths: dict[str, str] = {}
 
     def files(self) -> tuple[str, ...]:
-        """Names of the binlog files that are there now, in any order. Raises SourceConnectionError, ConfigurationError."""
+        """Returns the names of the binlog files that are there now, in any order. Raises SourceConnectionError, ConfigurationError."""
         return tuple(self.sizes())
 
     def sizes(self) -> dict[str, int]:
-        """Bytes of the binlog files that are there now, packed as they are, by name. Raises as `files`."""
+        """Returns the sizes in bytes of the binlog files that are there now, as stored (compressed or not), by name. Raises as `files`."""
         with self._translated():
             store, root = self._store()
             found = store.get_file_info(pafs.FileSelector(root))
@@ -43,7 +44,7 @@ class Archive:
 
     @contextlib.contextmanager
     def open(self, file: str) -> Iterator[IO[bytes]]:
-        """The bytes of a binlog file, unpacked. Raises SourceConnectionError; PositionLostError where a tar does not hold it."""
+        """Yields the uncompressed bytes of a binlog file. Raises SourceConnectionError; PositionLostError if a tar does not contain it."""
         path = self._paths[file]
         with self._translated():
             store, _ = self._store()
@@ -72,7 +73,7 @@ class Archive:
 
 
 def _member(stream: Any, file: str, path: str) -> IO[bytes]:
-    """The file of that name within a tar, which is read from its begin."""
+    """Returns the file of that name in a tar, which is read from its beginning."""
     packed = tarfile.open(fileobj=stream, mode="r|")  # noqa: SIM115  it lives as long as the stream
     for each in packed:
         found = packed.extractfile(each) if each.isfile() and PurePosixPath(each.name).name == file else None

@@ -1,4 +1,4 @@
-"""One question that is asked again and again, over a connection that is kept: whether a source is alive. Used by `instance.failover`."""
+"""Repeats one query over an open connection to check whether a source is available. Used by `instance.failover`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cdc_engine.source.session import Session, error_code, open_session, session
 
 
 class Heartbeat:
-    """`sql`: anything the account may run. For one thread."""
+    """Checks one source. `sql`: any query that the account may run. For one thread."""
 
     def __init__(self, source: Source, sql: str, timeout_seconds: int) -> None:
         self._source, self._sql, self._timeout_seconds = source, sql, timeout_seconds
         self._session: Session | None = None
 
     def failure(self) -> str:
-        """Why the source did not answer now, without a secret; empty when it did. After a failure the next call connects anew."""
+        """Returns why the source did not answer now, without secrets; empty if it did. After a failure the next call reconnects."""
         try:
             self._session = self._session or open_session(self._source, self._timeout_seconds, self._timeout_seconds)
             with self._session.cursor() as cursor:
@@ -33,7 +33,7 @@ class Heartbeat:
         return failure
 
     def close(self) -> None:
-        """Drops the connection; nothing is waited for."""
+        """Drops the connection without waiting."""
         session, self._session = self._session, None
         if session is not None:
             session.drop()

@@ -1,8 +1,9 @@
-"""Which of a destination's sources is read: `source.json` beside its other files. Whoever reads conf/ goes by it (`config`).
+"""Records which of a destination's sources is read: `source.json` in the destination's directory. Readers of conf/ use it (`config`).
 
-A running engine that finds another address there than its own gives its place to one that reads that (`instance.failover`). The file
-decides nothing about continuity: wherever an engine connects, it proves that its stream goes on there. Where several hosts share the ledger
-the choice is beside that, and the file is a copy, brought by each engine that looks: reading conf/ asks nobody.
+A running engine that finds another address there than its own is replaced by one that reads that address (`instance.failover`). The file
+decides nothing about continuity: wherever an engine connects, it proves that its stream continues there. If several hosts share the
+ledger, the choice is stored with the ledger, and the file is a copy that each engine updates when it checks: reading conf/ needs no
+connection.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ SOURCE_FILE = "source.json"
 
 
 def address_in_use(directory: Path) -> str:
-    """host:port; empty where nobody has chosen, which means the first. Raises ConfigurationError where the file cannot be understood."""
+    """Returns host:port, or an empty text if none was chosen, which means the first source. Raises ConfigurationError if the file cannot
+    be parsed.
+    """
     path = directory / SOURCE_FILE
     try:
         return str(json.loads(path.read_text())["address"])
@@ -32,7 +35,7 @@ def address_in_use(directory: Path) -> str:
 
 
 def use(directory: Path, address: str, why: str) -> None:
-    """From now on, and after every start, this one is read, on every host. Raises MetaError."""
+    """Makes this address the source to read, from now on and after every start, on every host. Raises MetaError."""
     text = json.dumps({"address": address, "why": why})
     texts_of(directory).keep(SOURCE_FILE, text)
     if as_place(directory).is_shared:
@@ -40,7 +43,9 @@ def use(directory: Path, address: str, why: str) -> None:
 
 
 def address_chosen(directory: Path) -> str:
-    """As `address_in_use`, by what counts for all hosts, which is brought to the file here. Raises ConfigurationError, MetaError."""
+    """Returns as `address_in_use`, but the choice for all hosts, and updates the local file with it. Raises ConfigurationError,
+    MetaError.
+    """
     if as_place(directory).is_shared:
         text, path = texts_of(directory).read(SOURCE_FILE), directory / SOURCE_FILE
         if text is None:

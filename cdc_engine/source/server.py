@@ -12,9 +12,9 @@ from typing import Literal
 TlsMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "sluice:destination")
-INSTALLATION_CHARS = 8  # of its id, in the host name
-HOST_CHARS = 60  # the longest name that every server takes
-SERVER_ID_FIRST = 1 << 30  # derived ids lie above those that people give, and below 2³¹
+INSTALLATION_CHARS = 8  # characters of its id, in the host name
+HOST_CHARS = 60  # the longest name that every server accepts
+SERVER_ID_FIRST = 1 << 30  # derived ids are above those that people configure, and below 2³¹
 
 
 def no_password() -> str:
@@ -23,8 +23,8 @@ def no_password() -> str:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """`password` is asked for each time a connection opens and kept nowhere. `installation`: the id of the installation, or empty for
-    who does not dump. `server_id` 0: derived from installation and destination.
+    """A server and an identity. `password` is called for each new connection, and its result is stored nowhere. `installation`: the id of
+    the installation, or empty for a reader that does not dump. `server_id` 0: derived from installation and destination.
     """
 
     destination: str
@@ -51,28 +51,32 @@ class Source:
 
     @property
     def replica_uuid(self) -> str:
-        """MySQL ends an older dump with the same uuid. A configured server id is part of it, so that another server id ends a clash."""
+        """The uuid that this replica registers with; MySQL ends an older dump with the same one. It includes a configured server id, so
+        another server id resolves a clash.
+        """
         return str(uuid.uuid5(NAMESPACE, f"{self._identity}/{self.server_id}" if self.server_id else self._identity))
 
     @property
     def replica_host(self) -> str:
-        """The host in SHOW REPLICAS. MariaDB has no uuid for replicas and tells them apart by this name."""
+        """The host in SHOW REPLICAS. MariaDB replicas have no uuid and are distinguished by this name."""
         return "-".join(filter(None, ["sluice", self.installation[:INSTALLATION_CHARS], self.destination]))[:HOST_CHARS]
 
     @property
     def clash_remedy(self) -> str:
-        """How a REPLICA_CLASH ends, as the end of a sentence."""
+        """The remedy for a REPLICA_CLASH, as the end of a sentence."""
         return (
             f"set `server_id` in `source` of {self.destination} in conf/destinations of one of the two to a number that no replica has, or "
             "stop the other one; this engine connects again by itself"
         )
 
     def named(self, name: str) -> Source:
-        """The same source for another dump of the same destination, which has a replica identity of its own."""
+        """Returns the same source for another dump of the same destination, with its own replica identity."""
         installation = f"{self.installation}/{self.server_id}" if self.server_id else self.installation
         return dataclasses.replace(self, destination=name, server_id=0, installation=installation)
 
     @property
     def _identity(self) -> str:
-        """Hosts that share a ledger have one installation, so a takeover replaces the dump of the dead host."""
+        """The text from which the identity is derived. Hosts that share a ledger have one installation, so a takeover replaces the dump
+        of the failed host.
+        """
         return "/".join(filter(None, [self.installation, self.destination]))

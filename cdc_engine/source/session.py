@@ -1,6 +1,7 @@
-"""Opens a session on the source: PyMySQL's connection with what it leaves out, TLS, and its errors as ours.
+"""Opens a session on the source: PyMySQL's connection with the features that it lacks, TLS, and its errors translated to Sluice's.
 
-`parser.connection` dumps the binlog over one, `snapshot.reader` selects rows over one. Both take the socket where the bytes are many.
+`parser.connection` dumps the binlog over a session, `snapshot.reader` selects rows over one. Both read the socket directly for large
+amounts of data.
 """
 
 from __future__ import annotations
@@ -17,41 +18,43 @@ from cdc_engine import limits
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
 from cdc_engine.source.server import Source
 
-# Errors that another try does not mend.
+# Errors that another attempt does not resolve.
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
 
 
 class Session(pymysql.connections.Connection):
-    """PyMySQL's connection with commands of one's own; the stubs leave out what a subclass may use."""
+    """PyMySQL's connection with additional commands. PyMySQL's type stubs omit what a subclass may use."""
 
     _execute_command: Callable[[int, bytes], None]
     _force_close: Callable[[], None]
     _sock: Any
 
     def _create_ssl_ctx(self, asked: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
-        """PyMySQL's own, asked for nothing, reads all authorities of the system and verifies by none: 27 ms a session."""
+        """Returns the TLS context. PyMySQL's own, without options, reads all authorities of the system and verifies against none: 27 ms
+        per session.
+        """
         return asked if isinstance(asked, ssl.SSLContext) else _unverified()
 
     def command(self, command: int, payload: bytes) -> None:
         self._execute_command(command, payload)
 
     def answer(self) -> bytes:
-        """The next packet of the answer. Raises pymysql.err.MySQLError where it is an error."""
+        """Returns the next packet of the answer. Raises pymysql.err.MySQLError if it is an error."""
         packet: Any = self._read_packet()  # type: ignore[no-untyped-call]
         return bytes(packet.get_all_data())
 
     def take_socket(self) -> Any:
-        """The socket, for reading without PyMySQL; it reads nothing ahead between an answer and the next command."""
+        """Returns the socket, for reading without PyMySQL, which reads nothing ahead between an answer and the next command."""
         return self._sock
 
     def silent_for(self, seconds: float) -> None:
-        """The next read may wait so long for its first byte; a peer that is gone is found out by the kernel's own questions before that."""
+        """Sets how long the next read may wait for its first byte. TCP keep-alive detects a lost peer earlier."""
         self._sock.settimeout(seconds)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_IDLE_SECONDS)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_AGAIN_SECONDS)
 
     def drop(self) -> None:
-        """Closes without COM_QUIT, which has no place in a dump or amid a result."""
+        """Closes without COM_QUIT, which is not allowed in a dump or within a result."""
         self._force_close()
 
 
@@ -60,7 +63,7 @@ def open_session(
     read_timeout: float = limits.READ_TIMEOUT_SECONDS,
     connect_timeout: float = limits.CONNECT_TIMEOUT_SECONDS,
 ) -> Session:
-    """Connected and logged in, autocommit, text as utf8mb4.
+    """Connects and logs in, with autocommit and text as utf8mb4.
 
     Raises pymysql.err.MySQLError and OSError, and ConfigurationError for TLS files.
     """
@@ -81,12 +84,14 @@ def open_session(
 
 
 def error_code(error: pymysql.err.MySQLError) -> int:
-    """The server's or the client library's number; 0 when there is none."""
+    """Returns the number of the server's or the client library's error; 0 if there is none."""
     return error.args[0] if error.args and isinstance(error.args[0], int) else 0
 
 
 def session_error(source: Source, code: int, text: str) -> SluiceError:
-    """A server's answer as one of our errors, by its number and, where one number says many things, its words. No text holds a password."""
+    """Returns Sluice's error for a server's error, by its number and, if one number has many meanings, by its text. No text contains a
+    password.
+    """
     where, words = f"{source.user}@{source.address}", text.lower()
     if code in ACCESS_DENIED:
         return ConfigurationError(f"{where} was refused: {text} (error {code}); check user, password and grants")
@@ -96,7 +101,9 @@ def session_error(source: Source, code: int, text: str) -> SluiceError:
 
 
 def _tls(source: Source) -> dict[str, Any]:
-    """PyMySQL's arguments for a TLS mode; `ssl` as a context makes it refuse a server without TLS before the user name is sent."""
+    """Returns PyMySQL's arguments for a TLS mode. With `ssl` as a context, PyMySQL refuses a server without TLS before it sends the user
+    name.
+    """
     if source.tls_mode == "DISABLED":
         return {"ssl_disabled": True}
     if source.tls_mode == "PREFERRED" and source.ca_file is None and source.certificate_file is None:
@@ -111,7 +118,9 @@ def _tls(source: Source) -> dict[str, Any]:
 
 
 def _verified(source: Source) -> ssl.SSLContext:
-    """The server's certificate is held against `ca_file`, or the system's authorities. Raises OSError for a file that cannot be used."""
+    """Returns a context that verifies the server's certificate against `ca_file`, or the system's authorities. Raises OSError for an
+    unusable file.
+    """
     context = ssl.create_default_context(cafile=str(source.ca_file) if source.ca_file else None)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # MySQL's own certificates have no key usage
     context.check_hostname = source.tls_mode == "VERIFY_IDENTITY"
@@ -119,7 +128,7 @@ def _verified(source: Source) -> ssl.SSLContext:
 
 
 def _unverified() -> ssl.SSLContext:
-    """Encrypted, whoever the server is: so no authority needs to be read."""
+    """Returns a context that encrypts without verifying the server, so it does not read any authorities."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
