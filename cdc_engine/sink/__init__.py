@@ -1,1 +1,1 @@
-"""From the parser's blocks to the store: what nobody asked for is dropped here, by the block and never by the row."""
+"""Passes the parser's blocks to the store and removes what is not captured, per block and never per row."""

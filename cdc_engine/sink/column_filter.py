@@ -1,6 +1,6 @@
-"""Which columns of a table are captured: `database.table:a/b,…`, as Canal's filter.field and filter.black.field (canal.md §2.7).
+"""Decides which columns of a table are captured: `database.table:a/b,…`, as Canal's filter.field and filter.black.field (canal.md §2.7).
 
-Used where a table's column layout is made: the rows of a block keep all their columns, only what is decoded of them shrinks.
+Used when a table's column layout is made: the rows of a block keep all their columns, and only the decoded columns change.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from cdc_engine.contracts import Int32s, TableVersion
 
 
 class ColumnFilter:
-    """Names of columns to keep (`include`) or to leave out (`exclude`) by table; a table named in both follows `include`.
+    """The columns to keep (`include`) or to leave out (`exclude`), by table. A table named in both follows `include`.
 
-    A table is found by its exact name without regard to letter case: no patterns here. An item without exactly one colon, or without
-    any column after it, has no effect, as in Canal; `ignored` lists those items so that a check of the configuration can say so.
-    Key columns are always kept, whatever is written: without its key a change could not be merged (Canal filters them away).
+    A table is matched by its exact name, ignoring letter case, without patterns. An item without exactly one colon, or without a column
+    after it, has no effect, as in Canal; `ignored` lists those items, so a check of the configuration can report them. Key columns are
+    always kept: without its key a change could not be merged (Canal removes them).
     """
 
     def __init__(self, include: str = "", exclude: str = "") -> None:
@@ -24,7 +24,7 @@ class ColumnFilter:
         self._exclude = self._parse(exclude)
 
     def kept(self, version: TableVersion) -> Int32s:
-        """Indices (int32, ascending) of the columns of `version` that are captured."""
+        """Returns the indices (int32, ascending) of the captured columns of `version`."""
         table = version.name.upper()
         key = {name.upper() for name in version.key}
         names = [column.name.upper() for column in version.columns]
@@ -40,7 +40,7 @@ class ColumnFilter:
         return self._include.get(name.upper()), self._exclude.get(name.upper(), frozenset())
 
     def _parse(self, text: str) -> dict[str, frozenset[str]]:
-        """UPPER(database.table) → names of columns, upper-cased. A table named twice keeps its last item, as in Canal."""
+        """Returns upper-case column names by UPPER(database.table). A table named twice keeps its last item, as in Canal."""
         tables: dict[str, frozenset[str]] = {}
         for item in filter(None, text.split(",")):
             table, colon, columns = item.partition(":")

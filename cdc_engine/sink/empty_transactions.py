@@ -1,6 +1,6 @@
-"""How often a transaction of which nothing is captured still moves the cursor (canal.md §3.3); decided here, done by `event_sink`.
+"""Decides how often a transaction without captured rows still moves the cursor (canal.md §3.3). Applied by `event_sink`.
 
-On a server where little is captured, handing on every empty transaction would flood the store; handing on none would leave the cursor
+On a server with few captured tables, passing on every empty transaction would flood the store, and passing on none would leave the cursor
 behind until its binlog is purged.
 """
 
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 
-EVENT_TIME_US_MAX = 5_000_000  # of the source's clock between two that are handed on
-SKIPPED_TRANSACTIONS_MAX = 8192  # after so many the next is handed on, however close
+EVENT_TIME_US_MAX = 5_000_000  # of the source's clock between two that are passed on
+SKIPPED_TRANSACTIONS_MAX = 8192  # after so many the next one is passed on, however close
 
 
 @dataclasses.dataclass(frozen=True)
 class Thinning:
-    """`last_time_us`: commit time of the last one handed on, 0 before the first, and `file`, in which it was. `skipped`: transactions left
-    out since.
+    """The state of the decision. `last_time_us`: commit time of the last transaction that was passed on, 0 before the first one; `file`:
+    its binlog file. `skipped`: transactions left out since then.
     """
 
     last_time_us: int = 0
@@ -23,10 +23,10 @@ class Thinning:
     file: str = ""
 
     def after(self, time_us: int, transaction_count: int, file: str) -> tuple[bool, Thinning]:
-        """Whether a block of empty transactions, the last committed at `time_us`, moves the cursor; and the state after it.
+        """Returns whether a block of empty transactions, the last one committed at `time_us`, moves the cursor, and the state after it.
 
-        Time counts in both directions: a source replaying old events moves the cursor as well. So does another file, whose beginning has
-        no time of its own: those before it may be purged.
+        Time counts in both directions: a source that replays old events moves the cursor as well. So does another file, whose beginning
+        has no time of its own, because the files before it may be purged.
         """
         skipped = self.skipped + transaction_count
         far = abs(time_us - self.last_time_us) > EVENT_TIME_US_MAX or file != self.file

@@ -1,7 +1,8 @@
-"""The `BlockSink` after the parser: drops row events of tables nobody captures, thins out what became empty, puts the rest.
+"""The `BlockSink` after the parser: removes row events of tables that are not captured, thins out transactions that became empty, and
+puts the rest into the store.
 
-Driven by the parser's thread (`accept`, `idle`) and ended by whoever stops it (`interrupt`). Waiting is the store's: while it is full
-`accept` waits in `put`, the parser stops reading, and the back-pressure reaches the server through the socket.
+The parser's thread calls `accept` and `idle`; `interrupt` is called to stop it. The store does the waiting: while it is full, `accept`
+waits in `put`, the parser stops reading, and the back-pressure reaches the server through the socket.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ HELD_UP_SECONDS = 1.0
 
 
 class CapturedTables:
-    """The filters' answer for each table of a block, as a mask by table index; asked once a table, not once a block."""
+    """The filters' result for the tables of a block, as a mask by table index. The filters are evaluated once per table, not per block."""
 
     def __init__(self, filters: Sequence[TableFilter]) -> None:
         self._filters = filters
@@ -32,16 +33,16 @@ class CapturedTables:
         self._mask: Mask = np.zeros(0, np.bool_)
 
     def keeps(self, database: str, table: str) -> bool:
-        """Whether every filter keeps the table."""
+        """Returns whether every filter keeps the table."""
         name = (database, table)
         if name not in self._by_name:
             self._by_name[name] = all(each.keeps(database, table) for each in self._filters)
         return self._by_name[name]
 
     def mask(self, tables: Sequence[TableVersion]) -> Mask:
-        """Bool, one a table reference; one whose rows change those of others is kept for that.
+        """Returns bools, one per table reference. A table whose rows change those of other tables is also kept.
 
-        The parser hands on the same growing sequence, so that mostly nothing is to be done.
+        The parser passes the same growing sequence, so usually nothing needs to be computed.
         """
         if tables is not self._tables or len(tables) != len(self._mask):
             self._tables = tables
@@ -51,18 +52,18 @@ class CapturedTables:
 
 
 def dropped_uncaptured(block: Block, tables: CapturedTables) -> Block:
-    """The block without row events of tables that are not captured."""
+    """Returns the block without row events of tables that are not captured."""
     mask = tables.mask(block.tables)
     if not mask.all():
         kept = mask[block.event_table]
         if not kept.all():
             block = keep_events(block, kept)
-    # Control events and dropped rows stay in the buffer until it is mostly dead weight: a copy costs less than holding it.
+    # Control events and dropped rows stay in the buffer until most of it is unused; then a copy costs less than keeping it.
     return compact(block) if 2 * block.byte_count < held_bytes(block) else block
 
 
 class OtherReaders(Protocol):
-    """Where the blocks go that readers beside the store get."""
+    """Receives the blocks for readers other than the store's."""
 
     def put(self, block: Block) -> None: ...
     def drop_open(self) -> None: ...
@@ -71,8 +72,8 @@ class OtherReaders(Protocol):
 class EventSink:
     """Implements `contracts.BlockSink` over a store.
 
-    `server_filter` is the destination's own. A client's filter (`narrow`) is applied beside it: it can take tables away, never add one
-    the server excludes (in Canal it replaces the server's). Blocks that are in the store already are not filtered again.
+    `server_filter` is the destination's own filter. A client's filter (`narrow`) applies in addition: it can remove tables, but never add
+    one that the server excludes (in Canal it replaces the server's). Blocks that are in the store already are not filtered again.
     """
 
     def __init__(self, store: EventStore, server_filter: TableFilter, others: OtherReaders | None = None) -> None:
@@ -80,16 +81,16 @@ class EventSink:
         self._server_filter = server_filter
         self._captured = CapturedTables([server_filter])
         self._thinning = Thinning()
-        self._open = False  # events were put whose transaction has not ended
-        self.accepting_since = 0.0  # of the block in hand; 0: none is
+        self._open = False  # whether events were put whose transaction has not ended
+        self.accepting_since = 0.0  # of the current block; 0: none
         self._held_back: Block | None = None  # the last empty transaction that was thinned out
 
     def narrow(self, client_filter: str) -> None:
-        """From the next block on, keep only tables that match the client's patterns too; an empty text takes nothing away."""
+        """Keeps only tables that also match the client's patterns, from the next block on. An empty text removes nothing."""
         self._captured = CapturedTables([self._server_filter, TableFilter(client_filter)])
 
     def accept(self, block: Block) -> None:
-        """Takes one block, in stream order; see `contracts.BlockSink`. Raises InterruptedError when interrupted while it waits."""
+        """Accepts one block, in stream order; see `contracts.BlockSink`. Raises InterruptedError if interrupted while it waits."""
         kept = self._filtered(block)
         self.accepting_since = time.monotonic()
         try:
@@ -99,7 +100,7 @@ class EventSink:
 
     @property
     def held_up(self) -> bool:
-        """Whether a block has waited for room in the store for a while: readers beside it get nothing new."""
+        """Whether a block has been waiting for space in the store for a while, so that other readers get nothing new."""
         since = self.accepting_since
         return since > 0 and time.monotonic() - since > HELD_UP_SECONDS
 
@@ -114,12 +115,12 @@ class EventSink:
             self._accept_empty(kept)
 
     def idle(self) -> None:
-        """The stream has caught up and is silent: hand on the last thinned-out transaction, so that the cursor reaches the end."""
+        """Passes on the last thinned-out transaction, so the cursor reaches the end of a stream that has caught up and is silent."""
         if self._held_back is not None:
             self._put(self._held_back)
 
     def interrupt(self) -> None:
-        """The connection is gone: its open transaction comes again, so what was put of it is forgotten and waits end."""
+        """Drops the open transaction, because the connection is lost and it will be put again. Ends waits."""
         self._open, self._held_back = False, None
         if self._others is not None:
             self._others.drop_open()

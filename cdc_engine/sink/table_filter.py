@@ -1,6 +1,6 @@
-"""Which tables are captured: comma-separated patterns over "database.table", as Canal reads them (reference canal.md §3.1).
+"""Decides which tables are captured: comma-separated patterns over "database.table", as in Canal (reference canal.md §3.1).
 
-Used by `event_sink` for every table it meets, and by whoever must know the captured tables beforehand.
+Used by `event_sink` for every table in the stream, and by code that needs the captured tables beforehand.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ OPENING, CLOSING = "{[(", "}])"
 
 
 def split_patterns(text: str) -> list[str]:
-    r"""The patterns of a comma-separated text, in order; a comma within `{}`, `[]`, `()` or after a backslash separates nothing.
+    r"""Returns the patterns of a comma-separated text, in order. A comma within `{}`, `[]`, `()` or after a backslash is no separator.
 
     Nothing is trimmed: a blank is part of its pattern, as in Canal. Empty patterns match no table and are left out.
     """
@@ -32,10 +32,10 @@ def split_patterns(text: str) -> list[str]:
 
 
 def compile_patterns(text: str) -> re.Pattern[str] | None:
-    """One expression that matches a whole lower-cased name; None where there is no pattern at all.
+    """Returns one expression that matches a whole lower-cased name, or None if there is no pattern.
 
-    Longest pattern first, each anchored at both ends, letter case ignored, the dot matches a newline too. Raises ConfigurationError
-    naming the pattern that is no regular expression.
+    The longest pattern is first, each is anchored at both ends, letter case is ignored, and the dot matches a newline too. Raises
+    ConfigurationError with the pattern that is not a regular expression.
     """
     patterns = sorted(split_patterns(text), key=len, reverse=True)
     for pattern in patterns:
@@ -62,7 +62,7 @@ class TableFilter:
         self._exclude = compile_patterns(exclude)
 
     def keeps(self, database: str, table: str) -> bool:
-        """Whether the row events of this table are captured; a statement without a table (empty names) always is."""
+        """Returns whether the row events of this table are captured. A statement without a table (empty names) always is."""
         name = f"{database}.{table}".lower() if database or table else ""
         return _matches(self._include, name, if_empty=True) and not _matches(self._exclude, name, if_empty=False)
 
