@@ -1,1 +1,1 @@
-"""The rows that a table has already: read in chunks while the stream goes on, and published with what changed meanwhile."""
+"""Reads the existing rows of a table in chunks while the stream continues, and publishes them with the buffered changes."""

@@ -1,4 +1,6 @@
-"""The chunks of one generation: a Parquet file of rows and a record each. A chunk counts once its record is there; `work` asks."""
+"""Keeps the chunks of one generation: a Parquet file of rows and a record per chunk. A chunk counts once its record exists. Used by
+`work`.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from object_stores.placed import PlacedFiles
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptChunk:
-    """A chunk that is whole. `file`: of its rows."""
+    """A chunk that was read completely. `file`: the file with its rows."""
 
     chunk: Chunk
     facts: ChunkFacts
@@ -30,25 +32,25 @@ class KeptChunk:
 
 
 class ChunkFiles(Protocol):
-    """Of one generation, written by one process at a time. Every method raises MetaError."""
+    """The chunks of one generation, written by one process at a time. Every method raises MetaError."""
 
     def prepare(self) -> tuple[KeptChunk, ...]:
-        """The chunks that are whole without a gap from the first on. What a killed process left beside them is removed: the bounds of the
-        next chunk are found anew, and no row may be in two.
+        """Returns the complete chunks without a gap from the first one on. Other files of a killed process are removed: the bounds of the
+        next chunk are searched again, and no row may be in two chunks.
         """
 
     def clear(self) -> None:
-        """Nothing of it counts any more."""
+        """Removes all chunks."""
 
     def rows_path(self, chunk: Chunk) -> Path:
-        """Where the rows are to be written."""
+        """Returns the path to which the chunk's rows are written."""
 
     def keep(self, chunk: Chunk, facts: ChunkFacts) -> None:
-        """The chunk's file is whole and on disk."""
+        """Keeps a chunk whose file is complete and on disk."""
 
 
 class ChunksInFolder:
-    """Implements `ChunkFiles` on the disk."""
+    """Implements `ChunkFiles` in a local folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,10 +77,10 @@ class ChunksInFolder:
 
 
 class ChunksInStore:
-    """Implements `ChunkFiles` in a store; rows are on their way through a folder.
+    """Implements `ChunkFiles` in an object store; rows are written to a folder and then uploaded.
 
-    A process that stood still and was followed by another one may still write: its files have names of their own. So no name ever has
-    other rows than its record tells, and one file too many is seen where rows are counted.
+    A process that stalled and was replaced by another one may still write, so its files have names of their own. So a name never has
+    other rows than its record describes, and an extra file is noticed when rows are counted.
     """
 
     def __init__(self, placed: PlacedFiles) -> None:
@@ -128,12 +130,12 @@ class ChunksInStore:
 
 
 def chunks_in(placed: PlacedFiles) -> ChunkFiles:
-    """For who reads them: of one process at a time."""
+    """Returns the chunks of a generation for their reader, of one process at a time."""
     return ChunksInStore(placed) if placed.url else ChunksInFolder(placed.folder)
 
 
 def is_complete(whole: tuple[KeptChunk, ...]) -> bool:
-    """Whether the chunks reach the table's end."""
+    """Returns whether the chunks reach the end of the table."""
     return bool(whole) and not whole[-1].chunk.up_to
 
 
@@ -161,7 +163,7 @@ def _rows_name(chunk: Chunk) -> str:
 
 
 def _record_name(chunk: Chunk) -> str:
-    return f"_{chunk.number:06d}.json"  # Spark passes over names that begin so
+    return f"_{chunk.number:06d}.json"  # Spark ignores names that begin like this
 
 
 def _record(chunk: Chunk, facts: ChunkFacts) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""Cuts a table into chunks of its key, each bound found by the server over the key's index. Called by what runs a snapshot.
+"""Splits a table into chunks of its key; the server finds each bound over the key's index. Called by the code that runs a snapshot.
 
-A chunk is a range of keys, not of rows: whatever is inserted, deleted or moved, every row is in exactly one chunk at any moment. Bounds are
-SQL literals, so a chunk may be kept in a file and read after a restart.
+A chunk is a range of keys, not of rows: whatever is inserted, deleted or moved, every row is in exactly one chunk at any moment. Bounds
+are SQL literals, so a chunk can be kept in a file and read after a restart.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ PRIMARY = "PRIMARY"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """`number`: from 1 on. `after`: SQL literals of the key columns, an exclusive lower bound, () from the table's beginning. `up_to`: an
-    inclusive upper bound, () for the open end, which the last chunk has.
+    """A key range. `number`: from 1 on. `after`: SQL literals of the key columns, an exclusive lower bound, () for the table's beginning.
+    `up_to`: an inclusive upper bound, () for the open end of the last chunk.
     """
 
     number: int
@@ -30,18 +30,18 @@ class Chunk:
 
 
 class Asks(Protocol):
-    """A reader, as far as bounds need one."""
+    """The part of a reader that the search for bounds needs."""
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
-        """The rows of a query."""
+        """Returns the rows of a query."""
 
 
 def chunks(
     connection: Asks, table: TableVersion, rows_per_chunk: int, where: str = "", after: Chunk | None = None
 ) -> Iterator[Chunk]:
-    """Lazily, from the table's beginning or after a chunk that was made before. A table without a key is one chunk with no bounds.
+    """Yields the chunks lazily, from the table's beginning or after an existing chunk. A table without a key is one chunk without bounds.
 
-    `rows_per_chunk` rows each, of those that `where` chooses, as the table is when the bound is looked for. Raises what `Reader` does.
+    Each has `rows_per_chunk` of the rows that `where` selects, as the table is when the bound is searched. Raises as `Reader`.
     """
     if after is not None and not after.up_to:
         return
@@ -57,7 +57,7 @@ def chunks(
 
 
 def chunk_key(connection: Asks, table: TableVersion) -> Key | None:
-    """The key with the index that has its order: the primary key, where it is the table's key and has whole columns."""
+    """Returns the key with the index that has its order: the primary key, if it is the table's key and has whole columns."""
     key = key_of(table)
     if key is None:
         return None

@@ -1,7 +1,8 @@
-"""Rows of a table without a key are read where the stream is exactly known: no change can be told to be among them, or not.
+"""Reads the rows of a table without a key at an exactly known position of the stream, because nothing shows whether a change is contained
+in them.
 
-MariaDB says where its binlog was when a consistent read began. MySQL does not: there the table's writers are kept out for the moment in
-which the read begins, by LOCK TABLES … READ; reading itself holds no lock, but of a table whose engine knows no transactions.
+MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not: LOCK TABLES … READ keeps writers out of the
+table for the moment in which the read begins. The read itself holds no lock, except for a table whose engine has no transactions.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from cdc_engine.snapshot.record import SourceEnd
 from cdc_engine.snapshot.statements import quoted
 
 CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
-LOCK_SECONDS_MAX = 10  # how long writers that are at work are waited for; others wait behind it
+LOCK_SECONDS_MAX = 10  # how long the lock waits for active writers; others wait behind it
 TRANSACTIONAL = {"INNODB", "ROCKSDB"}
 
 
 @contextlib.contextmanager
 def rows_at_a_place(connect: Callable[[], Reader], table: TableVersion) -> Iterator[tuple[Reader, SourceEnd]]:
-    """A connection that sees the table as it was at a place of the binlog, and the place. Raises SluiceError."""
+    """Yields a connection that sees the table as it was at a binlog position, and that position. Raises SluiceError."""
     with contextlib.closing(connect()) as reader:
         if reader.mariadb and _is_transactional(reader, table):
             reader.texts(CONSISTENT_READ)
@@ -37,12 +38,12 @@ def rows_at_a_place(connect: Callable[[], Reader], table: TableVersion) -> Itera
 
 
 def binlog_end(reader: Reader) -> tuple[str, int]:
-    """File and offset at which the binlog ends now. Raises SluiceError."""
+    """Returns file and offset of the current end of the binlog. Raises SluiceError."""
     told: SluiceError | None = None
     for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS"):
         try:
             rows = reader.texts(statement)
-        except SluiceError as error:  # the word of another version
+        except SluiceError as error:  # the statement of another version
             told = told or error
             continue
         if rows:
@@ -51,7 +52,7 @@ def binlog_end(reader: Reader) -> tuple[str, int]:
 
 
 def require_lock(reader: Reader, table: TableVersion) -> None:
-    """Locks the table for a moment where `rows_at_a_place` has to. Raises ConfigurationError with the GRANT that the account lacks."""
+    """Locks the table for a moment if `rows_at_a_place` needs the lock. Raises ConfigurationError with the GRANT that the account lacks."""
     if reader.mariadb and _is_transactional(reader, table):
         return
     reader.texts("SET lock_wait_timeout = 1")
@@ -60,7 +61,9 @@ def require_lock(reader: Reader, table: TableVersion) -> None:
 
 
 def _lock(reader: Reader, table: TableVersion) -> None:
-    """Nothing else gives an exact position on MySQL: a commit is in the binlog before it is visible, and two equal ends do not tell."""
+    """Locks the table for reading. Nothing else gives an exact position on MySQL: a commit is in the binlog before it is visible, and two
+    equal ends prove nothing.
+    """
     try:
         reader.texts(f"LOCK TABLES {quoted(table.database)}.{quoted(table.table)} READ")
     except ConfigurationError as error:

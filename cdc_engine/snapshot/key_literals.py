@@ -1,8 +1,8 @@
 """SQL literals of a key's values, exact in the column's own type, charset and collation. Called by `chunks`.
 
-The server prints a value as a text that loses nothing (`printed`), the text becomes a literal (`literal`), and `compared` is what stands on
-the other side of a comparison. A literal with an introducer yields to the collation of the column that it is compared with. The session
-must be one of `reader`: UTC, and text as it is stored.
+The server prints a value as a text without loss (`printed`), the text becomes a literal (`literal`), and `compared` is the other operand
+of a comparison. A literal with an introducer takes the collation of the column that it is compared with. The session must be one of
+`reader`: UTC, and text as it is stored.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from cdc_engine.binlog.column_types.transcoding import is_text
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column
 
-ALIAS_FREE = {"utf8": "utf8mb3"}  # what `utf8` means is a server's choice
-# members of a set up to which a comparison by the server's double numbers is exact
+ALIAS_FREE = {"utf8": "utf8mb3"}  # the server decides what `utf8` means
+# up to this number of members a set is compared exactly by the server's double numbers
 EXACT_BITS = 53
 _DIGITS = re.compile(r"-?\d+(\.\d+)?")
 _DOUBLE = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
@@ -25,7 +25,7 @@ _MOMENT = re.compile(r"[-\d:. ]+")
 _ADDRESS = re.compile(r"[0-9a-f:.-]+")
 _HEX = re.compile(r"([0-9A-F]{2})*")
 _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
-# MariaDB up to 10.11.5 compares a UUID of version 6 or later with others otherwise than it sorts them: 0 there, 1 elsewhere
+# MariaDB up to 10.11.5 compares a UUID of version 6 or later differently than it sorts it: 0 there, 1 elsewhere
 UUID_PROBE = (
     "SELECT CAST('e0910b91-9a8c-7c5f-8d2e-0123456789ab' AS UUID) > CAST('123e4567-e89b-12d3-a456-426655440000' AS UUID)"
 )
@@ -33,7 +33,9 @@ UUID_PROBE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyColumn:
-    """`printed`, `compared`: SQL with {} for the quoted name. `literal`: raises ValueError on a text that the server does not print."""
+    """How a key column is printed and compared. `printed`, `compared`: SQL with {} for the quoted name. `literal`: raises ValueError for
+    a text that the server does not print.
+    """
 
     printed: str
     literal: Callable[[str], str]
@@ -45,12 +47,12 @@ def is_uuid(column: Column) -> bool:
 
 
 def as_text(found: KeyColumn) -> KeyColumn:
-    """Compared by the text that is printed: any order will do that has no gaps, though no index has this one."""
+    """Returns a column that is compared by its printed text: any order without gaps is sufficient, although no index has this one."""
     return dataclasses.replace(found, compared=found.printed)
 
 
 def key_column(column: Column) -> KeyColumn | None:
-    """None for a type that the server cannot order, or whose order has no literals."""
+    """Returns how a column is printed and compared, or None for a type that the server cannot order or whose order has no literals."""
     if _PRINTED.match(column.mysql_type):
         return KeyColumn(printed="CAST({} AS CHAR)", literal=lambda text: f"'{_checked(_ADDRESS, text.lower())}'")
     code = TypeCode(column.type_code)
@@ -72,7 +74,7 @@ def _number(text: str) -> str:
 
 
 def _double(text: str) -> str:
-    """Always with an exponent, without which it would be a decimal."""
+    """Returns the literal of a double, always with an exponent, without which it would be a decimal."""
     checked = _checked(_DOUBLE, text)
     return checked if "e" in checked else f"{checked}e0"
 

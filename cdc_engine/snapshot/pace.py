@@ -1,6 +1,7 @@
-"""How fast a snapshot may read: rows a second, and only while the source is not busy. One `Pace` for all chunks of a run.
+"""Limits how fast a snapshot reads: rows per second, and only while the source is not busy. One `Pace` for all chunks of a run.
 
-`due_seconds` decides, `Pace` waits. What `threads_running` or `wait` raises ends the chunk that is being read: so a snapshot is paused.
+`due_seconds` decides, `Pace` waits. An exception of `threads_running` or `wait` ends the chunk that is being read; this is how a snapshot
+is paused.
 """
 
 from __future__ import annotations
@@ -9,33 +10,33 @@ import dataclasses
 import time
 from collections.abc import Callable
 
-BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0  # the source is asked again after this long, doubled each time
-ASKED_AGAIN_SECONDS = 1.0  # amid a chunk it is asked at most so often
-BURST_SECONDS = 1.0  # what a slow moment may be made up for
+BUSY_SECONDS_MIN, BUSY_SECONDS_MAX = 0.25, 5.0  # time until the next query of the source, doubled each time
+ASKED_AGAIN_SECONDS = 1.0  # within a chunk the source is queried at most this often
+BURST_SECONDS = 1.0  # how much delay may be made up for
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PaceLimits:
-    """`rows_per_second`: 0 for as many as come. `threads_running_max`: of the source's Threads_running, 0 for any number."""
+    """The limits. `rows_per_second`: 0 for unlimited. `threads_running_max`: of the source's Threads_running, 0 for any number."""
 
     rows_per_second: float = 0
     threads_running_max: int = 0
 
 
 def due_seconds(limits: PaceLimits, due: float, now: float, rows: int) -> float:
-    """When the rows that were just read were due, after those that were due at `due`."""
+    """Returns when the rows that were just read were due, after those that were due at `due`."""
     if limits.rows_per_second <= 0:
         return now
     return max(due, now - BURST_SECONDS) + rows / limits.rows_per_second
 
 
 def is_busy(limits: PaceLimits, threads_running: int) -> bool:
-    """Whether the source has more to do than a snapshot may add to."""
+    """Returns whether the source is too busy for a snapshot."""
     return 0 < limits.threads_running_max < threads_running
 
 
 class Pace:
-    """`threads_running` asks the source, over a connection of its own."""
+    """Waits according to the limits. `threads_running` queries the source over its own connection."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class Pace:
         self._asked_at = self._clock()
 
     def after_rows(self, rows: int) -> None:
-        """Waits until so many more rows are due, and while the source is busy."""
+        """Waits until that many more rows are due, and while the source is busy."""
         now = self._clock()
         self._due = due_seconds(self.limits, self._due, now, rows)
         if self._due > now:

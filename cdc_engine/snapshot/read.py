@@ -1,6 +1,6 @@
-"""Reads the rows of one chunk into one Parquet file, as the stream would stage them. Called by what runs a snapshot.
+"""Reads the rows of one chunk into one Parquet file, as the stream would stage them. Called by the code that runs a snapshot.
 
-With `Marks` the file is one that a table of the lake may have as it is: nothing reads or writes its rows a second time.
+With `Marks` the file can become part of a lake table as it is: its rows are not read or written a second time.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ READ = "snapshot"  # the operation of a row that was read
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Marks:
-    """What the lake tells of each row that was read: the order key up to which it has all changes, and a commit time, µs since 1970."""
+    """The lake's columns for each row that was read: the order key up to which it has all changes, and a commit time, µs since 1970."""
 
     order_key: int
     commit_time_us: int
 
     def columns(self) -> dict[str, Any]:
-        """Our columns, each of one value."""
+        """Returns Sluice's own columns, each with one value."""
         return {
             ORDER_KEY: pa.scalar(self.order_key, pa.int64()),
             COMMIT_TIME: pa.scalar(self.commit_time_us, COMMIT_TIME_TYPE),
@@ -47,8 +47,8 @@ class Marks:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChunkFacts:
-    """`bytes`: of the file. `received`: bytes that the source sent. `refused`: values that could not be decoded, NULL in the file, where
-    the table's policy is to put them into quarantine.
+    """Figures of a chunk. `bytes`: of the file. `received`: bytes that the source sent. `refused`: values that could not be decoded; they
+    are NULL in the file if the table's policy is to put them into quarantine.
     """
 
     rows: int
@@ -70,11 +70,11 @@ def read_chunk(
     policy: ValuePolicy = DEFAULT_POLICY,
     marks: Marks | None = None,
 ) -> ChunkFacts:
-    """Writes the file, which is on disk whole when this returns; of no rows too. It has the table's wanted columns in their order, and
-    those of `marks`. `kept`, `policy`: as `rows.decoder.RowDecoder` has them.
+    """Writes the file, also if there are no rows; it is complete and on disk when this returns. It has the table's captured columns in
+    their order, and those of `marks`. `kept`, `policy`: as for `rows.decoder.RowDecoder`.
 
-    Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, and OSError of the file: there is then none,
-    and the connection is closed unless nothing was asked yet.
+    Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, and OSError of the file. Then there is no
+    file, and the connection is closed unless nothing was queried yet.
     """
     begun = time.monotonic()
     decoder = ResultDecoder(table, kept, policy)
@@ -91,7 +91,9 @@ def read_chunk(
 
 
 def _constants(decoder: ResultDecoder, marks: Marks | None) -> dict[str, Any]:
-    """None for a table that has such a name itself: who makes a table of the file refuses it."""
+    """Returns the columns of `marks`, or none if the table itself has a column of such a name: the code that makes a table of the file
+    refuses it.
+    """
     ours = marks.columns() if marks else {}
     clash = {name.lower() for name in decoder.schema.names} & ours.keys()
     return {} if clash else ours
@@ -105,7 +107,7 @@ def _read(  # noqa: PLR0917  one caller
     pace: Pace | None,
     constants: dict[str, Any],
 ) -> tuple[int, int]:
-    """(rows, bytes received)."""
+    """Returns the number of rows and of bytes received."""
     rows = 0
     schema = pa.schema([*decoder.schema, *(pa.field(name, value.type) for name, value in constants.items())])
     with lake_writer(path, schema, [*constants]) as writer, connection.selecting(statement) as result:
@@ -122,10 +124,10 @@ def _read(  # noqa: PLR0917  one caller
 
 
 def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """As many rows at a time as make a row group worth writing."""
+    """Yields tables with enough rows for a row group."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        if not batch.num_rows:  # nothing of it is captured
+        if not batch.num_rows:  # nothing in it is captured
             continue
         pending.append(batch)
         rows, size = sum(each.num_rows for each in pending), sum(each.nbytes for each in pending)
@@ -138,7 +140,7 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @contextlib.contextmanager
 def _whole_file(path: Path) -> Iterator[Path]:
-    """A file beside it, which takes its place when the block ends well and is gone when it does not."""
+    """Yields a temporary path. The file is renamed to `path` if the block succeeds and removed if it does not."""
     make_folder(path.parent)
     beside = path.with_suffix(".tmp")
     try:

@@ -1,7 +1,7 @@
 """A session that reads rows: plain queries as text, and one SELECT at a time in the binary protocol. Opened by `open_reader`.
 
-Its time zone is UTC, texts and bytes come as they are stored, dates that are none come as they are, and nothing on the server ends a SELECT
-that takes long. Each SELECT is a transaction of its own, which reads alone.
+Its time zone is UTC, texts, bytes and invalid dates arrive as they are stored, and the server ends no SELECT that takes long. Each SELECT
+is a read-only transaction of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STATEMENT_AT, COLUMNS_AT = 1, 5  # in the answer to a PREPARE: status, statement
 NO_CURSOR, ONCE = 0, 1
 SETTINGS = (
     "SET time_zone = '+00:00', sql_mode = 'ALLOW_INVALID_DATES', net_write_timeout = 7200, wait_timeout = 2147483",
-    # a server may have these for every session: rows would be left out, or a large table refused
+    # A server may set these for every session; rows would be left out, or a large table refused.
     "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
 )
@@ -33,12 +33,12 @@ RAW_TEXT = "SET character_set_results = NULL"
 # no such table, column, index or database; a definition that changed
 TABLE_CHANGED = frozenset({1049, 1051, 1054, 1109, 1146, 1176, 1412})
 NOT_GRANTED = frozenset({1142, 1143, 1370})
-NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # what was given as a condition is none
+NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # the given condition is not valid SQL
 ROW_TOO_LARGE = 1153
 
 
 class Reader:
-    """One connection to the source. After an error amid a SELECT it is closed. Errors are ours; see `_translated`."""
+    """One connection to the source. It is closed after an error within a SELECT. Errors are Sluice's; see `_translated`."""
 
     def __init__(self, source: Source, session: Session) -> None:
         self.source, self._session = source, session
@@ -49,34 +49,34 @@ class Reader:
         return "mariadb" in str(self._session.get_server_info()).lower()  # type: ignore[no-untyped-call]
 
     def server(self) -> str:
-        """Which server answers, as positions name it."""
+        """Returns the identity of the server that answers, as positions name it."""
         ((found,),) = self.texts("SELECT @@GLOBAL.server_id" if self.mariadb else "SELECT @@GLOBAL.server_uuid")
         return f"mariadb-{found}" if self.mariadb else str(found)
 
     @property
     def thread_id(self) -> int:
-        """Of the connection, for KILL."""
+        """The connection's id, for KILL."""
         return int(self._session.thread_id())  # type: ignore[no-untyped-call]
 
     def texts(self, sql: str) -> list[tuple[str | None, ...]]:
-        """The rows of a query whose values are ASCII or UTF-8, as the server prints them."""
+        """Returns the rows of a query whose values are ASCII or UTF-8, as the server prints them."""
         with self._translated(), self._session.cursor(Cursor) as cursor:
             cursor.execute(sql)
             return [tuple(_text(value) for value in row) for row in cursor.fetchall()]
 
     def threads_running(self) -> int:
-        """Of the source, this question included; what a `Pace` asks over a reader of its own."""
+        """Returns the source's Threads_running, including this query. A `Pace` calls it on a reader of its own."""
         ((_, count),) = self.texts("SHOW GLOBAL STATUS LIKE 'Threads_running'")
         return int(count or 0)
 
     @contextlib.contextmanager
     def selecting(self, sql: str) -> Iterator[ResultReader]:
-        """The rows of one SELECT, to be read to their end within the block; an error in it closes the connection."""
+        """Yields the rows of one SELECT, which must be read to their end within the block; an error in it closes the connection."""
         try:
             with self._translated():
                 statement = self._prepare(sql)
                 self._session.command(COMMAND.COM_STMT_EXECUTE, struct.pack("<IBI", statement, NO_CURSOR, ONCE))
-                # PyMySQL leaves the time there that a write may take
+                # PyMySQL leaves the timeout of a write there
                 self._session.silent_for(limits.SNAPSHOT_SILENCE_SECONDS_MAX)
                 yield ResultReader(self._session.take_socket().recv_into)
                 self._session.command(COMMAND.COM_STMT_CLOSE, struct.pack("<I", statement))
@@ -85,7 +85,7 @@ class Reader:
             raise
 
     def close(self) -> None:
-        """At once, also amid a result: the server ends what it sends when it finds nobody there."""
+        """Closes at once, also within a result: the server stops sending when it finds the connection closed."""
         self.closed = True
         with contextlib.suppress(Exception):
             self._session.drop()
@@ -95,14 +95,14 @@ class Reader:
         answer = self._session.answer()
         (statement,) = struct.unpack_from("<I", answer, STATEMENT_AT)
         (columns,) = struct.unpack_from("<H", answer, COLUMNS_AT)
-        for _ in range(columns + 1 if columns else 0):  # said again, and to be believed, where it is executed
+        for _ in range(columns + 1 if columns else 0):  # repeated at the execution, which is authoritative
             self._session.answer()
         return int(statement)
 
     @contextlib.contextmanager
     def _translated(self) -> Iterator[None]:
-        """TableChangedError where the server does not know what the schema says, ConfigurationError for grants, a condition
-        or a setting, else SourceConnectionError.
+        """Translates errors: TableChangedError if the server's table differs from the schema, ConfigurationError for grants, a condition
+        or a setting, otherwise SourceConnectionError.
         """
         try:
             yield
@@ -116,7 +116,7 @@ class Reader:
 
 
 def open_reader(source: Source) -> Reader:
-    """Connected, with the session's settings. Raises SourceConnectionError, ConfigurationError."""
+    """Connects and applies the session's settings. Raises SourceConnectionError, ConfigurationError."""
     try:
         reader = Reader(source, open_session(source, limits.SNAPSHOT_SILENCE_SECONDS_MAX))
     except pymysql.err.MySQLError as error:

@@ -1,12 +1,12 @@
-"""What is known of the snapshot of one table, and what may become of it. Pure; `records` keeps it, `work` and runs move it on.
+"""The state of the snapshot of one table, and its transitions. Pure; `records` keeps it, `work` and runs advance it.
 
-While a snapshot is open the changes of its table are *held*: a run links their staged files beside the record and does not merge them.
-The rows that the table already has are read chunk by chunk meanwhile. In the end one commit makes the table of the lake from both: of a key
-that has held changes the last one decides, of every other key its row as it was read. This is right wherever within the reading a row
-changed: what was changed before the first held change was visible before the first chunk was read, and what was changed after it is held. A
-row that was deleted while it was read is among the held changes too, so it cannot come back.
+While a snapshot is open the changes of its table are *buffered*: a run links their staged files into the snapshot's folder and does not
+merge them. Meanwhile the existing rows are read chunk by chunk. In the end one commit makes the lake table from both: for a key with
+buffered changes the last one decides, for every other key its row as it was read. This is correct whenever a row changed during the
+reading: what was changed before the first buffered change was visible before the first chunk was read, and what was changed after it is
+buffered. A row that was deleted while it was read is among the buffered changes too, so it cannot reappear.
 
-    WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: the table was truncated or altered, its chunks are read anew
+    WANTED ─▶ READING ─▶ READ ─▶ PUBLISHED       WANTED again: the table was truncated or altered, its chunks are read again
        ▲          └────────┴─▶ FAILED ─▶ WANTED   CANCELED: from any state that is open
 """
 
@@ -28,7 +28,7 @@ SNAPSHOT_ID_CHARS = 12
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SourceEnd:
-    """Where the binlog of a server ended: `executed` is the GTID set up to there, empty where the server has none."""
+    """The end of a server's binlog: `executed` is the GTID set up to there, empty if the server has none."""
 
     file: str
     offset: int
@@ -39,14 +39,14 @@ class SourceEnd:
 class SnapshotRecord:
     """One snapshot of one table.
 
-    `since`: where the table goes on without its rows when the snapshot is canceled: no change after it was merged since it was asked for.
-    `generation`: grows when all chunks are read anew; each has a folder of its own. `held_after`: the order key that held changes of the
-    generation lie after. `began_at`: where the stream was merged up to when reading began, None before that. `columns`: (name, Spark type)
-    of the rows that are read; `version`: of the table's schema. `high`: where the source's binlog ended once all was read; the stream must
-    come past it before the table is published. `label`: the order key that the rows got. `rows`: read so far, of the chunks that are whole.
-    `rows_expected`: the server's estimate. Times are seconds since 1970, 0 where it has not come to that. `restarts`: how often the chunks
-    began anew since an operator last let it go on, with the last `reason`; of FAILED why it did. `tries`: how often the same reason kept it
-    from going on.
+    `since`: where the table continues without its rows when the snapshot is canceled: no change after it was merged since the request.
+    `generation`: grows when all chunks are read again; each has its own folder. `held_after`: the generation's buffered changes are after
+    this order key. `began_at`: the position up to which the stream was merged when reading began, None before that. `columns`: (name,
+    Spark type) of the rows that are read; `version`: of the table's schema. `high`: the end of the source's binlog once everything was
+    read; the stream must pass it before the table is published. `label`: the order key that the rows got. `rows`: read so far, in
+    complete chunks. `rows_expected`: the server's estimate. Times are seconds since 1970, 0 if not reached. `restarts`: how often the
+    chunks were read again since an operator last continued it, with the last `reason`; in FAILED the reason of the failure. `tries`: how
+    often in a row the same reason prevented progress.
     """
 
     snapshot_id: str
@@ -82,12 +82,12 @@ class SnapshotRecord:
 
     @property
     def read_at_us(self) -> int:
-        """The commit time that rows which were read have, µs since 1970: when the reading of them began."""
+        """The commit time of rows that were read, µs since 1970: when reading them began."""
         return round(self.reading_at * 1e6)
 
     @property
     def is_open(self) -> bool:
-        """Whether the table's changes are held."""
+        """Whether the table's changes are buffered."""
         return self.state.is_open
 
     @property
@@ -101,7 +101,7 @@ class SnapshotRecord:
 
     @property
     def has_work(self) -> bool:
-        """Whether a run can bring it further."""
+        """Whether a run can advance it."""
         return self.is_open and not self.paused and self.state != SnapshotState.FAILED
 
     def _to(self, state: SnapshotState, **changed: Any) -> SnapshotRecord:
@@ -119,9 +119,9 @@ class SnapshotRecord:
         rows_expected: int,
         now: float,
     ) -> SnapshotRecord:
-        """All is staged up to `position`, no run is at work, and chunks are read from now on.
+        """Returns the record in READING: everything is staged up to `position`, no run is active, and chunks are read from now on.
 
-        What was changed up to there is in the rows, so nothing that was held before counts.
+        Changes up to there are contained in the rows, so nothing that was buffered before counts.
         """
         return self._to(
             SnapshotState.READING,
@@ -137,21 +137,22 @@ class SnapshotRecord:
         )
 
     def with_chunks(self, chunks: int, rows: int, size_bytes: int) -> SnapshotRecord:
-        """So many chunks are whole."""
+        """Returns the record with new totals of the complete chunks."""
         return dataclasses.replace(self, chunks=chunks, rows=rows, size_bytes=size_bytes)
 
     def finished(self, high: SourceEnd, now: float) -> SnapshotRecord:
-        """All chunks are whole."""
+        """Returns the record in READ: all chunks are complete."""
         return self._to(SnapshotState.READ, high=high, read_at=now)
 
     def published(self, label: int, now: float) -> SnapshotRecord:
-        """The table of the lake has the rows; its changes are merged again."""
+        """Returns the record in PUBLISHED: the lake table has the rows, and its changes are merged again."""
         return self._to(SnapshotState.PUBLISHED, label=label, published_at=now, reason="")
 
     def again(self, reason: str, *, held_after: int | None = None) -> SnapshotRecord:
-        """All chunks are read anew. `held_after`: the order key of a statement that changed the table; None where all changes count.
+        """Returns the record in WANTED: all chunks are read again. `held_after`: the order key of a statement that changed the table;
+        None if all changes count.
 
-        While nothing was read yet nothing begins anew: it may wait through any number of changes.
+        Before anything was read this does not count as a restart, so the snapshot may wait through any number of changes.
         """
         return self._to(
             SnapshotState.WANTED,
@@ -163,19 +164,21 @@ class SnapshotRecord:
         )
 
     def failed(self, reason: str) -> SnapshotRecord:
-        """It does not go on by itself; changes are held on."""
+        """Returns the record in FAILED: it does not continue by itself, and changes remain buffered."""
         return self._to(SnapshotState.FAILED, reason=reason)
 
     def with_pause(self, *, paused: bool) -> SnapshotRecord:
-        """No chunk is read while it is paused."""
+        """Returns the record paused or not. No chunk is read while it is paused."""
         return dataclasses.replace(self, paused=paused)
 
     def noted(self, reason: str) -> SnapshotRecord:
-        """Something keeps it from going on for now; it is tried again."""
+        """Returns the record with the reason why it cannot continue for now; it is tried again."""
         return dataclasses.replace(self, reason=reason, tries=self.tries + 1 if reason == self.reason else 1)
 
     def retried(self) -> SnapshotRecord:
-        """An operator lets it go on: what was read whole stays where reading goes on, after a failure all is read anew."""
+        """Returns the record that an operator continued. Complete chunks are kept if reading continues; after a failure everything is
+        read again.
+        """
         if self.state == SnapshotState.FAILED:
             return dataclasses.replace(self.again(self.reason), paused=False, restarts=0)
         return dataclasses.replace(self, paused=False, restarts=0)
@@ -188,7 +191,7 @@ class SnapshotRecord:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> SnapshotRecord:
-        """Inverse of `to_json`; raises KeyError, TypeError or ValueError on a record of another shape."""
+        """Returns the record of a JSON value: the inverse of `to_json`. Raises KeyError, TypeError or ValueError for another shape."""
         since, began, high = record["since"], record["began_at"], record["high"]
         changed = {
             "state": SnapshotState(record["state"]),
@@ -216,7 +219,7 @@ _UNREAD: Mapping[str, Any] = {
 
 
 def wanted(name: str, since: Position | None, now: float, where: str = "") -> SnapshotRecord:
-    """A snapshot of "database.table" that is asked for. `where`: an SQL condition that its rows meet; empty for all rows."""
+    """Returns the record of a requested snapshot of "database.table". `where`: an SQL condition for its rows; empty for all rows."""
     database, _, table = name.partition(".")
     return SnapshotRecord(
         snapshot_id=uuid.uuid4().hex[:SNAPSHOT_ID_CHARS],
@@ -229,25 +232,27 @@ def wanted(name: str, since: Position | None, now: float, where: str = "") -> Sn
 
 
 def is_past(cursor: Position, record: SnapshotRecord) -> bool:
-    """Whether all that the rows of a READ snapshot may show was merged or held. `cursor`: up to where the stream was."""
+    """Returns whether everything that the rows of a READ snapshot may contain was merged or buffered. `cursor`: the position that the
+    stream has reached.
+    """
     return record.high is not None and same_stream(cursor, record) and has_come_past(cursor, record.high)
 
 
 def has_come_past(cursor: Position, high: SourceEnd) -> bool:
-    """Whether a cursor of the same stream has all up to a place of its source."""
+    """Returns whether a cursor of the same stream has everything up to a binlog end of its source."""
     if high.file and cursor.order_key >= order_key(cursor.epoch, number_of(high.file), high.offset):
         return True
     return bool(high.executed) and has_executed(cursor.gtid_set, high.executed)
 
 
 def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
-    """Whether the stream is the one in which the reading began: of another server, or after a reset, places cannot be compared."""
+    """Returns whether the stream is the one in which reading began: positions of another server, or after a reset, cannot be compared."""
     return record.began_at is not None and cursor.epoch == record.began_at.epoch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """`percent` and `seconds_left` are guesses from the server's estimate of rows; None where nothing can be said."""
+    """The progress of a snapshot. `percent` and `seconds_left` are estimates from the server's estimate of rows; None if unknown."""
 
     rows: int
     rows_expected: int
@@ -257,7 +262,7 @@ class Progress:
 
 
 def progress(record: SnapshotRecord, now: float) -> Progress:
-    """How far the reading is."""
+    """Returns the progress of the reading."""
     until = record.read_at or now
     seconds = max(until - record.reading_at, 1e-3) if record.reading_at else 0.0
     rate = record.rows / seconds if seconds else 0.0

@@ -1,6 +1,6 @@
-"""Where the records of a destination's snapshots are kept: a file each, changed under a lock; or texts that all hosts share.
+"""Stores the records of a destination's snapshots: one file per record, changed under a lock, or records that all hosts share.
 
-`records` asks. Each change is made from what the record is in that moment, and no two are made from the same.
+Used by `records`. Each change is computed from the record's current state, and no two changes from the same state.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from cdc_engine.ha.file_lock import FileLock
 from cdc_engine.snapshot.record import SnapshotRecord
 
 RECORD_FILE, LOCK_FILE = "snapshot.json", "records.lock"
-DOCUMENT = "rows-of-"  # and the table's digest
+DOCUMENT = "rows-of-"  # followed by the table's digest
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.02
-TRIES_MAX = 100  # of a change that others are ahead of
+TRIES_MAX = 100  # attempts for a change that conflicts with others
 
 Change = Callable[[SnapshotRecord | None], SnapshotRecord]
 
 
 class RecordTexts(Protocol):
-    """Of one destination. May be used from any process and thread. Every method raises MetaError."""
+    """The records of one destination. Any process and thread may use it. Every method raises MetaError."""
 
     def all(self) -> tuple[SnapshotRecord, ...]: ...
 
     def get(self, name: str) -> SnapshotRecord | None: ...
 
     def change(self, name: str, change: Change) -> SnapshotRecord:
-        """What became of it, kept. Raises what `change` does. A change that changes nothing writes nothing."""
+        """Applies a change and returns the stored result. Raises what `change` raises. A change without effect writes nothing."""
 
     def kept_at(self, name: str) -> float | None:
-        """When it was kept last, seconds since 1970."""
+        """Returns when it was last stored, in seconds since 1970."""
 
     def alone(self) -> AbstractContextManager[object]:
-        """No other process changes a record in the block, where that can be had."""
+        """Prevents changes by other processes within the block, if the storage supports that."""
 
 
 def digest_of(name: str) -> str:
-    """Of a "database.table", as files and texts are called by it."""
+    """Returns the digest of a "database.table" that names its files and records."""
     return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
 class RecordFiles:
-    """Implements `RecordTexts` in a folder of the destination's."""
+    """Implements `RecordTexts` in a folder of the destination."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ class RecordFiles:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Also within itself."""
+        """Holds the lock within the block; may be nested."""
         if getattr(self._alone, "held", False):
             yield
             return
@@ -114,7 +114,7 @@ class RecordFiles:
 
 
 class SharedRecords:
-    """Implements `RecordTexts` among the texts that all hosts share, by compare-and-set."""
+    """Implements `RecordTexts` with records that all hosts share, by compare-and-set."""
 
     def __init__(self, place: MetaPlace) -> None:
         self._place = place

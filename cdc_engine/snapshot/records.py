@@ -1,8 +1,9 @@
-"""The snapshots of a destination: a record each (`record_texts`), the held files and the chunks. They are in `snapshots/<digest of the
-table>/`; where staged batches are in a store and the ledger is shared, the files are in the store and the records beside the ledger.
+"""The snapshots of a destination: one record each (`record_texts`), the buffered files and the chunks. They are in `snapshots/<digest of
+the table>/`. If staged batches are in an object store and the ledger is shared, the files are in the store and the records are with the
+ledger.
 
-The console begins, pauses and cancels, a run of the snapshot job reads and publishes, a run that merges holds changes: each change of a
-record is made from what the record is then. Only who holds the run lock makes a change by which held files are left out.
+The console begins, pauses and cancels; a run of the snapshot job reads and publishes; a run that merges buffers changes. Each change of a
+record is computed from its current state. Only the holder of the run lock makes a change that leaves out buffered files.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
 
 class SnapshotRecords:
-    """Of one destination. Its methods may be called from any process and thread."""
+    """The snapshots of one destination. Any process and thread may call its methods."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._folder = destination_dir / FOLDER
@@ -42,15 +43,15 @@ class SnapshotRecords:
         self._texts: RecordTexts = SharedRecords(place) if place.is_apart else RecordFiles(self._folder)
 
     def all(self) -> tuple[SnapshotRecord, ...]:
-        """The newest snapshot of each table that ever had one, by name. Raises MetaError."""
+        """Returns the newest snapshot of each table that ever had one, by name. Raises MetaError."""
         return tuple(sorted(self._texts.all(), key=lambda each: each.name))
 
     def get(self, name: str) -> SnapshotRecord | None:
-        """Of "database.table"; None where it never had one. Raises MetaError."""
+        """Returns the snapshot of "database.table", or None if it never had one. Raises MetaError."""
         return self._texts.get(name)
 
     def begin(self, record: SnapshotRecord) -> None:
-        """Keeps a snapshot that is wanted. Raises ActRefusedError while one of the table is open, MetaError."""
+        """Stores a requested snapshot. Raises ActRefusedError while another one of the table is open, MetaError."""
 
         def begun(before: SnapshotRecord | None) -> SnapshotRecord:
             if before is not None and before.is_open:
@@ -62,7 +63,9 @@ class SnapshotRecords:
             self.sweep(record.name)
 
     def update(self, name: str, transition: Transition) -> SnapshotRecord:
-        """The record after a transition, on disk. Raises what the transition does, ActRefusedError where there is none, MetaError."""
+        """Applies a transition and returns the stored record. Raises what the transition raises, ActRefusedError if there is no record,
+        MetaError.
+        """
 
         def changed(before: SnapshotRecord | None) -> SnapshotRecord:
             if before is None:
@@ -72,19 +75,23 @@ class SnapshotRecords:
         return self._texts.change(name, changed)
 
     def changes(self, record: SnapshotRecord) -> PlacedFiles:
-        """Where the held files are. Chunks that are read anew leave them where they are; a statement that changed the table does not."""
+        """Returns the location of the buffered files. It stays the same when chunks are read again, but not after a statement that
+        changed the table.
+        """
         return self._placed(record.name, f"{record.snapshot_id}-changes-{record.held_after}")
 
     def chunks(self, record: SnapshotRecord) -> PlacedFiles:
-        """Where the rows of the record's generation are."""
+        """Returns the location of the rows of the record's generation."""
         return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
 
     def reading(self) -> Lock:
-        """Held by the one run that reads and publishes; free where none does, whatever Dagster believes."""
+        """Returns the lock of the one run that reads and publishes. It is free if no run does, whatever Dagster's state is."""
         return open_reading_lock(self._place) if self._place else FileLock(self._folder / READING_FILE)
 
     def take_reading(self) -> Lock | None:
-        """The same, taken; None where another run has it. That of a run which was killed on some host is waited for."""
+        """Acquires and returns that lock, or returns None if another run has it. Waits for the lock of a run that was killed on another
+        host.
+        """
         reading = self.reading()
         deadline = time.monotonic() + (2 * self._place.session_seconds if self._place else 0.0)
         while not reading.try_acquire():
@@ -94,20 +101,20 @@ class SnapshotRecords:
         return reading
 
     def are_read(self) -> bool:
-        """Whether some process reads and publishes now."""
+        """Returns whether a process reads and publishes now."""
         return reading_lock_held(self._place) if self._place else is_locked(self._folder / READING_FILE)
 
     def still_seconds(self, record: SnapshotRecord, now: float) -> float:
-        """For how long a snapshot that a run could bring further has stood still, nobody reading; else 0. `now`: of the wall."""
+        """Returns for how long a snapshot with work has made no progress while nothing reads, otherwise 0. `now`: wall-clock time."""
         if not record.has_work or self.are_read():
             return 0.0
         kept_at = self._texts.kept_at(record.name)
         return 0.0 if kept_at is None else max(0.0, now - kept_at)
 
     def sweep(self, name: str) -> None:
-        """Removes what is no longer needed: other generations, and of a snapshot that ended everything."""
+        """Removes what is no longer needed: other generations, and everything of a snapshot that ended."""
         with self._texts.alone():
-            # what there is first, then the record: what another process begins in between is not swept
+            # List the folders before reading the record, so what another process begins in between is kept.
             home, stored = self._folder / digest_of(name), self._store(name)
             here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
             with _told():

@@ -1,7 +1,8 @@
-"""The SELECTs of a snapshot as text: of the next bound, and of a chunk's rows. Pure; called by `chunks` and `read`.
+"""Builds the SELECTs of a snapshot: for the next bound, and for a chunk's rows. Pure; called by `chunks` and `read`.
 
 A bound of a composite key is written as `a >= x AND (a > x OR (a = x AND b > y))`, which the servers' optimisers turn into ranges of the
-key's index. Two neighbours share a bound, one excludes it and the other has it: whatever the collation calls equal, a row is in one chunk.
+key's index. Two neighbours share a bound: one excludes it and the other includes it, so a row is in one chunk, whatever the collation
+considers equal.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from cdc_engine.snapshot.key_literals import KeyColumn, is_uuid, key_column
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Key:
-    """A table's key as it is chunked by. `quoted`: its columns' names. `uuids`: which of them are. `index`: that orders by it and is asked
-    for by name, or empty.
+    """A table's key as it is used for chunks. `quoted`: its columns' names. `uuids`: which of them are UUIDs. `index`: the index with its
+    order, requested by name, or empty.
     """
 
     quoted: tuple[str, ...]
@@ -31,12 +32,12 @@ class Key:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it in any sql_mode."""
+    """Returns a name quoted for SQL in any sql_mode."""
     return f"`{name.replace('`', '``')}`"
 
 
 def key_of(table: TableVersion, index: str = "") -> Key | None:
-    """None of a table without a key, or with one that has no order: it is read in one chunk."""
+    """Returns a table's key, or None if it has none or one without an order: such a table is read in one chunk."""
     by_name = {column.name.lower(): column for column in table.columns}
     columns: list[Column] = [by_name[name.lower()] for name in table.key]
     found = [key_column(column) for column in columns]
@@ -52,7 +53,7 @@ def key_of(table: TableVersion, index: str = "") -> Key | None:
 
 
 def bound_statement(table: TableVersion, key: Key, after: tuple[str, ...], where: str, rows: int) -> str:
-    """Of the key of the row that is the `rows`-th after a bound, as the server prints it."""
+    """Returns the SELECT for the key of the row that is the `rows`-th after a bound, as the server prints it."""
     printed = ", ".join(each.printed.format(name) for name, each in zip(key.quoted, key.columns, strict=True))
     there = [f"{name} IS NOT NULL" for name, nullable in zip(key.quoted, key.nullable, strict=True) if nullable]
     conditions = [*beyond(key.compared, after), *there, *_given(where)]
@@ -63,7 +64,9 @@ def bound_statement(table: TableVersion, key: Key, after: tuple[str, ...], where
 def rows_statement(
     table: TableVersion, asked: str, key: Key | None, bounds: tuple[tuple[str, ...], tuple[str, ...]], where: str
 ) -> str:
-    """Of all rows of a chunk, between its two bounds. Those with NULL in the key are in the first, so that they are seen."""
+    """Returns the SELECT for all rows of a chunk, between its two bounds. Rows with NULL in the key are in the first chunk, so they are
+    noticed.
+    """
     after, up_to = bounds
     conditions: list[str] = []
     if key is not None:
@@ -77,12 +80,12 @@ def rows_statement(
 
 
 def beyond(names: Sequence[str], bound: Sequence[str]) -> list[str]:
-    """Conditions that a key is greater than a bound; none without one."""
+    """Returns the conditions that a key is greater than a bound; none without a bound."""
     return _beside(names, bound, ">", last=">")
 
 
 def up_to_bound(names: Sequence[str], bound: Sequence[str]) -> list[str]:
-    """Conditions that a key is the bound or less."""
+    """Returns the conditions that a key is less than or equal to a bound; none without a bound."""
     return _beside(names, bound, "<", last="<=")
 
 
@@ -103,7 +106,7 @@ def _table(table: TableVersion, index: str) -> str:
 
 
 def _given(where: str) -> list[str]:
-    """On lines of its own, so that a comment at its end hides nothing."""
+    """Returns the given condition on lines of its own, so that a comment at its end hides nothing."""
     return [f"(\n{where}\n)"] if where.strip() else []
 
 

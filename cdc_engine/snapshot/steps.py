@@ -1,4 +1,4 @@
-"""What is to be done next for a snapshot. Pure; `work` does it."""
+"""Decides the next step of a snapshot. Pure; `work` executes it."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ class Step(enum.Enum):
     NOTHING = "nothing"  #: it ended, failed, or is paused
     WAIT = "wait"  #: for the engine or for the stream
     BEGIN = "begin"  #: reading, once no run is at work
-    READ = "read"  #: the chunks that are not whole yet
+    READ = "read"  #: the chunks that are not complete yet
     PUBLISH = "publish"
-    AGAIN = "again"  #: what was read does not hold any more
+    AGAIN = "again"  #: what was read is no longer valid
     FAIL = "fail"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Destination:
-    """A moment of the destination. `begin`: up to where the stream was staged; `cursor`: up to where it is merged or held.
+    """The state of a destination at one moment. `begin`: the position up to which the stream was staged; `cursor`: up to which it is
+    merged or buffered.
 
-    `version`: of the schema that the table has where the stream is read now; empty where it is not captured. `stop`: of the table.
+    `version`: the table's schema version at the current position of the stream; empty if it is not captured. `stop`: of the table.
     """
 
     begin: Position | None
@@ -41,7 +42,7 @@ class Decision:
 
 
 def next_step(record: SnapshotRecord, there: Destination) -> Decision:
-    """The next step and, of all but work, its reason in a sentence."""
+    """Returns the next step and, unless it is work, its reason as a sentence."""
     if not record.has_work:
         return Decision(Step.NOTHING, record.reason)
     if there.stop is not None:
@@ -54,7 +55,7 @@ def next_step(record: SnapshotRecord, there: Destination) -> Decision:
 
 
 def _wanted(record: SnapshotRecord, there: Destination, begin: Position, cursor: Position) -> Decision:
-    """Of one whose rows are not read yet."""
+    """Returns the step of a snapshot whose rows are not read yet."""
     if not there.version:
         return Decision(Step.WAIT, "the engine does not know the table yet")
     if begin.epoch != cursor.epoch:
@@ -67,10 +68,10 @@ def _wanted(record: SnapshotRecord, there: Destination, begin: Position, cursor:
 
 
 def _under_way(record: SnapshotRecord, there: Destination, cursor: Position) -> Decision:
-    """Of one whose rows are being read, or are."""
+    """Returns the step of a snapshot whose rows are being read, or were read."""
     if not there.version:
         why = "the table was dropped or renamed, or is not captured any more; `sluice snapshot cancel` ends it"
-        return Decision(Step.WAIT, why)  # it may come back, and is read anew then
+        return Decision(Step.WAIT, why)  # it may reappear, and is read again then
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
         return Decision(Step.AGAIN, "the source is another one since, so places in its binlog cannot be compared")
     if there.version != record.version:

@@ -1,4 +1,4 @@
-"""Reads one table from the source or its replica: `work.TableReader` over real connections, one a thread. Made by `instance`."""
+"""Reads one table from the source or its replica: `work.TableReader` over real connections, one per thread. Made by `instance`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from cdc_engine.snapshot.reader import Reader
 from cdc_engine.snapshot.record import SourceEnd
 from cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
 
-# MySQL without GTIDs does not say what its reads contain. A binlogged transaction is committed within milliseconds, or waits for a replica.
+# MySQL without GTIDs does not report what its reads contain. A binlogged transaction is committed within milliseconds, or waits for a
+# replica.
 UNTOLD_SECONDS = 2.0
 
 
 class SourceTable:
-    """One table. `kept`, `policy`: as `rows.decoder.RowDecoder` has them. `source`: the server whose binlog is read, if it is another."""
+    """Reads one table. `kept`, `policy`: as for `rows.decoder.RowDecoder`. `source`: the server whose binlog is read, if it is another
+    one.
+    """
 
     def __init__(
         self,
@@ -46,11 +49,11 @@ class SourceTable:
         self._opened: list[Reader] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._place: SourceEnd | None = None  # of a table without a key, where its rows were read
-        self._server = ""  # that the stream is read from, once it is known
+        self._place: SourceEnd | None = None  # for a table without a key: the position of its read
+        self._server = ""  # the server that the stream is read from, once known
 
     def rows_expected(self) -> int:
-        """As `work.TableReader`; 0 where the server says nothing."""
+        """See `work.TableReader`. Returns 0 if the server has no estimate."""
         database, table = (_text_literal(name) for name in (self._table.database, self._table.table))
         sql = (
             f"SELECT TABLE_ROWS FROM information_schema.TABLES WHERE TABLE_SCHEMA = {database} AND TABLE_NAME = {table}"
@@ -105,7 +108,9 @@ class SourceTable:
         )
 
     def end(self) -> SourceEnd:
-        """Of the server whose binlog is read: whatever a replica shows lies before it. Of a table without a key, as it was read."""
+        """Returns the end of the binlog of the server whose binlog is read: everything that a replica shows is before it. For a table
+        without a key, returns the position at which its rows were read.
+        """
         if self._place is not None:
             return self._place
         if self._source is None:
@@ -115,14 +120,14 @@ class SourceTable:
             return _end(reader)
 
     def close(self) -> None:
-        """All connections; from the thread that made this."""
+        """Closes all connections; called from the thread that made this object."""
         with self._lock:
             opened, self._opened = self._opened, []
         for reader in opened:
             reader.close()
 
     def _reader(self) -> Reader:
-        """This thread's. One that an error closed is opened anew."""
+        """Returns this thread's reader. Opens a new one if an error closed it."""
         reader: Reader | None = getattr(self._own, "reader", None)
         if reader is None or reader.closed:
             reader = self._own.reader = self._connected()
@@ -137,7 +142,9 @@ class SourceTable:
         return reader
 
     def _require_same(self, reader: Reader) -> None:
-        """Places of one server mean nothing in another: a source that was switched, or an address that moved amid the reading."""
+        """Raises SourceConnectionError if the reader's server is another one than the stream's, after a switch of the source or because
+        the address moved during the reading: positions of one server mean nothing on another.
+        """
         if self._server and (found := reader.server()) != self._server:
             reader.close()
             raise SourceConnectionError(
@@ -147,7 +154,9 @@ class SourceTable:
 
 
 def _require_executed(reader: Reader, position: Position) -> None:
-    """A MariaDB has no name but its server id, which one that was built anew has too: it must have all that was read, by each domain."""
+    """Raises SourceConnectionError unless a MariaDB server has executed everything that was read, in each domain. Its only identity is
+    its server id, which a rebuilt server has too.
+    """
     if not reader.mariadb or not position.gtid_set:
         return
     executed = _one_line(reader.texts("SELECT @@GLOBAL.gtid_binlog_pos"))

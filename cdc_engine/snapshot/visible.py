@@ -1,7 +1,7 @@
-"""Asks a server without MySQL's GTIDs whether its reads contain what its binlog contains. Called by `table_reader`.
+"""Checks whether the reads of a server without MySQL's GTIDs contain what its binlog contains. Called by `table_reader`.
 
-A transaction reaches the binlog, and the dump, before the storage engine commits it. With semi-sync AFTER_SYNC the time between
-the two is as long as a replica withholds its acknowledgement.
+A transaction reaches the binlog, and the dump, before the storage engine commits it. With semi-sync AFTER_SYNC the time between the two
+is as long as a replica withholds its acknowledgement.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOCK_WAIT_TIMEOUT = "(error 1205)"
 def view_contains(reader: Reader, position: Position) -> bool:
     """Returns whether a consistent read of MariaDB contains a position. The reader is in that read afterwards.
 
-    Control events move the stream's position and are no commits, so the GTIDs decide where the offset is not reached.
+    Control events move the stream's position without a commit, so the GTIDs decide if the offset is not reached.
     """
     reader.texts(CONSISTENT_READ)
     seen = place_of_read(reader)
@@ -43,7 +43,7 @@ def waits_for_replicas(reader: Reader) -> bool:
 def writers_have_committed(reader: Reader, table: TableVersion) -> bool:
     """Returns whether every transaction that had written to the table is committed, by a table lock that is released at once.
 
-    A writer keeps its metadata lock until its commit is through. False also where the account may not lock tables.
+    A writer keeps its metadata lock until its commit is complete. Also returns False if the account may not lock tables.
     """
     reader.texts(f"SET lock_wait_timeout = {LOCK_TRY_SECONDS}")
     try:

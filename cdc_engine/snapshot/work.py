@@ -1,6 +1,6 @@
-"""Brings the snapshot of a table further: reads its chunks beside the stream, and has it published. A run of the snapshot job calls it.
+"""Advances the snapshot of a table: reads its chunks while the stream continues, and has it published. Called by a run of the snapshot job.
 
-Every step may be repeated after a crash anywhere: a chunk counts once its record is there, and what is published twice is published alike.
+Every step can be repeated after a crash at any point: a chunk counts once its record exists, and publishing twice has the same result.
 """
 
 from __future__ import annotations
@@ -25,40 +25,41 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import Decision, Destination, Step, next_step
 from cdc_engine.states import SnapshotState
 
-CHANGED_TRIES_MAX = 30  # a run each: minutes in which the stream comes to what the server has already
-RESTARTS_MAX = 8  # of a snapshot whose rows and held changes did not fit
-VISIBLE_SECONDS_MAX = 60.0  # until the server shows what was read from its binlog
+CHANGED_TRIES_MAX = 30  # one per run: minutes in which the stream reaches what the server has already
+RESTARTS_MAX = 8  # of a snapshot whose rows and buffered changes did not fit
+VISIBLE_SECONDS_MAX = 60.0  # until the server's reads contain what was read from its binlog
 
 
 class TableReader(Protocol):
-    """Reads one table from one server. `read` may be called from several threads, the others from one."""
+    """Reads one table from one server. Several threads may call `read`; only one may call the other methods."""
 
     def rows_expected(self) -> int:
-        """The server's estimate."""
+        """Returns the server's estimate of rows."""
 
     def shows(self, position: Position) -> bool:
-        """Whether a read that begins now sees everything up to a place of the stream."""
+        """Returns whether a read that begins now sees everything up to a position of the stream."""
 
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
-        """The chunks that follow one, in the key's order; found one by one."""
+        """Yields the chunks after a chunk, in the key's order; they are searched one by one."""
 
     def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
-        """Reads the rows of a chunk into a file, which is whole and on disk then, each with these marks."""
+        """Reads the rows of a chunk into a file, each with these marks. The file is complete and on disk when this returns."""
 
     def end(self) -> SourceEnd:
-        """Where the binlog ends now; of a table without a key, where it ended when the rows that were read were there."""
+        """Returns the current end of the binlog. For a table without a key, returns the end of the binlog at the time of its read."""
 
     def close(self) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hands:
-    """What the work needs of the rest.
+    """The dependencies of the work.
 
-    `look`: the destination now, as `steps` wants it, of "database.table". `table`: its columns as they are captured, None where it is not.
-    `spark_columns`: (name, Spark type) of a table's columns. `reader`: for one table. `run_lock`: held by who merges.
-    `publish`: makes the table of the lake; the label it got. `say`: a line for whoever looks. `progress`: after each chunk.
-    `conf_changed`: why nothing more may be done as conf/ was when the work began, or empty: rows that are hidden by now would be read.
+    `look`: returns the current state of the destination for a "database.table", as `steps` needs it. `table`: its captured columns, None
+    if it is not captured. `spark_columns`: (name, Spark type) of a table's columns. `reader`: makes a reader of one table. `run_lock`:
+    the lock that merging runs hold. `publish`: makes the lake table and returns the label that it got. `say`: reports a line of text.
+    `progress`: called after each chunk. `conf_changed`: returns why work under the configuration from the start must end, or an empty
+    text: rows that were excluded since would be read.
     """
 
     records: SnapshotRecords
@@ -76,7 +77,7 @@ class Hands:
 
 
 def advance(name: str, hands: Hands) -> Decision:
-    """Does what can be done now for one table; the decision at which it ended: NOTHING, WAIT, or PUBLISH when it is published."""
+    """Does what can be done now for one table. Returns the final decision: NOTHING, WAIT, or PUBLISH after the publication."""
     while True:
         record = hands.records.get(name)
         if record is None:
@@ -103,7 +104,7 @@ def advance(name: str, hands: Hands) -> Decision:
 
 
 def _begin(record: SnapshotRecord, hands: Hands) -> None:
-    """Under the run lock: whatever was merged so far was merged up to here, and what comes now is held."""
+    """Begins the reading under the run lock: everything merged so far was merged up to this position, and later changes are buffered."""
     table = hands.table(record.name)
     if table is None:
         return
@@ -132,13 +133,13 @@ def _begin(record: SnapshotRecord, hands: Hands) -> None:
 
 
 def _read(record: SnapshotRecord, hands: Hands) -> bool:
-    """Reads the chunks that are not whole; whether all are now."""
+    """Reads the chunks that are not complete. Returns whether all of them are now."""
     table = hands.table(record.name)
     if table is None or record.began_at is None:
         return False
     files = chunks_in(hands.records.chunks(record))
     if not record.key:
-        files.clear()  # the place of its one read was kept by nobody
+        files.clear()  # the position of its one read was not stored
     whole = files.prepare()
     reader = hands.reader(table, record.where)
     try:
@@ -146,7 +147,7 @@ def _read(record: SnapshotRecord, hands: Hands) -> bool:
         try:
             if not is_complete(whole):
                 _read_chunks(record, hands, files, reader, list(whole))
-        except TableChangedError as error:  # the stream comes to it too, and has the rows read anew
+        except TableChangedError as error:  # the stream reaches it too and restarts the reading
             hands.say(f"{record.name}: {error}")
             hands.records.update(record.name, _changed_on_the_server(str(error)))
             return False
@@ -166,7 +167,9 @@ def _read(record: SnapshotRecord, hands: Hands) -> bool:
 
 
 def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[float], object]) -> None:
-    """Waits until reads contain a position. A row that is read before that would lack a change that was merged already."""
+    """Waits until reads contain a position. A row that is read before that would lack a change that was already merged. Raises
+    SourceConnectionError after VISIBLE_SECONDS_MAX.
+    """
     deadline = time.monotonic() + VISIBLE_SECONDS_MAX
     while not reader.shows(position):
         if time.monotonic() >= deadline:
@@ -180,7 +183,9 @@ def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[f
 def _read_chunks(
     record: SnapshotRecord, hands: Hands, files: ChunkFiles, reader: TableReader, whole: list[KeptChunk]
 ) -> None:
-    """As many at a time as there are readers; ends early where the record says so. Raises SluiceError of the first chunk that fails."""
+    """Reads as many chunks at a time as there are readers. Ends early if the record requires it. Raises SluiceError of the first chunk
+    that fails.
+    """
     reading: dict[Future[ChunkFacts], Chunk] = {}
     marks = _marks(record)
     coming = reader.chunks(whole[-1].chunk if whole else None)
@@ -209,7 +214,7 @@ def _read_chunks(
 
 
 def _marks(record: SnapshotRecord) -> Marks | None:
-    """Of all chunks of a generation alike. None for a table without a key: its place is known only when it is read."""
+    """Returns the marks of all chunks of a generation. None for a table without a key: its position is known only when it is read."""
     if not record.key or record.began_at is None:
         return None
     return Marks(order_key=record.began_at.order_key, commit_time_us=record.read_at_us)
@@ -224,7 +229,9 @@ def _refusal(facts: ChunkFacts) -> str:
 
 
 def _changed_on_the_server(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """The stream comes to the statement soon; where it does not, the rows cannot be asked for so (a condition that is none)."""
+    """Returns a transition that notes the change: the stream soon reaches the statement. After CHANGED_TRIES_MAX tries it fails, because
+    the rows cannot be queried like this (an invalid condition).
+    """
 
     def noted(now: SnapshotRecord) -> SnapshotRecord:
         told = now.noted(why)
@@ -238,7 +245,9 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
 
 
 def _anew_or_failed(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """Rows that do not fit again and again never will: a source with binlog_row_image MINIMAL and rows that come with gaps."""
+    """Returns a transition that reads the rows again, or fails after RESTARTS_MAX times: a source with binlog_row_image MINIMAL and
+    incomplete rows never fits.
+    """
     return lambda now: now.failed(why) if now.restarts >= RESTARTS_MAX else now.again(why)
 
 
@@ -258,19 +267,19 @@ def _counted(record: SnapshotRecord, hands: Hands, whole: list[KeptChunk]) -> Sn
 
 
 def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
-    """Whether the record is still the one whose chunks are read."""
+    """Returns whether the record is still the one whose chunks are read."""
     same = (now.snapshot_id, now.generation, now.state) == (begun.snapshot_id, begun.generation, SnapshotState.READING)
     return same and not now.paused
 
 
 def _publish(record: SnapshotRecord, hands: Hands) -> bool:
-    """Under the run lock, so that no change is held or merged meanwhile; whether it is published."""
+    """Publishes under the run lock, so that no change is buffered or merged meanwhile. Returns whether it was published."""
     with hands.run_lock():
         now = hands.records.get(record.name)
         table = hands.table(record.name)
         if now is None or table is None or next_step(now, hands.look(record.name)).step != Step.PUBLISH:
             return False
-        if hands.conf_changed():  # the lock may have been waited for
+        if hands.conf_changed():  # it may have changed while waiting for the lock
             return False
         try:
             label = hands.publish(now, table)
@@ -287,7 +296,7 @@ def _publish(record: SnapshotRecord, hands: Hands) -> bool:
 def _if_still(
     seen: SnapshotRecord, change: Callable[[SnapshotRecord], SnapshotRecord]
 ) -> Callable[[SnapshotRecord], SnapshotRecord]:
-    """The change, of this snapshot alone: where the host stood still, another may have begun the next one of the table."""
+    """Returns a change of this snapshot only: while this host stalled, another one may have begun the table's next snapshot."""
 
     def changed(now: SnapshotRecord) -> SnapshotRecord:
         same = (now.snapshot_id, now.generation, now.state) == (seen.snapshot_id, seen.generation, seen.state)
@@ -297,9 +306,9 @@ def _if_still(
 
 
 def run_all(hands: Hands, seconds: float) -> dict[str, Decision]:
-    """Works on all snapshots of the destination, the smallest tables first, until none can be brought further or the time is over.
+    """Works on all snapshots of the destination, the smallest tables first, until none can be advanced or the time is over.
 
-    What keeps a table from going on is in its record; the others have their turn. Raises the first error after that.
+    The reason that keeps a table from continuing is in its record, and the other tables are processed. Raises the first error after that.
     """
     deadline = time.monotonic() + seconds
     stopping = threading.Event()
@@ -310,7 +319,7 @@ def run_all(hands: Hands, seconds: float) -> dict[str, Decision]:
         for each in sorted(open_now, key=lambda one: (one.state != SnapshotState.READ, one.rows_expected, one.name)):
             try:
                 decisions[each.name] = advance(each.name, hands)
-            except Exception as error:  # one table that cannot be read, or published, holds up no other
+            except Exception as error:  # a table that cannot be read or published delays no other
                 errors.append(error)
                 _note(each.name, error, hands)
         if errors:
@@ -322,7 +331,7 @@ def run_all(hands: Hands, seconds: float) -> dict[str, Decision]:
 
 
 def _note(name: str, error: Exception, hands: Hands) -> None:
-    """For `status`: it is tried again, or it is for an operator to mend."""
+    """Records an error for `status`: it is tried again, or an operator must fix it."""
     for_good = isinstance(error, TableStoppedError | ConfigurationError)
     hands.say(f"{name}: {error}")
     hands.records.update(name, lambda now: now.failed(str(error)) if for_good else now.noted(str(error)))
