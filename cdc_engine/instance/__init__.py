@@ -1,1 +1,1 @@
-"""One destination's engine: the one place where the rooms are joined, started and stopped."""
+"""The engine of one destination: creates its parts, connects them, starts and stops them."""

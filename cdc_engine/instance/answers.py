@@ -1,6 +1,7 @@
-"""Where a table stops because its schema is not known: the answer of an operator, else at the live end that of the server. Made by `rooms`.
+"""Finds the schema of a table that stops because its schema is not known: an operator's answer, or else the server's at the live end of
+the stream. Used by `wiring`.
 
-What the server says is kept like an operator's answer, so that the stream read anew gives the same changes.
+The server's answer is kept like an operator's answer, so that the stream gives the same changes when it is read again.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ log = structlog.get_logger()
 
 
 class SchemaAnswers:
-    """For `policy.SchemaDecisions.resolved`; called on the parser's thread."""
+    """The answers for `policy.SchemaDecisions.resolved`; called on the parser's thread."""
 
     def __init__(self, source: Callable[[], Source], directory: Path) -> None:
         self._source, self._resolutions = source, Resolutions(directory)
 
     def resolved(self, database: str, table: str, reason: str, place: str) -> TableSchema | None:
-        """Raises SourceConnectionError when the server must be asked and does not answer: the statement then comes again."""
+        """Returns the schema that an operator gave, or else the server's, or None. Raises SourceConnectionError if the server must be
+        asked and does not answer: the statement is then read again.
+        """
         kept = self._resolutions.schema(database, table, reason)
         if kept is not None or not place:
             return kept
@@ -40,13 +43,13 @@ class SchemaAnswers:
 
 
 def schema_at(source: Source, database: str, table: str, place: str) -> TableSchema | None:
-    """What the server says of a table's schema at a place; None where that is not the live end. Raises SourceConnectionError."""
+    """Returns the server's schema of a table at a position; None if the position is not the live end. Raises SourceConnectionError."""
     found = _asked(source, lambda session: schema_now(session, database, table, place))
     return found if isinstance(found, TableSchema) else None
 
 
 def is_view_now(source: Source, database: str, table: str) -> bool:
-    """Whether the server has a view of that name. Raises SourceConnectionError."""
+    """Returns whether the server has a view of that name. Raises SourceConnectionError."""
     return bool(_asked(source, lambda session: is_view(session, database, table)))
 
 

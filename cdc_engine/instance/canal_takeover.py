@@ -1,7 +1,8 @@
-"""A destination that begins where Canal stood: the cursor that it left in ZooKeeper, as a place to start. Asked by `wiring`, once.
+"""Makes a start position for a destination that takes over from Canal, from the cursor that Canal left in ZooKeeper. Called by `wiring`,
+once.
 
-Canal's cursor is inside the transaction that its client acked last. A lake that begins has nothing of it, so that transaction and the
-others of its second are read again: none is lost, and none is in the lake twice.
+Canal's cursor is inside the transaction that its client acked last. A new lake has nothing of that transaction, so it is read again,
+together with the other transactions of its second: none is lost, and none is in the lake twice.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ log = structlog.get_logger()
 
 
 def cursor_of_canal(directory: Path) -> str | None:
-    """The text that Canal left; None where there is none, or no ZooKeeper. Raises MetaError."""
+    """Returns the cursor that Canal left, as text; None if there is none, or no ZooKeeper. Raises MetaError."""
     place = as_place(directory)
     if place.kind != "zookeeper":
         return None
@@ -33,9 +34,10 @@ def cursor_of_canal(directory: Path) -> str | None:
 
 
 def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoice]) -> StartChoice:
-    """Where to begin. `by_gtid`: the source finds a place by GTID set. `at_time`: the place of a time, µs since 1970, which may be gone.
+    """Returns where to start. `by_gtid`: the source finds a position by GTID set. `at_time`: returns the position of a time in µs since
+    1970, which may be purged.
 
-    Raises MetaError where the text cannot be understood, and what `at_time` raises.
+    Raises MetaError if the text cannot be parsed, and the errors of `at_time`.
     """
     try:
         cursor = canal_cursor.from_text(text)

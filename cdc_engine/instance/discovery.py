@@ -1,4 +1,4 @@
-"""Which tables a destination captures, asked of its source and written to tables.json before any engine runs.
+"""Asks the source which tables a destination captures, and writes them to tables.json before any engine runs.
 
 `sluice up` calls it before it starts the code server: asset definitions are made from that file, and importing them opens no connection.
 """
@@ -20,14 +20,14 @@ from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.source.schema_snapshot import is_of_users, read_snapshot
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables, write_tables
 
-_claiming = threading.Lock()  # two destinations that begin at once must see each other
+_claiming = threading.Lock()  # two destinations that start at once must see each other
 
 
 def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[TableVersion]) -> None:
-    """Keeps the captured tables of a destination that begins in tables.json, unless another destination writes one of their Delta tables.
+    """Writes the captured tables of a new destination to tables.json, unless another destination writes one of their Delta tables.
 
-    conf/ alone does not say which tables a pattern captures, so the engine asks before its ledger is written. Raises ConfigurationError
-    with each Delta path that two tables have; the destination that has the path already goes on.
+    conf/ alone does not define which tables a pattern captures, so the engine checks before its ledger is written. Raises
+    ConfigurationError with each Delta path that two tables share; the destination that has the path already continues.
     """
     tables = tuple(captured)
     names = {table.name for table in tables}
@@ -42,7 +42,7 @@ def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[Tabl
 
 
 def _listed(config: SluiceConfig, destination: str) -> set[str]:
-    """The "database.table" in tables.json that conf/ still captures."""
+    """Returns the "database.table" names in tables.json that conf/ still captures."""
     settings, path = (
         config.destinations[destination],
         for_runs.at_hand(config.destination_dir(destination), TABLES_FILE),
@@ -57,7 +57,7 @@ def _without(config: SluiceConfig, destination: str) -> SluiceConfig:
 
 
 def foreign_keys(destination: DestinationConfig) -> tuple[Cascade, ...]:
-    """The foreign keys that change rows of captured tables without row events, as the server has them now. Raises SourceConnectionError."""
+    """Returns the server's current foreign keys that change rows of captured tables without row events. Raises SourceConnectionError."""
     captured = TableFilter(destination.include, destination.exclude)
     connection = SourceConnection(source_of(destination))
     try:
@@ -68,7 +68,7 @@ def foreign_keys(destination: DestinationConfig) -> tuple[Cascade, ...]:
 
 
 def captured_tables(destination: DestinationConfig) -> tuple[TableVersion, ...]:
-    """The captured tables as the server has them now; writes nothing. Raises SourceConnectionError or ConfigurationError."""
+    """Returns the captured tables as the server has them now; writes nothing. Raises SourceConnectionError or ConfigurationError."""
     captured = TableFilter(destination.include, destination.exclude)
     connection = SourceConnection(source_of(destination))
     try:
@@ -79,7 +79,8 @@ def captured_tables(destination: DestinationConfig) -> tuple[TableVersion, ...]:
 
 
 def discover(config: SluiceConfig, destination: str, password: str | None = None) -> tuple[TableVersion, ...]:
-    """The captured tables as the server has them now. `password`: where it is not in this process's environment.
+    """Returns the captured tables as the server has them now, and writes them to tables.json. `password`: used if this process's
+    environment does not have it.
 
     Raises SourceConnectionError, ConfigurationError or MetaError.
     """

@@ -1,8 +1,8 @@
-"""The engine of one destination: starts and stops its rooms, hands out batches, says how it is. `launcher` keeps one a destination.
+"""The engine of one destination: starts and stops its parts, hands out batches, reports its status. `launcher` keeps one per destination.
 
-Order of a start: lease → meta → schema → store → sink → service → parser; a stop is the reverse. Whatever ends the parser is a named
-state that `status` shows; the batches that were handed out stay valid and are settled all the same. An engine whose lease is gone
-(LEASE_LOST) reads and writes no more: it is for whoever keeps it to stop it and to start another, which waits for the lease.
+It starts lease → meta → schema → store → sink → service → parser, and stops them in reverse order. Whatever ends the parser is a named
+state that `status` shows; batches that were handed out stay valid and are still settled. An engine that lost its lease (LEASE_LOST)
+neither reads nor writes: its keeper stops it and starts another, which waits for the lease.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from cdc_engine.telemetry.traces import Traces
 
 log = structlog.get_logger()
 
-# The parser's own words for the usual states.
+# The parser's names of the usual states.
 OPERATOR_WORDS = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
 STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
 
 
 class Engine:
-    """One destination. All methods may be called from any thread. `on_status`: hears what it says of itself, once a second."""
+    """The engine of one destination. All methods may be called from any thread. `on_status`: receives the status once per second."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Engine:
         self._state: EngineState = EngineState.STOPPED
         self._reason = ""
         self._stopping = threading.Event()
-        self._steering = threading.RLock()  # held by who starts or stops the parser
+        self._steering = threading.RLock()  # held while the parser is started or stopped
         self._acts = EngineActs(self._destination, self.directory)
         self._reporter: threading.Thread | None = None
         self._rate = RateMeter()
@@ -87,17 +87,17 @@ class Engine:
         self._watch: SourceWatch | None = None
         self._failover: Failover | None = None
         self._gave_way = threading.Event()  # another source is to be read, by another engine
-        self._unwatched = threading.Event()  # of the watch that runs: it is to end
+        self._unwatched = threading.Event()  # ends the watch that runs
         self._pulse, self._traces = Pulse(), Traces(name, self.directory)
         self._serving: Serving | None = None
         self._sending: Sending[tuple[Chosen, ...]] | None = None
         self._revived = 0  # how often the parser was restarted since it last ran
-        self._changed_at = 0.0  # when the parser last changed its state, of the monotonic clock
+        self._changed_at = 0.0  # monotonic time of the parser's last change of state
 
-    # ── life ──
+    # ── start and stop ──
 
     def start(self) -> None:
-        """Raises LeaseLostError while another process holds the destination, another SluiceError when it cannot begin."""
+        """Starts the engine. Raises LeaseLostError while another process holds the destination, another SluiceError if it cannot start."""
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             if not self._lease.try_acquire():
@@ -119,7 +119,7 @@ class Engine:
         self._watch_source()
 
     def stop(self) -> None:
-        """Ends the dump and gives the lease back; outstanding batches stay outstanding."""
+        """Ends the dump and releases the lease; outstanding batches stay outstanding."""
         self._stopping.set()
         self._unwatched.set()
         self._stop_serving()
@@ -140,7 +140,7 @@ class Engine:
 
     @property
     def consumers(self) -> Consumers:
-        """Those beside the lake. Raises NotStartedError where there are none to be, LeaseLostError where another process has them."""
+        """The consumers. Raises NotStartedError if there are none, LeaseLostError if another process has them."""
         consumers = self._rooms.consumers if self._rooms is not None else None
         if consumers is None or self._state == EngineState.LEASE_LOST:
             raise NotStartedError(f"destination:{self.name} should start first")
@@ -161,7 +161,9 @@ class Engine:
                 each.end()
 
     def _keep_cursors(self) -> None:
-        """A thread of its own: a place of the ledger that does not answer must not hold up who looks at the lease."""
+        """Saves the cursors of consumers, on a thread of its own: a ledger store that does not answer must not delay the check of the
+        lease.
+        """
         while (rooms := self._rooms) is not None and not self._stopping.wait(STATUS_SECONDS):
             try:
                 forget_asked_for(self.directory, rooms.meta, rooms.consumers)
@@ -182,12 +184,12 @@ class Engine:
 
     @property
     def ended(self) -> bool:
-        """Whether it has ended by itself: another source is to be read, or the lease is lost. Another engine is to follow it."""
+        """Whether the engine ended by itself: another source is to be read, or the lease is lost. Another engine must follow it."""
         return self._state == EngineState.LEASE_LOST or self._gave_way.is_set()
 
     @property
     def holds_lease(self) -> bool:
-        """Whether the destination is still this engine's. Once False it stays so: another engine must be started."""
+        """Whether this engine still holds the destination. Once False it stays False: another engine must be started."""
         if self.ended:
             return False
         try:
@@ -233,14 +235,14 @@ class Engine:
         self._failover = failover_of(self._destination, self.directory, rooms, self._gave_way.set)
 
     def _began_elsewhere(self, start: DumpStart) -> None:
-        """The stream goes on where file names count anew (another server): the ledger knows its epoch before the first block comes."""
+        """Records the new epoch before the first block arrives, if the stream continues on a server where file names start again."""
         rooms, epoch = self._opened(), start.position.epoch
         if rooms.meta.ledger.epoch < epoch:
             others = cannot_repeat(self._destination, rooms.history.all_cascades())
             rooms.meta.update(begins(epoch, stops_of(keyed_tables(self._destination, rooms), start, others)))
 
     def _rewind(self, position: Position | None) -> None:
-        """A rollback went further back than the ring: read again from there."""
+        """Reads again from a position, because a rollback went further back than the ring."""
         rooms = self._opened()
         with self._steering:
             rooms.parser.stop()
@@ -254,7 +256,7 @@ class Engine:
         self._service.read_again(self._client)
 
     def _watch_source(self) -> None:
-        """On a thread that nobody waits for: a source may take long not to answer."""
+        """Starts the watch and the failover on threads that are not joined: a source may take long before it fails to answer."""
         self._unwatched = threading.Event()
         for watch, word in ((self._watch, "watch"), (self._failover, "failover")):
             if watch is not None:
@@ -264,11 +266,11 @@ class Engine:
     # ── batches ──
 
     def outstanding(self) -> OutstandingBatch | None:
-        """The head of the line, once it is staged; repeatable."""
+        """Returns the first outstanding batch, once it is staged; repeatable."""
         return self._handing_out().outstanding()
 
     def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
-        """The outstanding batch, else the next as soon as it is staged; None when none is within the time given."""
+        """Returns the outstanding batch, or else the next one as soon as it is staged; None if none is ready within the timeout."""
         deadline = time.monotonic() + timeout_seconds
         while True:
             self._carry_out()
@@ -277,61 +279,66 @@ class Engine:
                 return batch
 
     def _carry_out(self) -> None:
-        """What is wanted of the tables before the next batch, and of a position that is lost."""
+        """Carries out what is requested for tables and for a lost position, before the next batch."""
         parts, hand_out = self._opened(), self._handing_out()
         steering = Steering(parts=parts, hand_out=hand_out, still=self._steering, read_again=self._read_again)
         self._acts.carry_out(self._state, steering)
 
     def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """The batch with what came since it was cut, as another delivery; itself where it is not to grow. For its run, before it begins.
+        """Appends the changes since then to the batch and returns it as another delivery; returns it unchanged if nothing is to be
+        appended. Called by its run before it starts to merge.
 
-        Raises CanalServiceError when the batch is not outstanding any more.
+        Raises CanalServiceError if the batch is not outstanding any more.
         """
         return self._handing_out().lengthen(batch)
 
     def ack(self, batch: OutstandingBatch) -> None:
-        """Raises CanalServiceError when the batch is not outstanding any more."""
+        """Acks a batch. Raises CanalServiceError if the batch is not outstanding any more."""
         self._handing_out().ack(batch)
         self._pulse.acked()
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does.
+        """Rolls a batch back: the same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does.
 
-        `damaged`: its run could not read the staged files, so they are staged anew.
+        `damaged`: its run could not read the staged files, so they are staged again.
         """
         self._handing_out().rollback(batch, damaged=damaged)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Tables that cannot be merged stop where the batch begins, and it is handed out again without them.
+        """Stops tables that cannot be merged at the start of the batch, which is handed out again without them.
 
         `reasons`: "database.table" → (state, reason). Raises CanalServiceError as `ack` does.
         """
         self._handing_out().stop_tables(batch, reasons)
 
-    # ── what it says of itself ──
+    # ── status ──
 
     def tell_waiting(self, reason: str) -> None:
-        """Why the next batch is not handed out yet, for the status; empty when it is."""
+        """Sets why the next batch is not handed out yet, for the status; empty when it is."""
         self._waiting = reason
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """What others did to the Delta tables or to conf/, and which runs fail, a sentence each, for the status; none when nothing."""
+        """Sets what others did to the Delta tables or to conf/, and which runs fail, one sentence each, for the status; empty if there is
+        nothing.
+        """
         self._lake = troubles
 
     def tell_tick(self) -> None:
-        """The sensor has come by: without it nothing is merged, and the status says for how long it did not."""
+        """Records a tick of the sensor. Nothing is merged without ticks, and the status shows for how long there was none."""
         self._pulse.ticked()
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
-        """In which of Dagster's states the run of a batch was seen; empty where there is none."""
+        """Records the Dagster state in which the run of a batch was seen; empty if there is no run."""
         self._pulse.saw_run(batch.delivery, state)
 
     def tell_failing(self, reason: str) -> None:
-        """What keeps several runs in a row from merging the batch that is out; said until one is acked, or until it is empty."""
+        """Sets what keeps several runs in a row from merging the outstanding batch; shown until a batch is acked or an empty reason is
+        set.
+        """
         self._pulse.failing = reason
 
     def status(self) -> EngineStatus:
-        """A moment of the engine; cheap."""
+        """Returns the current status of the engine; cheap."""
         rooms = self._opened()
         metrics, ledger = rooms.store.metrics(), rooms.meta.ledger
         state, reason = self._state_now()
@@ -365,7 +372,7 @@ class Engine:
         return self._watch.behind_seconds() if self._watch is not None else 0.0
 
     def _oldest_us(self, rooms: EngineParts) -> int:
-        """Commit time of the oldest change that is not acked; 0 when all are."""
+        """Returns the commit time of the oldest change that is not acked, in µs since 1970; 0 if all are acked."""
         times = (rooms.store.oldest_time_us, self._handing_out().first_commit_time_us)
         return min((each for each in times if each), default=0)
 
@@ -393,7 +400,7 @@ class Engine:
         )
 
     def _state_now(self) -> tuple[str, str]:
-        """The parser's state, unless that is well and batches cannot be staged."""
+        """Returns the parser's state and reason, unless the parser is well and batches cannot be staged: then that error."""
         trouble = self._handing_out().trouble
         if trouble is not None and self._state in {EngineState.RUNNING, EngineState.STARTING}:
             return trouble.code, str(trouble)
@@ -419,9 +426,9 @@ class Engine:
                 log.warning("status_not_written", destination=self.name, reason=str(error))
 
     def _lose(self, reason: str) -> None:
-        """Another process may have the destination by now: nothing of it is read, staged or written here any more."""
+        """Stops all reading, staging and writing for the destination, because another process may hold it by now."""
         self._tell(EngineState.LEASE_LOST, reason)
-        self._stop_serving()  # before all that may take time: what goes out now, another sends too
+        self._stop_serving()  # before anything slow: what is sent now, another engine sends too
         self._service.stop(self.name)
         with self._steering:
             if self._rooms is not None:
@@ -444,9 +451,10 @@ class Engine:
 
     def _tell(self, state: str, reason: str) -> None:
         told = OPERATOR_WORDS.get(state) or engine_state(state)
-        begins_anew = told == EngineState.STOPPED and not self._stopping.is_set()  # the parser only, at another place
+        # only the parser stopped: it restarts at another position
+        begins_anew = told == EngineState.STOPPED and not self._stopping.is_set()
         if begins_anew or not engine_follows(self._state, told):
-            return  # that the parser then stops says less
+            return  # that the parser then stops is less informative
         self._state, self._reason, self._changed_at = told, reason, time.monotonic()
         if told in ENDED:
             log.error("engine_stopped", destination=self.name, state=told, reason=reason)

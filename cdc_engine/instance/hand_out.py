@@ -1,7 +1,8 @@
-"""From the store to a staged batch that waits for its ack: the one place where get, staging and the ledger meet.
+"""Makes staged batches that wait for their ack: joins reading from the store, staging and the ledger.
 
-`engine` calls it from the sensor's ticks. Staging runs on a thread of its own, so that a tick is never longer than it wants to be: what
-is not staged in time is handed out by the next tick. A batch that holds nothing for the lake is acked here; it only moves the cursor.
+`engine` calls it from the sensor's ticks. Staging runs on a thread of its own, so that a tick never takes longer than its timeout: a
+batch that is not staged in time is handed out by the next tick. A batch without changes for the lake is acked here; it only moves the
+cursor.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 
-MORE_BYTES_MIN = 1 << 20  # row events within GET_SECONDS: when fewer come, the source is nearly read up to its end
-YOUNG_BYTES_MAX = 8 << 20  # of row events: staged within a tenth of a second
-LIVE_SECONDS_MAX = 2.0  # from a commit until it is taken; more means that the reader is behind, or a clock is
-GET_SECONDS = 0.2  # how long a staging thread waits for the first change before it gives the turn back
-# How long a batch waits for what follows it, at least: a reader that waits for a core is not at the end.
+MORE_BYTES_MIN = 1 << 20  # bytes of row events per GET_SECONDS: if fewer arrive, the end of the binlog is near
+YOUNG_BYTES_MAX = 8 << 20  # bytes of row events: staged within a tenth of a second
+LIVE_SECONDS_MAX = 2.0  # between a commit and reading it; more means that the reader or a clock is behind
+GET_SECONDS = 0.2  # how long the staging thread waits for the first change before it returns
+# How long a batch waits at least for what follows it: a reader that waits for a processor is not at the end.
 MORE_SECONDS_MIN = 0.05
 NOT_MERGED, READ_BADLY = "its run did not merge it", "its run could not read the staged files"
 ENDS = "the engine of {} was stopped in this moment"
@@ -44,7 +45,9 @@ ENDS = "the engine of {} was stopped in this moment"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """`young_bytes_max`: of row events: little enough to be kept, and staged once more with what came while its run started."""
+    """The limits of a batch. `young_bytes_max`: bytes of row events up to which a batch is kept in memory, and staged again together with
+    the changes that arrive while its run starts.
+    """
 
     bytes_max: int
     events_max: int
@@ -52,7 +55,7 @@ class BatchLimits:
 
 
 class HandOut:
-    """One batch at a time: outstanding, or being staged, or none."""
+    """Hands out one batch at a time, which is outstanding or being staged."""
 
     def __init__(
         self,
@@ -73,19 +76,19 @@ class HandOut:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
-        self._young: tuple[int, list[Batch]] | None = None  # delivery and parts of a batch that nobody has begun
+        self._young: tuple[int, list[Batch]] | None = None  # delivery and parts of a batch that is not merged yet
         self._replaced: OutstandingBatch | None = None  # what the batch in flight was before it was appended to
         self.first_commit_time_us = 0  # of the outstanding batch; 0 when none
         self.trouble: SluiceError | None = None  # why the last try to stage a batch failed; None once one succeeds
 
     def outstanding(self) -> OutstandingBatch | None:
-        """The head of the line, once it is staged."""
+        """Returns the first outstanding batch, once it is staged."""
         head = self._meta.ledger.head
         return head if head is not None and head.path else None
 
     def next(self, timeout_seconds: float) -> OutstandingBatch | None:
-        """The outstanding batch, else the next one if it is staged within the time. Raises what staging raised; NotStartedError after
-        `close`, whose caller may not know of it yet.
+        """Returns the outstanding batch, or else the next one if it is staged within the timeout. Raises the errors of staging;
+        NotStartedError after `close`, of which the caller may not know yet.
         """
         with self._lock:
             head = self.outstanding()
@@ -109,15 +112,16 @@ class HandOut:
     def _begin(self) -> Future[OutstandingBatch | None]:
         try:
             return self._pool.submit(self._try_next)
-        except RuntimeError:  # its own word for a pool that was shut down
+        except RuntimeError:  # raised by a pool that was shut down
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
     def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """The batch with what came since, as another delivery that took its place; itself where nothing came or it is not staged anew.
+        """Appends the changes since then to a batch and returns it as another delivery that replaced it; returns it unchanged if nothing
+        arrived or it is not staged again.
 
-        For its run, before it begins and once: only what is small, was cut by this process and has been handed out once grows. Raises
-        CanalServiceError when the batch is not outstanding any more; another SluiceError where it is not known whether the ledger has the
-        longer batch.
+        Called by its run, once, before it starts to merge. Only a small batch that this process made and handed out once is extended.
+        Raises CanalServiceError if the batch is not outstanding any more; another SluiceError if it is not known whether the ledger has
+        the longer batch.
         """
         with self._lock:
             head, young, self._young = self.outstanding(), self._young, None
@@ -127,7 +131,7 @@ class HandOut:
                 return head
             try:
                 staging = self._pool.submit(self._lengthen, head, young[1])
-            except RuntimeError:  # its own word for a pool that was shut down
+            except RuntimeError:  # raised by a pool that was shut down
                 return head
         try:
             return staging.result()
@@ -140,12 +144,13 @@ class HandOut:
                 self._client.destination,
                 error,
             )
-            return head  # as it is, if it is still out: its run looks
+            return head  # unchanged, if it is still outstanding: its run checks that
 
     def _lengthen(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch:
-        """Stages both, and replaces the one by the other with one write of the ledger: a crash leaves this batch or that.
+        """Stages both parts together and replaces the batch with one write of the ledger: a crash leaves one of the two batches.
 
-        The replaced batch's files stay until the other is acked: no file may vanish under a run, even one that should have ended.
+        The files of the replaced batch stay until the other batch is acked: no file may disappear while a run reads it, even if that run
+        should have ended.
         """
         begun_ns, found = time.time_ns(), head
 
@@ -159,7 +164,7 @@ class HandOut:
             with contextlib.ExitStack() as undo:
                 undo.callback(self._batches.remove, staged.path, head.ledger_id)
                 if staged.stopped or not set(head.tables) <= set(staged.tables):
-                    return False  # such a place is to be the begin of a batch
+                    return False  # such a position must be the start of a batch
                 longer = dataclasses.replace(
                     longer,
                     path=str(staged.path.relative_to(self._directory)),
@@ -192,9 +197,10 @@ class HandOut:
         self._remove(batch)
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """The same changes come again: from the same files, or cut anew where those are `damaged` or gone.
+        """Rolls a batch back: the same changes are handed out again, from the same files, or staged again if the files are `damaged` or
+        gone.
 
-        Raises CanalServiceError when the batch is not outstanding any more.
+        Raises CanalServiceError if the batch is not outstanding any more.
         """
         why, begun_ns, self._young = READ_BADLY if damaged else NOT_MERGED, time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)
@@ -208,9 +214,10 @@ class HandOut:
         self._remove(batch)
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """The tables stop where the batch begins, and it comes again without them: one transition, so that no crash parts the two.
+        """Stops tables at the start of the batch, which is handed out again without them. Both are one write of the ledger, so that no
+        crash separates them.
 
-        `reasons`: "database.table" → (state, reason). Raises CanalServiceError when the batch is not outstanding any more.
+        `reasons`: "database.table" → (state, reason). Raises CanalServiceError if the batch is not outstanding any more.
         """
         why, begun_ns, self._young = f"it goes on without {', '.join(sorted(reasons))}", time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)
@@ -223,7 +230,7 @@ class HandOut:
         self._traces.settled(batch, ROLLBACK, begun_ns, why)
 
     def while_idle(self, act: Callable[[], None]) -> bool:
-        """Calls `act` while no batch is out or being staged, and holds up the next; whether it was called."""
+        """Calls `act` if no batch is outstanding or being staged, and blocks the next batch meanwhile. Returns whether it was called."""
         with self._lock:
             staging = self._running is not None and not self._running.done()
             if staging or self._meta.ledger.outstanding:
@@ -236,7 +243,9 @@ class HandOut:
 
     @staticmethod
     def _succeeded(staging: Future[OutstandingBatch | None]) -> bool:
-        """Whether a try ended after its caller had left: its batch was handed out as the head of the line, and is settled by now."""
+        """Returns whether staging succeeded after its caller had left: its batch was handed out as the first outstanding one, and is
+        settled by now.
+        """
         return staging.done() and staging.exception() is None
 
     def _try_next(self) -> OutstandingBatch | None:
@@ -254,7 +263,7 @@ class HandOut:
         if head is not None:
             return head
         if any(not each.path for each in self._meta.ledger.outstanding):
-            self._service.rollback(self._client)  # of a try whose own rollback could not be kept: the disk was full
+            self._service.rollback(self._client)  # an attempt whose own rollback was not saved: disk full
         batch = self._service.get_without_ack(
             self._client, self._limits.bytes_max, self._limits.events_max, timeout_seconds=GET_SECONDS
         )
@@ -309,7 +318,7 @@ class HandOut:
         return Line(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
     def _remove(self, batch: OutstandingBatch) -> None:
-        """Removes the files of a settled batch, and of what it was before it was appended to."""
+        """Removes the files of a settled batch, and those of the batch that it was before it was appended to."""
         for each in (batch, self._replaced):
             if each is not None and each.path:
                 self._batches.remove(self._directory / each.path, each.ledger_id)
@@ -317,18 +326,18 @@ class HandOut:
 
 
 class _Rest:
-    """What follows a part of a batch that is staged, up to the batch's limits; called by staging, part after part.
+    """Reads the following parts of a batch that is being staged, up to the batch's limits; called by staging after each part.
 
-    The batch ends where the source is nearly read up to its end: at a small first part of young changes, once little came within
-    GET_SECONDS, or nothing within `more_seconds`. A run costs more than its rows do, so a backlog is to be few batches, and a live stream
-    is not to wait.
+    The batch ends near the end of the source's binlog: after a small first part with recent changes, when little arrived within
+    GET_SECONDS, or when nothing arrived within `more_seconds`. A run costs more than its rows do, so a backlog becomes few batches, and a
+    live stream does not wait.
     """
 
     def __init__(self, service: CanalService, client: ClientIdentity, limits: BatchLimits) -> None:
         self._service, self._client, self._limits = service, client, limits
         self._bytes_left, self._events_left = limits.bytes_max, limits.events_max
         self._begun, self._window_begun, self._window_bytes = time.monotonic(), 0.0, 0
-        self.parts: list[Batch] | None = []  # those that the store keeps: all, while they are little; else None
+        self.parts: list[Batch] | None = []  # parts that the store keeps: all while they are small, else None
 
     def __call__(self, taken: Batch) -> Batch:
         if self.parts is not None:
@@ -364,17 +373,17 @@ class _Rest:
 
 
 def more_seconds(staging_seconds: float) -> float:
-    """How long a batch that was staged for so long waits for what follows: a tenth of that, for then it takes little longer by it."""
+    """Returns how long a batch waits for what follows: a tenth of the time that its staging took, which delays it little."""
     return min(GET_SECONDS, max(MORE_SECONDS_MIN, staging_seconds / 10))
 
 
 def _old(taken: Batch) -> bool:
-    """Whether its last change was committed so long ago that more should follow."""
+    """Returns whether the last change was committed so long ago that more is likely to follow."""
     return taken.end is not None and time.time() - taken.end.time_us / 1e6 > LIVE_SECONDS_MAX
 
 
 def _of(ledger: Ledger, record: OutstandingBatch) -> OutstandingBatch:
-    """What a ledger has of a batch."""
+    """Returns a ledger's current record of a batch."""
     return next(each for each in ledger.outstanding if each.batch_id == record.batch_id)
 
 

@@ -1,7 +1,7 @@
-"""What is not as it should be though the engine itself runs: nobody asks it, nobody takes its batches, its stream stands still. Pure.
+"""Describes what is wrong while the engine itself runs: no ticks, batches that nobody takes, a stream that does not move. Pure.
 
-`engine` asks once a second; `status.json` carries the sentences to `./sluice status` and to the check on the engine's asset. Each says what
-is wrong, for how long, and what to do.
+`engine` calls it once per second; `status.json` carries the sentences to `./sluice status` and to the check on the engine's asset. Each
+sentence states what is wrong, for how long, and what to do.
 """
 
 from __future__ import annotations
@@ -11,19 +11,21 @@ import dataclasses
 from cdc_engine import limits
 from cdc_engine.errors import MetaError, ReplicaClashError, StagingError
 
-AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run whose process lives
+AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run that has a process
 RESTART = "`./sluice down` and `./sluice up` start all of it anew"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vitals:
-    """Seconds are ages. `tick_seconds`: since the last tick, or since the engine started. `batch`: the one that is out, or empty.
+    """The input of `troubles`. Seconds are ages. `tick_seconds`: since the last tick, or since the engine started. `batch`: the
+    outstanding batch, or empty.
 
-    `run`: what the last tick saw of that batch's run, a state of Dagster's, or empty. `waiting`: why its next try is held back.
-    `failing`: how many runs in a row could not merge it, and what the newest of them said, or empty. `unmoved_seconds`: for how long
-    changes have waited while the cursor stood still.
-    `stream`: what the watch of the source says, `runway`: that of how long the source keeps its binlog, `heartbeat`: that of its sign of
-    life, `serving`: what keeps clients of Canal out, `lake`: that of the Delta tables.
+    `run`: Dagster's state of that batch's run at the last tick, or empty. `waiting`: whether its next attempt is delayed. `failing`: how
+    many runs in a row could not merge it, with the message of the newest, or empty. `unmoved_seconds`: for how long changes have waited
+    while the cursor did not move.
+
+    The sentences of other parts: `stream`: the watch of the source; `runway`: the source's binlog retention; `heartbeat`: the heartbeat;
+    `serving`: what keeps Canal clients from connecting; `lake`: the Delta tables.
     """
 
     destination: str
@@ -44,7 +46,7 @@ class Vitals:
 
 
 def troubles(vitals: Vitals) -> tuple[str, ...]:
-    """One sentence each; none when all is well."""
+    """Returns one sentence for each thing that is wrong; empty if all is well."""
     found = (
         _no_news(vitals),
         _no_tick(vitals),
@@ -104,7 +106,7 @@ def _failing(vitals: Vitals) -> str:
 
 
 def _no_progress(vitals: Vitals) -> str:
-    """What has no sentence of its own: a hand-out that hangs on a disk that does not answer, a lock that is never free."""
+    """Describes what no other sentence covers: staging that hangs on a disk that does not answer, or a lock that is never free."""
     told = vitals.waiting or vitals.failing or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX
     if vitals.batch or told or vitals.unmoved_seconds <= limits.PROGRESS_SECONDS_MAX:
         return ""
@@ -115,7 +117,7 @@ def _no_progress(vitals: Vitals) -> str:
 
 
 def revive_seconds(error: Exception | None, revived: int) -> float | None:
-    """How long a parser that ended with an error waits before it is restarted; None where an operator has to act.
+    """Returns how long a parser that ended with an error waits before it is restarted; None if an operator has to act.
 
     `revived`: how often it was restarted since it last ran.
     """
@@ -127,12 +129,12 @@ def revive_seconds(error: Exception | None, revived: int) -> float | None:
 
 
 def _of_the_disk(error: Exception | None) -> bool:
-    """Whether a parser ended because something could not be written: spilled or recorded rows, or the schema history."""
+    """Returns whether a parser ended because something could not be written: spilled or recorded rows, or the schema history."""
     return isinstance(error, StagingError) or (isinstance(error, MetaError) and isinstance(error.__cause__, OSError))
 
 
 def _age(seconds: float) -> str:
-    """`95 s`, `12 min`, `3.5 h`."""
+    """Formats an age: `95 s`, `12 min`, `3.5 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 2 * 3600 else f"{seconds / 3600:.1f} h"

@@ -1,4 +1,4 @@
-"""The schema history with its list of tables written out after each change, for the asset definitions; runs on the parser's thread."""
+"""The schema history, which writes its list of tables after each change for the asset definitions; runs on the parser's thread."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from cdc_engine.table_meta.schema import TableSchema
 
 
 class PublishedHistory:
-    """Implements `ports.SchemaHistory` over a `TableHistory`, and keeps tables.json beside it.
+    """Implements `ports.SchemaHistory` over a `TableHistory`, and writes tables.json.
 
-    `fence` is called before whatever may write the history and raises when this process may write no more (`ports.Lease.check`).
-    `share`: puts tables.json where runs on other hosts find it. `begins`: called before the stream is read from a place.
+    `fence`: called before anything that may write the history; raises if this process may not write any more (`ports.Lease.check`).
+    `share`: puts tables.json where runs on other hosts find it. `begins`: called before the stream is read from a position.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class PublishedHistory:
         return self._history.follows(database, table)
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """As `TableHistory.all_cascades`."""
+        """Returns all cascades, as `TableHistory.all_cascades`."""
         return self._history.all_cascades()
 
     def rewind(self, position: Position) -> None:
@@ -63,23 +63,25 @@ class PublishedHistory:
         self._history.rewind(position)
 
     def seed(self, snapshot: Snapshot, position: Position) -> None:
-        """As `TableHistory.seed`; while nothing reads the stream."""
+        """Sets the schemas at a position, as `TableHistory.seed`; only while the stream is not read."""
         self._fence()
         self._history.seed(snapshot, position)
         self.publish(position)
 
     def take_anew(self, schema: TableSchema, position: Position) -> None:
-        """As `TableHistory.take_anew`; while nothing reads the stream."""
+        """Replaces the schema of a table, as `TableHistory.take_anew`; only while the stream is not read."""
         self._fence()
         self._history.take_anew(schema, position)
         self.publish(position)
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """As `TableHistory.state`; at the cursor or before it also while the parser is at work, which changes nothing there."""
+        """Returns the state of a table, as `TableHistory.state`. At the cursor or before it, this is allowed while the parser runs, which
+        changes nothing there.
+        """
         return self._history.state(database, table, position)
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """As `TableHistory.versions`."""
+        """Returns the table versions at a position, as `TableHistory.versions`."""
         return self._history.versions(position)
 
     def publish(self, position: Position) -> None:

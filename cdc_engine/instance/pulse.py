@@ -1,4 +1,6 @@
-"""When the engine was last asked, and what became of the batch that is out, as the sensor told. Kept by `engine`, read for its status."""
+"""Remembers when the sensor last called the engine, and the state of the outstanding batch that it reported. Kept by `engine`, read for
+its status.
+"""
 
 from __future__ import annotations
 
@@ -9,28 +11,28 @@ from cdc_engine.position import Position
 
 
 class Pulse:
-    """Told by the sensor's ticks. Times are of a clock that never goes back. Any thread may call; each call is one assignment."""
+    """What the sensor's ticks reported. Times are of a monotonic clock. Any thread may call; each call is one assignment."""
 
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._ticked: float | None = None
         self._acked: float | None = None
-        self._out: tuple[int, float] = (0, 0.0)  # delivery of the batch that is out, since when it is
+        self._out: tuple[int, float] = (0, 0.0)  # delivery of the outstanding batch, and since when
         self._run = (0, "")  # its delivery, the state in which its run was last seen
-        # the cursor, and since when it stands there although changes wait
+        # the cursor, and since when it has not moved although changes wait
         self._stood: tuple[Position | None, float] = (None, self._started)
-        self.failing = ""  # what keeps runs from merging the batch that is out
+        self.failing = ""  # what keeps runs from merging the outstanding batch
 
     def ticked(self) -> None:
-        """The sensor has come by."""
+        """Records a tick of the sensor."""
         self._ticked = time.monotonic()
 
     def saw_run(self, delivery: int, state: str) -> None:
-        """Dagster's state of the run of a batch."""
+        """Records Dagster's state of the run of a batch."""
         self._run = (delivery, state)
 
     def acked(self) -> None:
-        """A run's batch was acked."""
+        """Records that a run's batch was acked."""
         self._acked, self.failing = time.monotonic(), ""
 
     @property
@@ -38,11 +40,11 @@ class Pulse:
         return self._ticked is not None
 
     def tick_seconds(self) -> float:
-        """Since the last tick; since the start where there was none."""
+        """Returns the seconds since the last tick, or since the start if there was none."""
         return time.monotonic() - (self._started if self._ticked is None else self._ticked)
 
     def out_seconds(self, batch: OutstandingBatch | None) -> float:
-        """For how long a batch has been seen to be out, under one delivery; 0 for none. Asked once a second."""
+        """Returns for how long a batch has been outstanding under one delivery; 0 for None. Called once per second."""
         now = time.monotonic()
         delivery = batch.delivery if batch is not None else 0
         if self._out[0] != delivery:
@@ -50,19 +52,19 @@ class Pulse:
         return now - self._out[1] if delivery else 0.0
 
     def unmoved_seconds(self, cursor: Position | None, *, waits: bool) -> float:
-        """For how long the cursor has been seen where it is while something waited to be acked. Asked once a second."""
+        """Returns for how long the cursor has not moved while something waited to be acked. Called once per second."""
         now = time.monotonic()
         if not waits or self._stood[0] != cursor:
             self._stood = (cursor, now)
         return now - self._stood[1]
 
     def run_of(self, batch: OutstandingBatch | None) -> str:
-        """The state in which the batch's run was last seen; empty when none was."""
+        """Returns the state in which the batch's run was last seen; empty if none was seen."""
         delivery, state = self._run
         return state if batch is not None and delivery == batch.delivery else ""
 
     def ticked_at_us(self) -> int:
-        """Of the wall clock; 0 when there was no tick."""
+        """Returns the wall clock time of the last tick, in µs since 1970; 0 if there was none."""
         return _wall_us(self._ticked)
 
     def acked_at_us(self) -> int:

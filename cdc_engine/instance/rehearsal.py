@@ -1,10 +1,10 @@
-"""Takes the engine's own way through a small recorded binlog, so that numba compiles every kernel and keeps it on disk.
+"""Runs the engine's code on a small recorded binlog, so that numba compiles every kernel and caches it on disk.
 
     python -m cdc_engine.instance.rehearsal FOLDER
 
-`console.toolchain.kernels` calls it at set-up: otherwise the first changes of a new machine wait for the compiler. It runs what the
-engine runs (frames, scan, filter, ring, spill, staging) instead of naming signatures, which would be out of date with the next kernel. The
-recording is a binlog of MySQL 8.0.31 with a row of every kind of column; `tests/instance/record_rehearsal.py` made it and says how.
+`console.toolchain.kernels` calls it during set-up: otherwise the first changes on a new machine wait for the compiler. It runs what the
+engine runs (frames, scan, filter, ring, spill, staging) instead of listing signatures, which would be outdated with the next kernel. The
+recording is a binlog of MySQL 8.0.31 with a row of every kind of column; `tests/instance/record_rehearsal.py` made it and describes how.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 from cdc_engine.table_meta.schema import ServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
-RESULT = Path(__file__).with_name("rehearsal.result")  # of a chunk's SELECT of the table below, as the server sent it
+RESULT = Path(__file__).with_name("rehearsal.result")  # the server's answer to a chunk's SELECT of the table below
 SELECTED = "everything"
 ADDRESSES = ("inet4", "inet6")
 MAGIC_BYTES = 4
@@ -56,9 +56,10 @@ SPILLING_EVENTS = 2  # a ring so small that a transaction of the recording spill
 
 
 def rehearse(folder: Path, recording: Path = RECORDING) -> int:
-    """Stages the recording into `folder`, once from memory and once over spill files, then decodes a SELECT's rows. The rows staged.
+    """Stages the recording into `folder`, once from memory and once over spill files, then decodes the rows of a SELECT. Returns the
+    number of rows staged.
 
-    What is staged is shown to a consumer of Canal's protocol as well.
+    The staged changes are also converted for a consumer of Canal's protocol.
     """
     events = list(recorded_events(recording.read_bytes()))
     tables: dict[str, TableVersion] = {}
@@ -73,14 +74,14 @@ def rehearse(folder: Path, recording: Path = RECORDING) -> int:
 
 
 def finish_addresses() -> None:
-    """The types with kernels that only MariaDB has, which the recording is not of."""
+    """Runs the kernels of types that only MariaDB has, which the recording does not contain."""
     for declared in ADDRESSES:
         column = Column(name="address", type_code=TypeCode.STRING, mysql_type=declared)
         type_of(column).finish(Values(np.zeros(1, np.uint8), np.zeros(1, np.int64), np.zeros(1, np.int64)))
 
 
 def select_recorded(table: TableVersion, data: bytes) -> int:
-    """Decodes a recorded result of a chunk's SELECT; its rows."""
+    """Decodes a recorded result of a chunk's SELECT. Returns the number of its rows."""
     left = io.BytesIO(data)
     result, decoder = ResultReader(left.readinto), ResultDecoder(table)
     if why := decoder.differences(result.sent_columns()):
@@ -89,7 +90,7 @@ def select_recorded(table: TableVersion, data: bytes) -> int:
 
 
 def recorded_events(data: bytes) -> Iterator[bytes]:
-    """The events of a binlog file."""
+    """Yields the events of a binlog file."""
     at = MAGIC_BYTES
     while at + HEADER_BYTES <= len(data):
         length = int.from_bytes(data[at + LENGTH_AT : at + LENGTH_AT + 4], "little")
@@ -98,7 +99,7 @@ def recorded_events(data: bytes) -> Iterator[bytes]:
 
 
 def _staged_rows(events: list[bytes], folder: Path, events_max: int, tables: dict[str, TableVersion]) -> int:
-    """`tables` gets the versions that the rows are of, by name."""
+    """Stages the events and returns the number of rows. `tables` gets the table versions of the rows, by name."""
     captured = TableFilter(r".*\..*", "")
     history = TableHistory(folder / "schema.jsonl", captured.keeps)
     history.seed(Snapshot(ServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
@@ -118,7 +119,7 @@ def _staged_rows(events: list[bytes], folder: Path, events_max: int, tables: dic
 
 
 def show_entries(window: Window, captured: TableFilter) -> int:
-    """All that the window holds, as entries and as messages for a broker; how many bytes of entries."""
+    """Converts all that the window contains to entries, and to messages for a broker. Returns the number of bytes of the entries."""
     tables = CapturedTables([captured])
     selection = Selection(tables=tables, wants=wanted_statements(tables))
     entries, place, shown = EntryMaker(Display(), described), FeedPlace(Place(window.begin)), 0
@@ -134,7 +135,7 @@ def show_entries(window: Window, captured: TableFilter) -> int:
 
 
 def _taken_rows(store: MemoryEventStore, folder: Path, tables: dict[str, TableVersion]) -> int:
-    """Stages and acks what is whole by now."""
+    """Stages and acks the complete batches in the store. Returns the number of their rows."""
     rows = 0
     while not (batch := store.get(limits.BATCH_BYTES_MAX, limits.BATCH_EVENTS_MAX)).empty:
         tables.update({table.table: table for part in batch.slices for table in part.block.tables})

@@ -1,11 +1,11 @@
-"""Keeps the process of engines small: without pandas, and with few arenas of malloc. The code server and `sluice engine` call it before
-their engines start.
+"""Keeps the engine process small: without pandas, and with few malloc arenas. The code server and `sluice engine` call it before their
+engines start.
 
-pyarrow imports pandas with its first conversions wherever it is installed, and Spark's client brings it. An engine has no use for it, and
-would carry 57 MB and spend 0.4 s of each start on it. Runs merge in processes of their own, which have it.
+pyarrow imports pandas with its first conversions if it is installed, and Spark's client installs it. An engine does not need pandas,
+which takes 57 MB and 0.4 s of each start. Runs merge in processes of their own, which have it.
 
-glibc gives each thread an arena to allocate from, up to eight a core, and each keeps what was freed in it: with 50 threads 110 of 350 MB.
-Nearly all that threads here allocate they allocate with Python's lock, so they do not wait for each other's arena.
+glibc gives each thread an arena to allocate from, up to eight per core, and each keeps what was freed in it: with 50 threads 110 of 350
+MB. Nearly all allocations of the threads are made while they hold Python's lock, so they do not wait for each other's arena.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ASKED_FOR = "MALLOC_ARENA_MAX"
 
 
 class _WithoutPandas:
-    """A finder that knows one thing: there is no pandas."""
+    """A module finder that reports pandas as not installed."""
 
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
@@ -29,19 +29,19 @@ class _WithoutPandas:
 
 
 def keep_small() -> None:
-    """Once, before threads begin."""
+    """Keeps the process small. Call it once, before threads start."""
     leave_pandas_out()
     limit_arenas()
 
 
 def leave_pandas_out() -> None:
-    """From now on whoever asks for pandas in this process is told that it is not installed. Without effect where it is loaded already."""
+    """Makes every later import of pandas in this process fail as if it were not installed. Has no effect if it is loaded already."""
     if not any(isinstance(finder, _WithoutPandas) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WithoutPandas())
 
 
 def limit_arenas() -> None:
-    """Leaves it to glibc where the operator said how many (MALLOC_ARENA_MAX), and where malloc is not glibc's."""
+    """Limits the number of malloc arenas, unless the operator set it (MALLOC_ARENA_MAX) or malloc is not glibc's."""
     if ASKED_FOR not in os.environ:
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
         if mallopt is not None:

@@ -1,7 +1,7 @@
-"""Asks the source once a minute, on a connection of its own, whether the stream is still that of its binlog. Started by `engine`.
+"""Checks once per minute, on a connection of its own, whether the stream still matches the source's binlog. Started by `engine`.
 
-What an answer means is decided in `parser.watch`. A stream that cannot be right, or stands still, is made to connect anew: there the parser
-decides as at any start, to go on, to begin an epoch or to stop as POSITION_LOST.
+`parser.watch` decides what an answer means. A stream that cannot be right, or does not move, is connected again: there the parser decides
+as at any start whether to continue, to begin an epoch or to stop as POSITION_LOST.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.watch import Look, StreamPlace, Watch
 from cdc_engine.position import Position
 
-UNASKED_LOOKS_MAX = 5  # so many times the interval without an answer is worth an operator's look
+UNASKED_LOOKS_MAX = 5  # intervals without an answer after which it is reported
 
 log = structlog.get_logger()
 
 
 class Watched(Protocol):
-    """The parser, as far as it is watched."""
+    """The part of the parser that is watched."""
 
     def place(self) -> StreamPlace | None:
-        """Where the stream is; None while there is none."""
+        """Returns the position of the stream; None while there is no stream."""
 
     def reconnect(self, reason: str) -> None:
-        """Ends the connection; the next one decides where to go on."""
+        """Ends the connection; the next connection decides where to continue."""
 
 
 def _nothing_saved() -> None:
-    """For a caller that goes on nowhere."""
+    """Returns None, for a caller that has no saved position."""
 
 
 def watch_of(config: DestinationConfig, rooms: EngineParts, seconds: float) -> SourceWatch:
-    """Of the source that an engine reads."""
+    """Returns the watch of the source that an engine reads."""
     return SourceWatch(
         rooms.parser,
         functools.partial(facts_of, rooms.source),
@@ -56,10 +56,11 @@ def watch_of(config: DestinationConfig, rooms: EngineParts, seconds: float) -> S
 
 
 class SourceWatch:
-    """`ask`: what the source says of itself, and of files. `saved`: from where reading would go on after a restart;
-    `runway_hours_min`: what may be purged in less is a trouble. `archived`: an archive has what the source purged.
+    """Watches a source. `ask`: returns the source's facts about itself and its files. `saved`: returns the position where reading would
+    continue after a restart. `runway_hours_min`: retention left below which a warning is reported. `archived`: an archive has what the
+    source purged.
 
-    All but `run` may be called from any thread.
+    All methods but `run` may be called from any thread.
     """
 
     def __init__(
@@ -80,25 +81,25 @@ class SourceWatch:
         self._answered_at, self._unanswered = clock(), ""
 
     def run(self, stopping: threading.Event) -> None:
-        """Looks until it is stopped. A suspicion is looked at again soon."""
+        """Checks until it is stopped. A suspicion is checked again soon."""
         while not stopping.wait(
             self._seconds if not self._watch.misfit else min(self._seconds, limits.WATCH_AGAIN_SECONDS)
         ):
             try:
                 self.look(stopping)
-            except Exception as error:  # of whatever kind: a watch that ended silently would look no more
+            except Exception as error:  # any error: a watch that ends silently checks no more
                 self._unanswered = str(error) or type(error).__name__
                 log.warning("source_not_asked", reason=str(error))
 
     def look(self, stopping: threading.Event | None = None) -> None:
-        """Raises SluiceError when the source does not answer."""
+        """Checks the stream once, and reconnects it if it does not match. Raises SluiceError if the source does not answer."""
         place = self._parser.place()
         if place is None:
-            # Whatever the parser does now has a state of its own.
+            # What the parser does now is reported by its own state.
             self._watch, self._answered_at = Watch(), self._clock()
             return
         facts = self._ask(place.position.file, *self._end_of_saved())
-        if not facts.file:  # it answers, and may or will not say: what is empty would fit every stream, or none
+        if not facts.file:  # it answers without the file: an empty name would match every stream, or none
             raise SourceConnectionError("it does not say where its binlog ends")
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
         self._watch, reason = self._watch.looked(Look(at=self._clock(), place=place, facts=facts))
@@ -107,7 +108,7 @@ class SourceWatch:
             self._parser.reconnect(reason)
 
     def _end_of_saved(self) -> tuple[str, ...]:
-        """The file whose creation says how old the end of the saved one is."""
+        """Returns the file after the saved one: its creation time is the age of the saved one's end."""
         after = next_file(self._saved_file(), self._facts) if self._facts else ""
         return (after,) if after else ()
 
@@ -116,7 +117,7 @@ class SourceWatch:
         return saved.file if saved else ""
 
     def _saved_here(self) -> Position | None:
-        """None where it is another server's."""
+        """Returns the saved position; None if it is another server's."""
         saved, facts = self._saved(), self._facts
         return saved if saved and facts and saved.server_uuid in ("", facts.server_uuid) else None
 
@@ -125,8 +126,8 @@ class SourceWatch:
         return bool(saved and self._facts and is_gone(saved, self._facts, archived=self._archived))
 
     def runway_hours(self) -> float | None:
-        """For how long the source still keeps what a restart would read, as the last look has it; 0: it is gone; None: for ever, or nobody
-        knows.
+        """Returns the retention left for what a restart would read, in hours, as of the last check; 0: it is purged; None: unlimited or
+        unknown.
         """
         if self._is_gone():
             return 0.0
@@ -134,19 +135,19 @@ class SourceWatch:
         return None if until is None else round(max(0.0, until - time.time()) / 3600, 2)
 
     def runway_trouble(self) -> str:
-        """That what a restart would read may be purged soon, or is, a sentence; empty while there is time."""
+        """Returns a sentence if what a restart would read is purged or may be purged soon; empty while there is time."""
         if self._is_gone():
             return PURGED
         hours = self.runway_hours()
         return short_runway(hours, self._facts, self._runway_hours_min) if hours is not None and self._facts else ""
 
     def behind_seconds(self) -> float:
-        """For how long at least the source's binlog has had what is not read yet; 0 where nothing is known to be unread."""
+        """Returns for how long at least the source's binlog has had changes that are not read; 0 if none are known."""
         place = self._parser.place()
         return 0.0 if place is None else self._watch.behind_seconds(place, self._clock())
 
     def trouble(self) -> str:
-        """What is wrong with the stream, or with asking, a sentence; empty when nothing is."""
+        """Returns a sentence about what is wrong with the stream, or with asking the source; empty if nothing is."""
         place = self._parser.place()
         if place is None:
             return ""

@@ -1,4 +1,4 @@
-"""What an engine says of itself: for the sensor's observations, `./sluice status` and the tests. Written to status.json once a second."""
+"""The status of an engine, for the sensor's observations, `./sluice status` and the tests. Written to status.json once per second."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ CLOCKS_DIFFER_SECONDS_MAX = 1.0  # NTP keeps servers within some milliseconds
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StreamFigures:
-    """Counters since the engine started, but for `received_at` (seconds since 1970, 0: never), `events_max` (of the ring) and
-    `behind_seconds`: for which the source is known to have what is not read. `shared`: whether it reads what its server sends once for
-    several destinations.
+    """Counters since the engine started, except `received_at` (seconds since 1970, 0: never), `events_max` (of the ring) and
+    `behind_seconds`: for how long the source is known to have changes that are not read. `shared`: whether it reads a stream that its
+    server sends once for several destinations.
     """
 
     bytes: int = 0
@@ -46,7 +46,7 @@ def figures_of(
         connections=counters.connections,
         received_at=counters.received_at,
         put_wait_seconds=metrics.put_wait_seconds,
-        # What was forgotten is done with: both only grow, and between them is what waits.
+        # Discarded events count as processed: both sequences only grow, and their difference is what waits.
         put_sequence=metrics.put_sequence + metrics.forgotten_events,
         ack_sequence=metrics.ack_sequence + metrics.forgotten_events,
         events_max=metrics.events_max,
@@ -57,9 +57,10 @@ def figures_of(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MemberFigures:
-    """A member of a group. `missing`: why its engine does not run here. `trouble`: why its source gives nothing. Empty where all is well.
+    """A member of a group. `missing`: why its engine does not run here. `trouble`: why its source sends nothing. Both are empty if all is
+    well.
 
-    `ahead_seconds`: of its source's clock before this host's; None where it was not asked yet.
+    `ahead_seconds`: by how much its source's clock is ahead of this host's; None if it was not asked yet.
     """
 
     name: str
@@ -70,8 +71,8 @@ class MemberFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupFigures:
-    """`waits_for`: members that consumers wait for, with why where that is known. `late`: transactions of all consumers that came late.
-    `barrier_us`: up to which commit time, in µs since 1970, the slowest has acked; 0: nothing.
+    """The figures of a group. `waits_for`: members that consumers wait for, with the reason if it is known. `late`: transactions that
+    arrived late, of all consumers. `barrier_us`: the commit time up to which the slowest has acked, in µs since 1970; 0: nothing.
     """
 
     members: tuple[MemberFigures, ...]
@@ -81,12 +82,14 @@ class GroupFigures:
 
     @property
     def clocks_differ_seconds(self) -> float:
-        """By how much the clocks of the sources differ at most, as they were asked last: the order between them is as good as that."""
+        """The largest difference between the clocks of the sources, as they were last asked: the order between them is only as good as
+        that.
+        """
         told = [each.ahead_seconds for each in self.members if each.ahead_seconds is not None]
         return max(told) - min(told) if told else 0.0
 
     def troubles(self, wait_seconds: float | None) -> tuple[str, ...]:
-        """Sentences for an operator."""
+        """Returns what is wrong, as sentences for an operator."""
         then = (
             "the group waits" if wait_seconds is None else f"the group waits {wait_seconds:g} s and goes on without it"
         )
@@ -105,15 +108,20 @@ class GroupFigures:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineStatus:
-    """`state` is the parser's (RUNNING, CONNECTING, POSITION_LOST, …); `position`: last transaction read; `cursor`: last one acked.
+    """The status of an engine. `state` is the parser's (RUNNING, CONNECTING, POSITION_LOST, …); `position`: last transaction read;
+    `cursor`: last one acked.
 
-    `waiting`: why the next batch is held back after failed runs, or empty.
-    `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet, or the time for which the source's end is
-    known to lie ahead of what was read, whichever is more; 0 when all is acked.
-    `runway_hours`: for how long the source still keeps what a restart would read; None: for ever, or not known yet.
-    `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 when there was none since the engine started.
-    `consumers`: those beside the lake. `group`: of a group's engine alone.
-    `troubles`: what else is wrong, a sentence each, with what to do (`health`).
+    `waiting`: why the next batch is delayed after failed runs, or empty.
+
+    `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet, or for how long the source is known to have
+    changes that are not read, whichever is more; 0 if all is acked.
+
+    `runway_hours`: how long the source still keeps what a restart would read; None: unlimited, or not known yet.
+
+    `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 if there was none since the engine started.
+
+    `consumers`: the consumers' statuses. `group`: for a group's engine only. `troubles`: what else is wrong, one sentence each, with what
+    to do (`health`).
     """
 
     state: str
@@ -145,7 +153,7 @@ class EngineStatus:
 
 
 class RateMeter:
-    """Rows a second between two readings of a counter that only grows."""
+    """The rows per second between two readings of a counter that only grows."""
 
     def __init__(self) -> None:
         self._count, self._at = 0, time.monotonic()
@@ -158,7 +166,7 @@ class RateMeter:
 
 
 def write_status(path: Path, status: EngineStatus) -> None:
-    """Replaces status.json whole; not fsynced, it is only for looking at."""
+    """Replaces status.json atomically; without fsync, because it is for information only."""
     temporary = path.with_suffix(".tmp")
     temporary.write_text(json.dumps(status.to_json(), indent=1))
     temporary.replace(path)

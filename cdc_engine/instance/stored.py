@@ -1,5 +1,5 @@
-"""The event store of a destination: as conf/ names it, and where it goes on from the ledger. Used by `wiring`, and by `engine_acts`, which
-has what is stored forgotten.
+"""The event store of a destination, made from conf/ and the ledger. Used by `wiring`, and by `engine_acts`, which discards the store's
+content.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ def store_of(
     *,
     read_elsewhere: bool = False,
 ) -> MemoryEventStore:
-    """`read_elsewhere`: an engine with another folder has read the stream since what is stored here was.
+    """Opens the store of a destination. `read_elsewhere`: an engine with another folder has read the stream since the store's content was
+    written.
 
-    Raises StoreUnfitError, StoreDamagedError, StoreFullError; SourceConnectionError where the source must be asked."""
+    Raises StoreUnfitError, StoreDamagedError, StoreFullError; SourceConnectionError if the source must be asked.
+    """
     plan = StorePlan(
         kind=config.store.kind,
         directory=directory,
@@ -52,7 +54,9 @@ def store_of(
 
 
 def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, directory: Path) -> str:
-    """Why nobody else has what is stored after the ledger's cursor, or empty: it can be read again. Raises SourceConnectionError."""
+    """Returns why the store has the only copy of what follows the ledger's cursor; empty if it can be read again. Raises
+    SourceConnectionError.
+    """
     cursor = meta.ledger.cursor
     if cursor is None or config.archive or not (directory / EVENTS_DIRECTORY).is_dir():
         return ""
@@ -60,12 +64,12 @@ def only_copy(config: DestinationConfig, source: Source, meta: MetaManager, dire
 
 
 def _digest(config: DestinationConfig) -> str:
-    """Of what is captured: rows of other tables were dropped before they were stored."""
+    """Returns a digest of the table filters: rows of other tables were dropped before they were stored."""
     return hashlib.sha256(json.dumps([config.include, config.exclude]).encode()).hexdigest()[:16]
 
 
 def _why_lost(source: Source, begin: Position, meta: MetaManager) -> str:
-    """Why the source cannot be read from there on; empty where it can."""
+    """Returns why the source cannot be read from that position; empty if it can."""
     epochs = Epochs(highest=meta.ledger.epoch, unfinished=meta.ledger.unfinished)
     connection = SourceConnection(source)
     try:

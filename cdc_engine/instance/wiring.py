@@ -1,4 +1,4 @@
-"""Makes the rooms of one destination from its configuration: the only place that knows how they fit together. Used by `engine`."""
+"""Makes the parts of one destination's engine from its configuration, and connects them. Used by `engine`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, is_of
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from cdc_engine.time_words import time_us
 
-COMPACTED_RECORDS_MIN = 500  # of the schema history; fewer are left where they are
+COMPACTED_RECORDS_MIN = 500  # records of the schema history; fewer are not compacted
 SCHEMA_FILE = "schema.jsonl"
 
 log = structlog.get_logger()
@@ -85,7 +85,7 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineParts:
-    """What the engine of one destination consists of."""
+    """The parts of the engine of one destination."""
 
     source: Source
     meta: MetaManager
@@ -98,17 +98,17 @@ class EngineParts:
 
 
 def source_of(config: DestinationConfig) -> Source:
-    """The one that is read."""
+    """Returns the source that the destination reads."""
     return source_at(config, config.source)
 
 
 def archive_of(config: DestinationConfig) -> Archive | None:
-    """The binlog files that are kept beside the source, where conf/ names a place."""
+    """Returns the binlog archive, if conf/ names one."""
     return Archive(config.archive) if config.archive else None
 
 
 def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
-    """One of those that conf/ names."""
+    """Returns one of the sources in conf/."""
     return Source(
         destination=config.name,
         host=given.host,
@@ -130,7 +130,7 @@ def epochs_of(meta: MetaManager) -> Epochs:
 
 
 def wanted_of(config: DestinationConfig) -> Wanted:
-    """What conf/ says of the place where a destination begins."""
+    """Returns conf/'s settings of the start position."""
     start = config.start
     return Wanted(
         file=start.file,
@@ -151,9 +151,9 @@ def make_parts(
     groups: tuple[Path, ...] = (),
     claim: Callable[[Iterable[TableVersion]], None] = lambda _: None,
 ) -> EngineParts:
-    """Reads the ledger, decides where to begin (asking the server where there is no cursor), knows the schema there.
+    """Reads the ledger, decides where to start (asks the server if there is no cursor), and loads the schemas at that position.
 
-    `groups`: folders of those that the destination is a member of. `claim`: gets the captured tables of a destination that begins.
+    `groups`: folders of the groups that the destination is a member of. `claim`: gets the captured tables of a new destination.
 
     Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError; nothing is open then.
     """
@@ -182,10 +182,10 @@ def _parts_around(
     folder.refuse_another()
     kept = history_kept(config, directory, lease.token)
     refuse_lost_ledger(meta, kept, directory)
-    meta.update(take_up(directory))  # a ledger that is born now is kept before anything else of the destination
+    meta.update(take_up(directory))  # a new ledger is saved before anything else of the destination
     remove_strays(meta, directory)
     if meta.ledger.resume_position is None:
-        forget_prepared(directory)  # of a ledger that was removed
+        forget_prepared(directory)  # left by a ledger that was removed
     tables = TableFilter(config.include, config.exclude)
     history = TableHistory(kept, tables.keeps, review_of(config, directory))
     begin = _known_begin(config, meta, history, tables, directory, claim=claim)
@@ -236,13 +236,13 @@ def _parts_around(
 
 
 def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
-    """Where engines on other hosts find prepared XA transactions; None where these share the folder."""
+    """Returns where engines on other hosts find prepared XA transactions; None if these hosts share the folder."""
     place = as_place(directory)
     return PreparedCopies(place, token) if place.is_apart else None
 
 
 def window_of(config: DestinationConfig, begin: Position) -> Window:
-    """For consumers beside the lake, and for groups."""
+    """Returns the window for consumers and groups."""
     return Window(begin, bytes_max=config.canal_server.window_bytes_max, isolated=config.batch.ddl_isolation)
 
 
@@ -257,7 +257,7 @@ def consumers_of(  # noqa: PLR0917  one caller
     sink: EventSink,
     store: EventStore,
 ) -> Consumers:
-    """Those beside the lake; they read what the destination captures. `live`: whose stream, from `begin` on, they follow where they can."""
+    """Returns the consumers of what the destination captures. `live`: the parser whose stream, from `begin` on, they follow if they can."""
     tables = TableFilter(config.include, config.exclude)
     decisions = review_of(config, directory)
     streams = OwnStreams(
@@ -269,7 +269,7 @@ def consumers_of(  # noqa: PLR0917  one caller
         recorded_before=prepared.recorded_before,
         archive=archive_of(config),
         epoch=lambda: meta.ledger.epoch,
-        # not the ledger's, which an ack moves: the epoch is of the server that the stream went over to
+        # Not the ledger's, which an ack moves: the epoch is that of the stream's new server.
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
         by_time=by_time_of(source_of(config), config.failover, tables.keeps),
         isolated=config.batch.ddl_isolation,
@@ -292,9 +292,9 @@ def consumers_of(  # noqa: PLR0917  one caller
 
 
 def history_kept(config: DestinationConfig, directory: Path, token: int = 0) -> Path | Repository:
-    """Where the schema history of the destination is: the database that the configuration names, else where its ledger is.
+    """Returns where the schema history of the destination is stored: the configured database, or else where its ledger is.
 
-    `token`: of the lease; 0 of who only reads. Raises ConfigurationError, MetaError.
+    `token`: the lease's; 0 for callers that only read. Raises ConfigurationError, MetaError.
     """
     if not config.schema_history_url:
         place = as_place(directory)
@@ -305,8 +305,8 @@ def history_kept(config: DestinationConfig, directory: Path, token: int = 0) -> 
 
 
 def _goes_on_from(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> list[Position]:
-    """No one reads from before all of these: the stream begins here, and a table may be read again from where it stopped, or from where
-    it stood before a snapshot that is canceled.
+    """Returns the positions that reading may restart from: the start of the stream, stops of tables, positions before snapshots that may
+    be canceled, and cursors of consumers and groups.
     """
     stops = (stopped.position for stopped in meta.ledger.stopped_tables)
     since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
@@ -320,7 +320,7 @@ def _order_key(position: Position) -> int:
 
 
 def _never_again(meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]) -> Position | None:
-    """Up to where nothing will be read again; None where nobody knows that now."""
+    """Returns the position up to which nothing will be read again; None if that is not known now."""
     places = [place for place in (store.acked_position, meta.ledger.cursor) if place is not None]
     if not places:
         return None
@@ -332,7 +332,7 @@ def _never_again(meta: MetaManager, store: EventStore, directory: Path, groups: 
 
 
 def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
-    """What the configuration and the operators say about changes of tables."""
+    """Returns the decisions of the configuration and the operators about schema changes."""
     files = ReviewFiles(directory)
     return SchemaDecisions(
         destination=config.name,
@@ -344,15 +344,15 @@ def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
 
 
 def take_up(directory: Path) -> Transition:
-    """A batch that was never staged to its end, or whose files are gone, is taken anew from the cursor; the others wait on."""
+    """Returns the ledger's transition at a start: a batch without all of its staged files is staged again from the cursor, others stay."""
     return lambda ledger: ledger.restarted(StagedBatches(directory).is_whole)
 
 
 def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Path) -> None:
-    """A destination whose ledger is gone is not a new one: from a new start on, what changed meanwhile would be missing silently.
+    """Refuses to treat a destination whose ledger is gone as a new one: changes before the new start would be missing silently.
 
-    Nor is one whose ledger knows no position: its cursor is kept before its schema history, so this one is a copy from before its first
-    start. Raises LedgerLostError where schema history or staged batches are still there.
+    The same applies if the ledger knows no position: the cursor is saved before the schema history, so this ledger is a copy from before
+    the first start. Raises LedgerLostError if schema history or staged batches still exist.
     """
     if meta.ledger.cursor is not None:
         return
@@ -375,7 +375,7 @@ def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Pa
 
 
 def remove_strays(meta: MetaManager, directory: Path) -> None:
-    """What a process that was killed left of staged batches: no record of the ledger names it, so no run will ever read it."""
+    """Removes staged files that a killed process left: no record of the ledger names them, so no run will read them."""
     named = [batch.path for batch in meta.ledger.outstanding if batch.path]
     StagedBatches(directory).remove_others(meta.ledger.ledger_id, named)
 
@@ -389,14 +389,14 @@ def _known_begin(
     *,
     claim: Callable[[Iterable[TableVersion]], None],
 ) -> Position:
-    """Where reading begins, with the schema known there and the position kept in the ledger."""
+    """Returns where reading starts, with the schemas of that position loaded and the position saved in the ledger."""
     begin = meta.ledger.resume_position
     if begin is not None and history.covers(begin):
         return begin
     connection = SourceConnection(source_of(config))
 
     def of_users(database: str, table: str) -> bool:
-        """Also what is not captured: a RENAME may bring it in."""
+        """Returns whether the table is a user's; not only captured ones, because a RENAME may make it captured."""
         return is_of_users(database) or tables.keeps(database, table)
 
     try:
@@ -413,7 +413,7 @@ def _known_begin(
         claim(each.version() for each in snapshot.tables if tables.keeps(each.database, each.table))
     if begin is not None or choice != StartChoice():
         snapshot = _of_then(config, snapshot, first)
-    if meta.ledger.cursor is None:  # before the history: whoever has one has begun (`refuse_lost_ledger`)
+    if meta.ledger.cursor is None:  # before the history, which marks a started destination (`refuse_lost_ledger`)
         left = left_consumers(directory, cast("Position", first)) if config.has_consumers else ()
         meta.update(lambda ledger: functools.reduce(Ledger.with_consumer, left, ledger.set_cursor(first)))
     for database, table, reason in snapshot.elsewhere:
@@ -425,7 +425,7 @@ def _known_begin(
 
 
 def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> Snapshot:
-    """What of a snapshot of now held at a position in the past: tables that a statement changed since are not known there."""
+    """Removes the tables that a statement changed after an earlier position from a current snapshot: they are not known there."""
     touched = TouchedTables(snapshot)
     scan_ddl(source_of(config), begin, touched, archive_of(config))
     if touched.names:
@@ -435,7 +435,7 @@ def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> 
 
 
 def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path) -> StartChoice:
-    """Canal's cursor, where it left one; else what conf/ says. Raises PositionLostError where the time that either names is gone."""
+    """Returns Canal's cursor, or else the start in conf/. Raises PositionLostError if the time that either names is purged."""
     left = cursor_of_canal(directory)
     if left is not None:
         at_time = functools.partial(choice_at, BinlogFiles(source_of(config), facts))
@@ -451,14 +451,14 @@ def _configured_begin(choice: StartChoice, connection: SourceConnection, epochs:
 
 
 def keyed_tables(config: DestinationConfig, rooms: EngineParts) -> list[TableVersion]:
-    """The captured tables where the stream is, each with the key that conf/ names."""
+    """Returns the captured tables at the stream's position, each with the key from conf/."""
     begin, keys = rooms.parser.position or rooms.meta.ledger.resume_position, keys_of(config)
     there = rooms.history.versions(begin) if begin is not None else ()
     return [dataclasses.replace(each, key=keys.get(each.name, each.key)) for each in there]
 
 
 def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:
-    """`staging` with the destination's columns and keys bound to it."""
+    """Returns `staging` with the destination's columns and keys bound to it."""
     columns = ColumnFilter(config.column_include, config.column_exclude)
     keys, policies = keys_of(config), policies_of(config)
     logged = frozenset(name for name, table in config.tables.items() if table.change_log)
