@@ -1,1 +1,1 @@
-"""What becomes of single tables while an engine runs: taken up again, newly included, read anew."""
+"""Changes to single tables while an engine runs: resumes, newly included tables, re-snapshots."""

@@ -1,8 +1,8 @@
-"""A destination whose position is lost begins where its source is now, and the rows of all its tables are read anew. `engine` calls it.
+"""Starts a destination whose position is lost at its source's current position, and re-snapshots all its tables. Called by `engine`.
 
-Nothing is known of what changed between the lost position and now, so nothing that was held counts, and no table goes on without its rows.
-First the snapshots are wanted, then the schema history begins anew, last the cursor moves: a crash in between leaves the position lost, and
-the next try does it all again.
+The changes between the lost position and the current one are unknown, so buffered changes do not count, and no table continues without
+its rows. First the snapshots are requested, then the schema history starts again, last the cursor moves: a crash in between leaves the
+position lost, and the next attempt repeats it all.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hands:
-    """What beginning anew needs of the engine. `seed`: the schema history begins with a snapshot at a position."""
+    """The dependencies of a new start. `seed`: starts the schema history with the schemas of a snapshot at a position."""
 
     config: DestinationConfig
     directory: Path
@@ -49,12 +49,14 @@ class Hands:
 
 
 def is_wanted(config: DestinationConfig, directory: Path) -> bool:
-    """Whether an operator asked for it, or conf/ says so."""
+    """Returns whether an operator requested a new start, or conf/ does."""
     return begin_asked(directory) or config.snapshot == "when_needed"
 
 
 def begin(hands: Hands) -> Position:
-    """Where the stream begins now. While nothing reads it and no batch is out. Raises SluiceError, and then the position is lost still."""
+    """Starts again and returns the new position. Call it only while the stream is not read and no batch is outstanding. Raises
+    SluiceError; the position is then still lost.
+    """
     snapshot, place = _schemas_now(hands)
     captured = TableFilter(hands.config.include, hands.config.exclude)
     tables = [each.version() for each in snapshot.tables if captured.keeps(each.database, each.table)]
@@ -69,7 +71,7 @@ def begin(hands: Hands) -> Position:
 
 
 def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], place: Position) -> None:
-    """Every table is read anew, and only changes after the place are held."""
+    """Requests a snapshot of every table, which buffers only changes after the position."""
     for table in tables:
         there = records.get(table.name)
         if there is not None and there.is_open:

@@ -1,6 +1,6 @@
-"""What an engine does to its tables between two batches, once nothing is out: it begins anew, takes tables up again, reads their rows anew.
+"""What an engine does with its tables between two batches, while none is outstanding: a new start, resumes, re-snapshots.
 
-`engine` asks before each batch. Who wants it: operators, by the files that `acts` writes, and conf/ by `snapshot`.
+`engine` calls it before each batch. Operators request these acts with files that `acts` writes; conf/ requests them with `snapshot`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Steering:
-    """What the acts need of a started engine. `still`: held by who stops or starts the parser. `read_again`: from the cursor."""
+    """What the acts need of a started engine. `still`: held while the parser is stopped or started. `read_again`: reads again from the
+    cursor.
+    """
 
     parts: EngineParts
     hand_out: HandOut
@@ -43,7 +45,7 @@ class Steering:
 
 
 class EngineActs:
-    """Of one destination. Each is a look at a few files while there is nothing to do."""
+    """The acts of one destination. While there is nothing to do, a call only checks a few files."""
 
     def __init__(self, config: DestinationConfig, directory: Path) -> None:
         self._config, self._directory = config, directory
@@ -51,14 +53,14 @@ class EngineActs:
         self._waits_for = ""
 
     def carry_out(self, state: EngineState, steering: Steering) -> None:
-        """What is wanted, or due, of an engine in that state. A source that does not answer puts it off."""
+        """Carries out what is requested or due in that state of the engine; later, if the source does not answer."""
         if state == EngineState.POSITION_LOST:
             self._begin_anew(steering)
         elif state == EngineState.RUNNING:
             self._take_up_tables(steering)
 
     def _begin_anew(self, steering: Steering) -> None:
-        """The position is lost: the stream begins where the source is, and all rows are read, where somebody wants that."""
+        """Starts the stream at the source's current position and re-snapshots all tables, if the position is lost and this is requested."""
         if not begin_anew.is_wanted(self._config, self._directory):
             return
         parts = steering.parts
@@ -85,20 +87,20 @@ class EngineActs:
             log.warning("not_begun_anew_yet", destination=self._config.name, reason=str(error))
 
     def _take_up_tables(self, steering: Steering) -> None:
-        """Stopped tables that an operator takes up again, or that are taken anew by themselves."""
+        """Resumes or re-snapshots stopped tables, on an operator's request or automatically."""
         wanted, due = requests(self._directory), self._retakes.due(steering.parts.meta.ledger.stopped_tables)
         if not wanted and not due:
             return
         try:
             steering.hand_out.while_idle(lambda: self._fulfil(wanted, due, steering))
-        except SourceConnectionError as error:  # what is in the ring is handed out all the same
+        except SourceConnectionError as error:  # the ring's events are still handed out
             log.warning("tables_not_resumed_yet", destination=self._config.name, reason=str(error))
 
     def _fulfil(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], steering: Steering) -> None:
-        """What operators want of single tables, and what is due by itself; no batch is out.
+        """Fulfils the operators' requests for single tables and what is due automatically, while no batch is outstanding.
 
-        All but the end of a snapshot has the stream read again, and waits while what is stored is the only copy: that is handed out
-        meanwhile.
+        All but the cancellation of a snapshot make the engine read the stream again. They wait while the store has the only copy of its
+        events, which are handed out meanwhile.
         """
         parts = steering.parts
         if self._must_wait(wanted, due, parts):
@@ -107,8 +109,8 @@ class EngineActs:
 
         def take_anew(schema: TableSchema, place: Position) -> None:
             with steering.still:
-                parts.parser.stop()  # the history is the parser's while it reads
-            forget_events(self._directory)  # they lack the table's rows, and a crash must not go on from them
+                parts.parser.stop()  # a parser that reads owns the history
+            forget_events(self._directory)  # they lack the table's rows: do not continue from them after a crash
             taken.append(schema)
             parts.history.take_anew(schema, place)
 
@@ -144,7 +146,7 @@ class EngineActs:
 
 
 def schema_of_stopped(parts: EngineParts, stop: StoppedTable, place: Position) -> TableSchema | None:
-    """The schema of a stopped table at a place. Raises SourceConnectionError where the source must be asked and does not answer."""
+    """Returns the schema of a stopped table at a position. Raises SourceConnectionError if the source must be asked and does not answer."""
     there = parts.history.state(stop.database, stop.table, place)
     ask = functools.partial(schema_at, parts.source, stop.database, stop.table, str(place))
     return retake.schema_after(stop, there, ask)

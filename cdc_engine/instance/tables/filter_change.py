@@ -1,12 +1,12 @@
-"""Tables that begin in the middle of their life: all of a destination that is new, those that conf/ newly includes, and those of whose
-rows it says something else. Asked by `wiring`.
+"""Handles tables that start in the middle of a stream: all tables of a new destination, tables that conf/ newly includes, and tables
+whose row settings in conf/ changed. Called by `wiring`.
 
-`filters.json` says what was captured when the engine last started. A table that exists at the place where the stream goes on, and that
-the patterns of then left out, has rows that no change tells of. Where `snapshot` in conf/ says so they are read; else a table that is newly
-included stops by name and is not half there: that is for an operator to fill or to accept. So does a table of whose rows conf/ says
-something else than then (RULES_CHANGED): its filter of rows, its masks, and each setting of `row_shape`. What was merged under the old
-settings is in the lake until the table is re-snapshotted. A table that has stopped for something else keeps its old settings: when that
-stop is lifted, it stops for the changed settings, before anything is staged under them.
+`filters.json` contains what was captured when the engine last started. A table that exists where the stream continues, and that the
+earlier patterns excluded, has rows without changes in the stream. They are read if `snapshot` in conf/ requires it; otherwise a newly
+included table stops by name, so that it is never half in the lake: an operator fills or accepts it. A table also stops if conf/'s
+settings for its rows differ from those of the last start (RULES_CHANGED): its row filter, its masks, and each setting of `row_shape`.
+What was merged under the old settings is in the lake until the table is re-snapshotted. A table that stopped for another reason keeps its
+old settings: when it resumes, it stops for the changed settings before anything is staged under them.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     begin: Position,
     known: Collection[str] = (),
 ) -> None:
-    """Asks for the rows of the captured `tables` (of `begin`) that were not captured before, or stops them; then keeps the patterns.
+    """Requests the rows of the captured `tables` (of `begin`) that were not captured before, or stops them; then saves the patterns.
 
-    `known`: "database.table" of all that the schema history ever knew, also of those that stopped. A crash in between does so once more,
-    which changes nothing. Raises MetaError, ConfigurationError.
+    `known`: "database.table" of all tables that the schema history ever had, also of stopped ones. After a crash in between, all is
+    repeated, which changes nothing. Raises MetaError, ConfigurationError.
     """
     tables = tuple(tables)
     refuse_misspelled(config, {*(each.name for each in tables), *(stop.name for stop in meta.ledger.stopped_tables)})
@@ -80,9 +80,10 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
-    """Rules go by a table's exact letters, and `include` by none: raises ConfigurationError where they would silently not hold.
+    """Raises ConfigurationError if rules would silently not apply, because they match a table's name case-sensitively and `include` does
+    not.
 
-    `names`: "database.table" of those that are captured.
+    `names`: "database.table" of the captured tables.
     """
     spelled = {name.lower(): name for name in names}
     for name, table in config.tables.items():
@@ -96,7 +97,7 @@ def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None
 def may_resume(
     config: DestinationConfig, directory: Path, wanted: Sequence[ResumeRequest], meta: MetaManager
 ) -> list[ResumeRequest]:
-    """Returns the requests for stopped tables that may go on; the others stop for settings that changed while they were stopped."""
+    """Returns the requests for stopped tables that may continue; the others stop for settings that changed while they were stopped."""
     now = {"rules": _digests(config), "shapes": _shapes(config, [each.name for each in wanted])}
     before = _kept(directory)
     old = before if before is not None else now
@@ -117,7 +118,7 @@ def may_resume(
 
 
 def take_rules(config: DestinationConfig, directory: Path, names: Collection[str]) -> None:
-    """Keeps the settings of now for these tables: they are re-snapshotted under them, or an operator was told that the rows differ."""
+    """Saves the current settings of these tables: they are re-snapshotted with them, or an operator was informed that the rows differ."""
     before = _kept(directory)
     if before is not None and names:
         now: dict[str, Any] = {
@@ -130,7 +131,7 @@ def take_rules(config: DestinationConfig, directory: Path, names: Collection[str
 
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
-    """Returns by "database.table" what conf/ says of its rows, beside rules and masks; without tables that have defaults alone."""
+    """Returns conf/'s settings for rows other than rules and masks, by "database.table"; without tables that have only defaults."""
     found = {name: shape_of(config, name) for name in sorted({*names, *config.tables})}
     return {name: shape for name, shape in found.items() if shape}
 
@@ -138,9 +139,9 @@ def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shap
 def _changes(
     old: Mapping[str, Any], new: Mapping[str, Any], name: str, version: TableVersion | None
 ) -> tuple[str, ...]:
-    """Returns the settings of a table that are others than then, so that its rows in the lake are not what conf/ says.
+    """Returns the settings of a table that differ from the earlier ones, so that its rows in the lake do not match conf/.
 
-    A record of before shapes were kept says nothing of them: what the lake has counts as made under those of now.
+    A record without shapes is from an older version: the lake then counts as made with the current settings.
     """
     rules = RULES if old["rules"].get(name, "") != new["rules"].get(name, "") else ()
     if old.get("shapes") is None:
@@ -149,16 +150,16 @@ def _changes(
 
 
 def _mixed(old: Mapping[str, T], new: Mapping[str, T], waits: Collection[str]) -> dict[str, T]:
-    """Returns the new settings, of tables that wait the old ones."""
+    """Returns the new settings, but the old ones of tables that wait."""
     sources = {name: old if name in waits else new for name in sorted({*old, *new})}
     return {name: source[name] for name, source in sources.items() if name in source}
 
 
 def _digests(config: DestinationConfig) -> dict[str, str]:
-    """By "database.table" what tells one set of rules from another; it tells no salt.
+    """Returns digests that identify sets of rules, by "database.table"; they reveal no salt.
 
-    Of a table without a mirror also what there is instead: a mirror that comes later, or a history in place of a log, lacks all rows from
-    before.
+    For a table without a current-state table they also identify what it has instead: a current-state table that is added later, or a
+    history in place of a change log, lacks all earlier rows.
     """
     rules = {name: _digest(policy.rules) for name, policy in policies_of(config).items() if policy.rules}
     alone = {name: table for name, table in config.tables.items() if not table.mirror}
@@ -174,8 +175,8 @@ def _digest(rules: RowRules) -> str:
 def _stop_changed(
     config: DestinationConfig, meta: MetaManager, table: TableVersion, begin: Position, why: Sequence[str]
 ) -> bool:
-    """Whether its stop says so. One that stopped because its rules did not fit it is taken anew under the new ones; another stop says what
-    it lacks by itself, and its rules are looked at when it is lifted.
+    """Stops a table for changed settings, and returns whether its stop states that. A table that stopped because its rules did not fit is
+    re-snapshotted under the new rules. Any other stop keeps its own reason, and the rules are checked when the table resumes.
     """
     there = meta.ledger.stopped(table.database, table.table)
     if there is None:

@@ -1,9 +1,9 @@
-"""Takes stopped tables up again while the engine runs: an operator asks with a file, the engine reads the stream from the stop anew.
+"""Resumes stopped tables while the engine runs: an operator requests it with a file, and the engine reads the stream again from the stop.
 
-`acts` writes a request (`meta.resume_requests`), `engine` looks for them before each hand-out and calls `take_up` while no batch is out.
-The cursor goes back to the first stop: whatever stopped at or after it is met again with what an operator changed meanwhile (an approval,
-a policy, a schema, a setting of the source), and the other tables leave out by order key what they have. A table that meets the same
-obstacle again stops again.
+`acts` writes a request (`meta.resume_requests`); `engine` looks for requests before each hand-out and calls `take_up` while no batch is
+outstanding. The cursor returns to the first stop. Whatever stopped at or after it is read again with what an operator changed meanwhile
+(an approval, a policy, a schema, a setting of the source); the other tables skip what they have, by order key. A table that meets the
+same obstacle stops again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 def facts_of(source: Source, *files: str) -> ServerFacts:
-    """Asks the source over a connection of its own, also when `files` were created. Raises SourceConnectionError."""
+    """Asks the source over a separate connection, also when `files` were created. Raises SourceConnectionError."""
     connection = SourceConnection(source)
     try:
         return read_facts(connection, *files)
@@ -50,11 +50,11 @@ def take_up(
     read_again: Callable[[], None],
     folder: Path,
 ) -> None:
-    """Moves the cursor back to the first stop that can be read from, and has the stream begin there. No batch may be out.
+    """Moves the cursor back to the first stop that can still be read, and starts the stream there. No batch may be outstanding.
 
-    `ask`: what the source is and has, and when the files that it is given were created. `read_again`: has the stream begin at the ledger's
-    cursor. `folder`: of the destination. Raises SourceConnectionError when the source does not answer; then nothing has changed and the
-    requests wait.
+    `ask`: returns the source's facts, with the creation times of the files that it is given. `read_again`: starts the stream at the
+    ledger's cursor. `folder`: the destination's. Raises SourceConnectionError if the source does not answer; then nothing has changed and
+    the requests wait.
     """
     stops = [stop for each in wanted if (stop := meta.ledger.stopped(each.database, each.table)) is not None]
     if stops:
@@ -65,10 +65,10 @@ def take_up(
         places = [stop.position for stop in stops if stop not in lost]
         if places:
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
-            # A stop may lie after the cursor: the batch that met it was rolled back.
+            # A stop may be after the cursor: the batch that met it was rolled back.
             begin = min([*places, *filter(None, [meta.ledger.cursor])], key=lambda place: place.order_key)
             resumed = {stop.name for stop in stops if stop not in lost}
-            forget_events(folder)  # they lack the rows of the stopped tables, and a crash must not go on from them
+            forget_events(folder)  # they lack rows of stopped tables: do not continue from them after a crash
             meta.update(lambda ledger: ledger.set_cursor(begin, resumed))
             read_again()
     for each in wanted:
@@ -77,7 +77,7 @@ def take_up(
 
 
 def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) -> None:
-    """Keeps which tables are behind the others from here on, and up to where: what went through a table that is ahead is not seen again."""
+    """Saves which tables are behind the others from here on, and up to where: a table that is ahead does not get its changes again."""
     cursor = ledger.cursor.order_key if ledger.cursor else 0
     until, tables = _behind(folder)
     kept = dict.fromkeys(tables, cursor) if cursor < until else {}
@@ -99,7 +99,9 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
-    """Of a batch that begins there: "database.table" → the order key up to which the lake has it; the same for all but resumed tables."""
+    """Returns a function for a batch that starts there: "database.table" → the order key up to which the lake has it; the same for all
+    but resumed tables.
+    """
     until, tables = _behind(folder)
     if start.order_key >= until:
         return lambda _table: 0
@@ -107,7 +109,7 @@ def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
 
 
 def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
-    """Why a table cannot go on from its stop, or empty. What it had stopped for stays in the sentence."""
+    """Returns why a table cannot continue from its stop; empty if it can. The sentence keeps the reason of the stop."""
     before = stop.reason if stop.state == TableState.RESUME_LOST else f"{stop.state}: {stop.reason}"
     if stop.position.epoch != ledger.epoch:
         why = f"the stop lies in epoch {stop.position.epoch}, before the source was changed (now {ledger.epoch})"

@@ -1,9 +1,9 @@
-"""Tables that stopped for what only their rows can tell are taken anew by themselves, as `sluice snapshot start` does. `engine` calls it.
+"""Re-snapshots stopped tables that only their rows can repair, automatically, as `sluice snapshot start` does. Called by `engine`.
 
-Which ones, `Retakes` says: by the state of the stop, by conf/, and not again and again. `take_anew` does it while no batch is out, for an
-operator's wish too (`snapshot_wishes`). First the record, from which on changes of the table are held; then the history, which goes on
-with the schema that the table has now; last the ledger, from which on its changes are staged again. A crash in between leaves the table
-stopped: the next look does all of it once more.
+`Retakes` decides which ones: by the state of the stop, by conf/, and with pauses between attempts. `take_anew` starts the re-snapshot
+while no batch is outstanding, also for an operator's request (`snapshot_wishes`). It writes first the snapshot record, after which
+changes of the table are buffered; then the history, which continues with the table's current schema; last the ledger, after which its
+changes are staged again. A crash in between leaves the table stopped: the next check repeats it all.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE
 from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
 from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema, rows_elsewhere
 
-PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0  # between two tries of a table that is not published in between
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0  # between two attempts without a publication
 
 log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hands:
-    """What it needs of the engine. `schema`: of a stopped table where the stream goes on, None where nobody knows it.
+    """The dependencies of a re-snapshot. `schema`: returns a stopped table's schema where the stream continues, None if it is unknown.
 
-    `take_anew`: the schema history goes on with a schema from a place on. `is_view`: whether the source has a view of that name.
+    `take_anew`: continues the schema history with a schema from a position on. `is_view`: returns whether the source has a view of that
+    name.
     """
 
     meta: MetaManager
@@ -44,16 +45,16 @@ class Hands:
 
 
 class Retakes:
-    """Which stopped tables of a destination are due to be taken anew; remembers when each was tried."""
+    """Decides which stopped tables of a destination are due for a re-snapshot; remembers when each was tried."""
 
     def __init__(
         self, config: DestinationConfig, records: SnapshotRecords, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._config, self._records, self._clock = config, records, clock
-        self._tried: dict[str, tuple[int, float]] = {}  # of a table how often, and when it is due again
+        self._tried: dict[str, tuple[int, float]] = {}  # by table: number of attempts, and when it is due again
 
     def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
-        """Those that nothing but their rows can heal, where conf/ wants that and their pause is over."""
+        """Returns the stopped tables that only their rows can repair, if conf/ allows it and their pause is over."""
         now = self._clock()
         return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
 
@@ -61,16 +62,17 @@ class Retakes:
         return stop.state in HEALED_BY_ROWS and self._config.takes_anew(stop.database, stop.table)
 
     def take_up(self, due: Sequence[StoppedTable], hands: Hands) -> None:
-        """Takes them anew from the cursor on; one whose schema nobody knows stays stopped, and is looked at again. No batch is out.
+        """Re-snapshots the tables from the cursor on; one whose schema is unknown stays stopped and is tried again. No batch may be
+        outstanding.
 
-        Raises SourceConnectionError where the source must be asked and does not answer.
+        Raises SourceConnectionError if the source must be asked and does not answer.
         """
         cursor = hands.meta.ledger.cursor
         if cursor is None:
             return
         for stop in due:
             if cursor.epoch < stop.position.epoch:
-                continue  # the stream has gone over to another server, and nothing of that is merged yet
+                continue  # the stream changed to another server, of which nothing is merged yet
             before = self._records.get(stop.name)
             tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
             self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
@@ -80,19 +82,19 @@ class Retakes:
             if schema is not None:
                 take_anew(stop, schema, cursor, hands)
                 log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
-            elif hands.is_view(stop):  # it has no rows; a table that gets its name stops at its first
+            elif hands.is_view(stop):  # a view has no rows; a table that gets its name stops at its first row
                 hands.meta.update(_resumes(stop))
 
 
 def pause_seconds(tries: int) -> float:
-    """After so many tries before, without a publication in between."""
+    """Returns the pause after so many attempts without a publication in between."""
     return min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(tries, 20))
 
 
 def take_anew(stop: StoppedTable, schema: TableSchema, cursor: Position, hands: Hands) -> None:
-    """The table goes on from the cursor, and what changes from there is held.
+    """Lets the table continue from the cursor, and buffers its changes from there.
 
-    What was held before the stop does not count any more: between that and the cursor its changes were passed by.
+    Changes that were buffered before the stop do not count any more: the changes between the stop and the cursor were skipped.
     """
     why = f"the table had stopped, {stop.state}: {stop.reason}"
     there = hands.records.get(stop.name)
@@ -113,9 +115,9 @@ def _anew(stop: StoppedTable, cursor: Position, why: str) -> SnapshotRecord:
 
 
 def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:
-    """The schema that a stopped table has where the stream goes on; None where nobody knows it, or where its rows are no row events.
+    """Returns the schema of a stopped table where the stream continues; None if it is unknown, or if its rows are not in row events.
 
-    `there`: what the history knows of it. `ask`: what the source says, where nothing has changed the table since.
+    `there`: the state of the table in the history. `ask`: returns the source's schema, if nothing has changed the table since.
     """
     if isinstance(there, Dropped) or (isinstance(there, Stopped) and there.gone):
         return None

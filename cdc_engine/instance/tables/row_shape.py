@@ -1,7 +1,7 @@
-"""Which settings of conf/ shape the rows of a table, and whether a change of them makes the rows that are in the lake wrong. Pure.
+"""Defines which settings of conf/ shape the rows of a table, and whether a change of them makes rows in the lake wrong. Pure.
 
-`filter_change` keeps what `shape_of` returns with the table, and stops a table when `changed_settings` names a setting. Each setting of a
-table and of a destination is classified below: a test fails for one that is not.
+`filter_change` saves what `shape_of` returns with the table, and stops a table when `changed_settings` names a setting. Each setting of a
+table and of a destination is classified below: a test fails for an unclassified one.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.sink.column_filter import ColumnFilter
 
-Shape = Mapping[str, str]  # setting → what conf/ says, where that is not the default
+Shape = Mapping[str, str]  # setting → its value in conf/, unless that is the default
 
 
 class Effect(enum.StrEnum):
-    """What a changed setting means for rows that are already in the lake."""
+    """The effect of a changed setting on rows that are already in the lake."""
 
-    SHAPES_ROWS = "shapes rows"  #: in `shape_of`; the rows are re-read
+    SHAPES_ROWS = "shapes rows"  #: in `shape_of`; the table is re-snapshotted
     RULES = "rules"  #: the same, by the digests of `filter_change`
-    PLACE = "place"  #: says which Delta table it is: the record of the last run's table stops it, TABLE_MISSING or TABLE_OWNED
+    PLACE = "place"  #: selects the Delta table: the last run's record stops it, TABLE_MISSING or TABLE_OWNED
     NONE = "none"
 
 
@@ -37,11 +37,11 @@ OF_TABLE: Final[Mapping[str, Effect]] = {
     "cascades": Effect.SHAPES_ROWS,
     **dict.fromkeys(("rows", "masks", "mirror"), Effect.RULES),
     "path": Effect.PLACE,
-    # a change log or a history beside a current-state table begins when it is asked for, and notes what it has missed
+    # a change log or a history of a current-state table starts when it is configured, and records what it has missed
     **dict.fromkeys(("change_log", "history"), Effect.RULES),
-    # how files are laid out and who writes them; other partitions are refused by name
+    # the layout of files and who writes them; changed partitions are refused by name
     **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), Effect.NONE),
-    # decided when the change of the source's table comes
+    # evaluated when the source's table changes
     **dict.fromkeys(("schema_changes", "snapshot"), Effect.NONE),
     **dict.fromkeys(("owners", "group", "fresh_within_minutes"), Effect.NONE),
 }
@@ -67,8 +67,8 @@ OF_SHARDS: Final[Mapping[str, Effect]] = {
     "options": Effect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
-# (setting, before, after): no row in the lake is another by it. A table under `stop` or `error` has no value that was refused, and what
-# foreign keys did up to now is in a lake that did not ignore it.
+# (setting, before, after): changes no row in the lake. A table under `stop` or `error` has no value that was refused, and a lake that did
+# not ignore foreign keys has their effects up to now.
 HARMLESS: Final = frozenset(
     {("undecodable", "", "quarantine"), ("zero_dates", "error", ""), ("cascades", "", "ignore")}
 )
@@ -76,7 +76,7 @@ _INCLUDE, _EXCLUDE = "include:", "exclude:"
 
 
 def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
-    """Returns what conf/ says of the rows of "database.table", setting by setting; without those that have their default."""
+    """Returns conf/'s settings for the rows of "database.table"; without those that have their default."""
     database, _, table = name.partition(".")
     options = config.table(database, table)
     charsets = {column.lower(): charset.lower() for column, charset in sorted(options.charsets.items())}
@@ -93,9 +93,9 @@ def shape_of(config: DestinationConfig, name: str) -> dict[str, str]:
 
 
 def changed_settings(before: Shape, after: Shape, version: TableVersion | None) -> tuple[str, ...]:
-    """Returns the settings whose change makes rows of the lake wrong. `version`: the table, None where nobody knows its columns.
+    """Returns the settings whose change makes rows in the lake wrong. `version`: the table; None if its columns are unknown.
 
-    A key that names the primary key, and a filter of columns that leaves the same ones, change nothing.
+    A key that names the primary key, and a column filter that leaves the same columns, change nothing.
     """
     return tuple(
         setting
@@ -126,7 +126,7 @@ _BY_EFFECT: Final[Mapping[str, Callable[[str, TableVersion], str]]] = {KEY: _key
 
 
 def _columns(config: DestinationConfig, name: str) -> str:
-    """Returns the rule for the table's columns, as `include:A/B` or `exclude:A/B`; empty where all are kept."""
+    """Returns the rule for the table's columns, as `include:A/B` or `exclude:A/B`; empty if all are kept."""
     included, excluded = _filter(config.column_include, config.column_exclude).names_of(name)
     if included is not None:
         return f"{_INCLUDE}{'/'.join(sorted(included))}"

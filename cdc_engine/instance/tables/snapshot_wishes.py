@@ -1,6 +1,6 @@
-"""What an operator wants of a table's snapshot and the engine must do: let a stopped table go on from here, or end a snapshot.
+"""Fulfils operators' requests for a table's snapshot that need the engine: a stopped table continues from here, or a snapshot is canceled.
 
-`engine` calls both while no batch is out and nothing reads the stream. Each may be repeated: a request is removed last.
+`engine` calls it while no batch is outstanding and the stream is not read. Each request may be repeated: it is removed last.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ log = structlog.get_logger()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hands(retake.Hands):
-    """What the wishes need of the engine. `run_lock`: of who merges."""
+    """The dependencies of the requests. `run_lock`: the lock that merge runs hold."""
 
     run_lock: Callable[[], Lock]
 
 
 def fulfil(wanted: Sequence[ResumeRequest], hands: Hands) -> None:
-    """Deals with the requests that are of snapshots."""
+    """Handles the requests about snapshots."""
     for each in wanted:
         match each.wish:
             case Wish.ANEW:
                 _take_anew(each, hands)
             case Wish.CANCEL if not _canceled(each, hands):
-                continue  # it is being published: the next tick looks again
+                continue  # it is being published: the next tick tries again
             case Wish.RESUME:
                 continue
         log.info("snapshot_wish", table=each.name, wish=each.wish)
@@ -50,7 +50,7 @@ def fulfil(wanted: Sequence[ResumeRequest], hands: Hands) -> None:
 
 
 def _take_anew(wanted: ResumeRequest, hands: Hands) -> None:
-    """The table goes on from the cursor; its snapshot was asked for before this request."""
+    """Lets the table continue from the cursor; its snapshot was requested before."""
     cursor, stop = hands.meta.ledger.cursor, hands.meta.ledger.stopped(wanted.database, wanted.table)
     if cursor is None or stop is None:
         return
@@ -62,7 +62,7 @@ def _take_anew(wanted: ResumeRequest, hands: Hands) -> None:
 
 
 def _canceled(wanted: ResumeRequest, hands: Hands) -> bool:
-    """Under the run lock, for what a publication reads is removed; False where another has it."""
+    """Cancels a snapshot under the run lock, because files that a publication reads are removed. Returns False if a run holds the lock."""
     lock = hands.run_lock()
     if not lock.try_acquire():
         return False
@@ -74,7 +74,9 @@ def _canceled(wanted: ResumeRequest, hands: Hands) -> bool:
 
 
 def _cancel(wanted: ResumeRequest, hands: Hands) -> None:
-    """First the ledger: a table that neither held nor stopped would be merged with a hole in it."""
+    """Stops the table in the ledger, then cancels its snapshot: a table that neither buffers nor has stopped would be merged with changes
+    missing.
+    """
     record = hands.records.get(wanted.name)
     if record is None or not record.is_open:
         return
@@ -84,7 +86,7 @@ def _cancel(wanted: ResumeRequest, hands: Hands) -> None:
     try:
         hands.records.update(wanted.name, lambda now: now.canceled())
         hands.records.sweep(wanted.name)
-    except ActRefusedError as error:  # it was published in this moment
+    except ActRefusedError as error:  # it was published just now
         log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
 
 

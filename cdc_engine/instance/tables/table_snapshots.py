@@ -1,6 +1,6 @@
-"""Joins what the snapshots of one destination need: its configuration, ledger and list of tables, and connections to read from.
+"""Provides what the snapshots of one destination need: configuration, ledger, list of tables, and connections to read from.
 
-`orchestration` asks for it inside a run of the snapshot job, in a process that has no engine.
+`orchestration` calls it inside a run of the snapshot job, in a process without an engine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Outside:
-    """What a run brings along: the lock of who merges, Spark, who listens, and whether conf/ has changed since (a sentence, or empty)."""
+    """The callbacks of a run: the lock that merge runs hold, publication by Spark, listeners, and whether conf/ has changed since (a
+    sentence, or empty).
+    """
 
     run_lock: Callable[[], AbstractContextManager[object]]
     publish: Callable[[SnapshotRecord, TableVersion], int]
@@ -51,7 +53,7 @@ class Outside:
 
 
 def snapshot_hands(config: SluiceConfig, destination: str, outside: Outside) -> Hands:
-    """For `work.run_all`. Opens no connection yet."""
+    """Returns the dependencies of `work.run_all`. Opens no connection yet."""
     tables = _Tables(config, destination)
     given = config.destinations[destination].snapshots
     return Hands(
@@ -70,14 +72,14 @@ def snapshot_hands(config: SluiceConfig, destination: str, outside: Outside) -> 
 
 
 def looks(config: SluiceConfig, destination: str) -> list[tuple[SnapshotRecord, Destination]]:
-    """The open snapshots of a destination, each with the moment it is in; by files alone. Raises MetaError."""
+    """Returns the open snapshots of a destination, each with the current state of its destination; reads files only. Raises MetaError."""
     found = [each for each in SnapshotRecords(config.destination_dir(destination)).all() if each.has_work]
     tables = _Tables(config, destination)
     return [(each, tables.look(each.name)) for each in found]
 
 
 class _Tables:
-    """The captured tables of a destination as their changes are staged."""
+    """The captured tables of a destination, as their changes are staged."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._config: DestinationConfig = config.destinations[destination]
@@ -109,7 +111,7 @@ class _Tables:
         return dataclasses.replace(keyed, version=f"{found.version}-{self._as_captured(keyed)}")
 
     def _as_captured(self, table: TableVersion) -> str:
-        """What conf/ makes of a table: chunks that were read under other words do not go together."""
+        """Returns a digest of conf/'s settings for a table: chunks that were read with different settings do not fit together."""
         words = json.dumps([table.key, self._columns.kept(table).tolist(), dataclasses.asdict(self._policy(table))])
         return hashlib.sha256(words.encode()).hexdigest()[:8]
 
@@ -119,10 +121,10 @@ class _Tables:
 
     def reader(self, table: TableVersion, where: str) -> SourceTable:
         given = self._config.snapshots
-        # the run may be older than a change of the source
+        # the source may have changed since the run started
         now = self._config.reading_now(for_runs.at_hand(self._directory, SOURCE_FILE).parent)
         source = source_of(now)
-        replica = given.source is not None and bool(table.key)  # places in a replica's own binlog mean nothing here
+        replica = given.source is not None and bool(table.key)  # positions in a replica's own binlog do not apply here
         if given.source is not None and replica:
             source = source_of(self._config.model_copy(update={"source": given.source}))
         limits = PaceLimits(rows_per_second=given.rows_per_second_max, threads_running_max=given.threads_running_max)
@@ -148,16 +150,16 @@ def _threads_running(connect: Callable[[], Reader]) -> int:
 
 
 class _Kept(Generic[T]):
-    """What a file says, read again only when another has taken its place. Many tables are looked at in one go."""
+    """The content of a file, read again only after the file was replaced. Many tables are checked in one call."""
 
     def __init__(self, path: Callable[[], Path | None], read: Callable[[], T]) -> None:
-        """`path`: gives None where it is not in a file, and is read each time."""
+        """`path`: returns None if the content is not in a file; it is then read each time."""
         self._path, self._read = path, read
         self._stamp: object = None
         self._said: T | None = None
 
     def get(self) -> T:
-        """Raises what `read` raises."""
+        """Returns the content. Raises the errors of `read`."""
         stamp = self._stamp_now()
         if self._said is None or stamp != self._stamp:
             self._said, self._stamp = self._read(), stamp

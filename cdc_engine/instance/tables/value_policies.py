@@ -1,6 +1,6 @@
-"""What conf/ says of a table's values and rows, as the decoders take it: for staging, backfills, snapshots and consumers alike.
+"""Converts conf/'s settings for a table's values and rows to the form that decoders take: for staging, backfills, snapshots and consumers.
 
-So whoever reads a table's rows, from the stream or from the table itself, sees the same rows under the same masks.
+So every reader of a table's rows, from the stream or from the table itself, gets the same rows with the same masks.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cdc_engine.errors import ConfigurationError
 
 
 def policies_of(config: DestinationConfig) -> Mapping[str, ValuePolicy]:
-    """By "database.table". Raises ConfigurationError where a condition cannot be read or a salt is not set."""
+    """Returns the value policies by "database.table". Raises ConfigurationError if a condition cannot be parsed or a salt is not set."""
     named = {name: policy_of(config, *name.partition(".")[::2]) for name in config.tables}
     return _WithShards(named, config, lambda database, table: policy_of(config, database, table))
 
 
 def keys_of(config: DestinationConfig) -> Mapping[str, tuple[str, ...]]:
-    """By "database.table" the key columns that conf/ names."""
+    """Returns the key columns that conf/ names, by "database.table"."""
     named = {name: table.key for name, table in config.tables.items() if table.key}
     return _WithShards(named, config, lambda database, table: config.table(database, table).key)
 
@@ -34,7 +34,9 @@ T = TypeVar("T")
 
 
 class _WithShards(Mapping[str, T]):
-    """What conf/ says of tables by name, and of shards, whose names it does not know, when they are asked for. Told are those by name."""
+    """A mapping of conf/'s settings for named tables and, on lookup, for shards, whose names it does not know. Iteration yields the named
+    tables only.
+    """
 
     def __init__(self, named: Mapping[str, T], config: DestinationConfig, of: Callable[[str, str], T]) -> None:
         self._named, self._config, self._of = named, config, of
@@ -59,12 +61,12 @@ class _WithShards(Mapping[str, T]):
         return len(self._named)
 
     def __bool__(self) -> bool:
-        """Also where only shards have any, which are not counted: who asks for `given or {}` would lose them."""
+        """Returns True also if only shards have settings, which are not counted: `given or {}` would lose them."""
         return bool(self._named or self._config.shards)
 
 
 def policy_of(config: DestinationConfig, database: str, table: str) -> ValuePolicy:
-    """Of one table. Raises ConfigurationError."""
+    """Returns the value policy of one table. Raises ConfigurationError."""
     options, shard = config.table(database, table), config.shard(database, table)
     return ValuePolicy(
         zero_dates=options.zero_dates,
@@ -76,7 +78,7 @@ def policy_of(config: DestinationConfig, database: str, table: str) -> ValuePoli
 
 
 def rules_of(name: str, table: TableConfig) -> RowRules:
-    """Of "database.table". Raises ConfigurationError."""
+    """Returns the row rules of "database.table". Raises ConfigurationError."""
     rules = RowRules(
         condition=table.rows.strip(), masks=tuple(_mask(name, column, mask) for column, mask in table.masks.items())
     )
