@@ -1,1 +1,1 @@
-"""Changes of a stretch of the past, read once more: what is asked, what of it may be done, and the plan of it."""
+"""Reads the changes of an interval of the past again: the request, its rules, and its plan."""

@@ -1,7 +1,7 @@
-"""The plan of a backfill: what it would read and change, and what of it is refused. Changes nothing; `sluice backfill --plan` shows it.
+"""Plans a backfill: what it would read and change, and which tables are refused. Changes nothing; `sluice backfill --plan` shows it.
 
-A part of the interval is read and staged as the backfill would do it, into a folder that goes away again. What was counted in it is what is
-expected of the rest, and the rate is that of this machine and this source.
+A part of the interval is read and staged as the backfill would do it, into a temporary folder. The counts of this part are scaled to the
+rest, and the rate is that of this machine and this source.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ SAMPLE_BYTES_MAX = 64 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TablePlan:
-    """`refused`: why it cannot be done, with what to do instead; empty where it can. `changes`: expected in the interval.
+    """The plan for one table. `refused`: why it cannot be backfilled, with what to do instead; empty if it can. `changes`: the number
+    expected in the interval.
 
     `reaches_back`: whether the schema history still knows the table at the interval's begin. `statements`: those that concern the table.
     """
@@ -53,9 +54,10 @@ class TablePlan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Times in ISO form. `begin`, `end`: places between which changes are taken; `read_to`: the binlog is read on to here.
+    """The plan of a backfill. Times are in ISO form. `begin`, `end`: positions between which changes are included; `read_to`: where
+    reading of the binlog ends.
 
-    `counted`: all of the interval was read for the plan, so changes are no estimate. `bytes`: of the binlog that are to be read.
+    `counted`: the whole interval was read for the plan, so the number of changes is exact. `bytes`: bytes of the binlog to read.
     """
 
     destination: str
@@ -85,7 +87,9 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """The interval on the source's binlog: after `begin`, not after `end`; `read_to` is the binlog's end. `facts`: of the source."""
+    """The interval on the source's binlog: after `begin`, up to and including `end`; `read_to` is the binlog's end. `files`: the source's
+    binlog files.
+    """
 
     begin: Position
     end: Position
@@ -95,7 +99,9 @@ class Place:
 
 
 def make_plan(config: DestinationConfig, directory: Path, asked: Asked, now_us: int) -> Plan:
-    """Raises PositionLostError where the time is gone, ConfigurationError, ActRefusedError, or what a scan raises."""
+    """Returns the plan of a backfill. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError, or the errors
+    of a scan.
+    """
     rules.check_asked(asked, now_us)
     ledger = read_ledger(directory)
     place = find_place(config, ledger, asked)
@@ -111,7 +117,7 @@ def make_plan(config: DestinationConfig, directory: Path, asked: Asked, now_us: 
 
 
 def find_place(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place:
-    """Asks the source where the interval lies. Raises as `make_plan`."""
+    """Asks the source where the interval is. Raises as `make_plan`."""
     files = binlog_files(config)
     facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
@@ -132,19 +138,21 @@ def find_place(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place
 
 
 def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
-    """Whether all changes of "database.table" up to the cursor are in the lake: it has not stopped, and its rows are not being read."""
+    """Returns whether all changes of "database.table" up to the cursor are in the lake: it has not stopped, and no snapshot of it is
+    open.
+    """
     record = SnapshotRecords(directory).get(name)
     return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)
 
 
 def schemas_of(config: DestinationConfig, records: Sequence[Record], place: Place) -> IntervalSchemas:
-    """By which the interval's rows are decoded."""
+    """Returns the schemas with which the interval's rows are decoded."""
     captured = TableFilter(config.include, config.exclude).keeps
     return IntervalSchemas(records, place.cursor, place.begin, captured)
 
 
 def tables_of(ledger: Ledger, schemas: IntervalSchemas, asked: Asked) -> tuple[str, ...]:
-    """The tables that are meant, also those that have stopped. Raises ConfigurationError for one that is not captured."""
+    """Returns the requested tables, including stopped ones. Raises ConfigurationError for one that is not captured."""
     stopped = {each.name for each in ledger.stopped_tables}
     return rules.chosen(asked, sorted(stopped | schemas.versions().keys()))
 
@@ -156,7 +164,7 @@ def facts_of(
     schemas: IntervalSchemas,
     staged: Sequence[StagedBatch],
 ) -> tuple[TableFacts, ...]:
-    """What `rules.refusal` wants to know, after stretches were staged. Raises MetaError."""
+    """Returns the facts for `rules.refusal`, after intervals were staged. Raises MetaError."""
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
     snapshots = {each.name: str(each.state) for each in SnapshotRecords(directory).all() if each.is_open}
     stops = {each.name: str(each.state) for each in ledger.stopped_tables}

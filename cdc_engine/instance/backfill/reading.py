@@ -1,6 +1,6 @@
-"""Reads a stretch of the binlog beside the stream that runs, and stages it as a batch is staged. Used by `plan` and `work`.
+"""Reads an interval of the binlog while the stream continues, and stages it as a batch is staged. Used by `plan` and `work`.
 
-A connection of its own, which is no replica's, and a scan of its own over the schemas of the stretch: the engine notices nothing of it.
+It has its own connection, which is not a replica's, and its own scan with the schemas of the interval: the engine is not affected.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cdc_engine.staging.staging import StagedBatch, stage
 
 
 def binlog_files(config: DestinationConfig) -> BinlogFiles:
-    """Those of the source as it is now, with those of its archive. Raises SourceConnectionError, ConfigurationError."""
+    """Returns the binlog files of the source as it is now, with those of its archive. Raises SourceConnectionError, ConfigurationError."""
     source = source_of(config)
     with contextlib.closing(SourceConnection(source)) as connection:
         facts = read_facts(connection)
@@ -37,9 +37,9 @@ def binlog_files(config: DestinationConfig) -> BinlogFiles:
 
 
 class Stretch:
-    """What lies after `start` and, where `until` is given, not after that; of the rest at most about `bytes_max`.
+    """The interval after `start` and, if `until` is given, up to it; at most about `bytes_max` of it.
 
-    `bytes`: of the binlog, read so far. `end`: of the last transaction read. `whole`: all of it was read.
+    `bytes`: bytes of the binlog read so far. `end`: end of the last transaction read. `whole`: all of it was read.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Stretch:
         self.whole = False
 
     def staged(self, directory: Path) -> StagedBatch:
-        """All of it, as one batch in a folder of `directory`. Raises SluiceError."""
+        """Stages the interval as one batch in a folder of `directory`. Raises SluiceError."""
         began, parts = time.monotonic(), self._parts()
         nothing_yet = Batch(batch_id=0, start=self.start, end=self.start)
         columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
@@ -100,7 +100,7 @@ class Stretch:
         return f"{database}.{table}" in self._tables
 
     def _within(self, block: Block) -> BlockSlice:
-        """The events of a block that belong to transactions which end not after `until`."""
+        """Returns the events of a block that belong to transactions which end at or before `until`."""
         if block.transaction_count:
             self.end = end_position(block, block.transaction_count - 1)
         if self._until is None or not self._is_past(block):
@@ -110,7 +110,7 @@ class Stretch:
         return BlockSlice(block, 0, int(block.transaction_events[last]) if same_file and last >= 0 else 0)
 
     def _is_past(self, block: Block) -> bool:
-        """Whether something of a block lies after `until`."""
+        """Returns whether a block ends after `until`."""
         if self._until is None or not block.transaction_count:
             return False
         return end_position(block, block.transaction_count - 1).order_key > self._until.order_key

@@ -1,7 +1,8 @@
-"""What of a backfill may be done: rules only. `plan` finds out what they want to know.
+"""The rules of what a backfill may do, without I/O. `plan` gathers the facts that they need.
 
-A backfill reads the binlog from a time on to what the lake has, and gives each key that changed in the interval what its last change says.
-So it may be done where every change of the table's rows is in row events that this server has, and one schema holds for all of them.
+A backfill reads the binlog from a time up to what the lake has, and sets each key that changed in the interval to the state after its
+last change. So it requires that every change of the table's rows is in row events that this server has, and that one schema is valid for
+all of them.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from cdc_engine.time_words import time_text
 
 SHOWN_STATEMENTS = 3
 SNAPSHOT_WAY = "take its rows anew with `sluice snapshot start`"
-# Rough, of 2 cores, for an estimate alone: a table's merge whatever its size, and what each of its changes adds.
+# Rough values on 2 processors, for an estimate only: a table's merge of any size, and what each change adds.
 MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Asked:
-    """[from_us, to_us), µs since 1970; `to_us` None: up to the end. `tables`: "database.table", all that are captured if empty.
+    """The request: [from_us, to_us) in µs since 1970; `to_us` None: up to the end. `tables`: "database.table"; all captured ones if empty.
 
-    `all_or_none`: a table that was named and is refused fails all; else it is left out.
+    `all_or_none`: a named table that is refused fails the whole request; otherwise it is excluded.
     """
 
     from_us: int
@@ -35,10 +36,10 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFacts:
-    """What is known of a table. `stop`, `snapshot`: the state it is in, empty where none. `follows`: its rows change with others'.
+    """What is known of a table. `stop`, `snapshot`: their state, or empty. `follows`: its rows change with those of other tables.
 
-    `statements`: those of the interval that concern it, each with its place. `unread`: why its rows cannot be decoded. `partial`: images
-    lack columns. `quarantined`: values of it could not be decoded. `mirror`: whether the lake has a table with its rows.
+    `statements`: statements of the interval that concern it, each with its position. `unread`: why its rows cannot be decoded. `partial`:
+    its row images lack columns. `quarantined`: values of it could not be decoded. `mirror`: whether it has a current-state table.
     """
 
     name: str
@@ -55,7 +56,7 @@ class TableFacts:
 
 
 Refusals = tuple[tuple[Callable[[TableFacts], object], str], ...]
-# The first that is met is told, with what is in braces of the table.
+# The first rule that applies is reported, with the table's facts in place of the braces.
 REFUSALS: Refusals = (
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
     (
@@ -80,14 +81,14 @@ REFUSALS: Refusals = (
 
 
 def refusal(table: TableFacts, refusals: Refusals = REFUSALS) -> str:
-    """Why a table cannot be backfilled, and what to do instead; empty where it can."""
+    """Returns why a table cannot be backfilled, and what to do instead; empty if it can."""
     found = next((sentence for is_met, sentence in refusals if is_met(table)), "")
     shown = "; ".join(table.statements[:SHOWN_STATEMENTS]) + (" …" if len(table.statements) > SHOWN_STATEMENTS else "")
     return found.format(**dataclasses.asdict(table), shown=shown, instead=SNAPSHOT_WAY)
 
 
 def check_asked(asked: Asked, now_us: int) -> None:
-    """Raises ConfigurationError for an interval that holds nothing."""
+    """Raises ConfigurationError for an empty interval."""
     if asked.to_us is not None and asked.to_us <= asked.from_us:
         raise ConfigurationError(f"--to {time_text(asked.to_us)} is not after --from {time_text(asked.from_us)}")
     if asked.from_us > now_us:
@@ -95,7 +96,7 @@ def check_asked(asked: Asked, now_us: int) -> None:
 
 
 def chosen(asked: Asked, captured: Sequence[str]) -> tuple[str, ...]:
-    """The tables that are meant. Raises ConfigurationError for one that is not captured."""
+    """Returns the requested tables. Raises ConfigurationError for one that is not captured."""
     unknown = sorted(set(asked.tables) - set(captured))
     if unknown:
         raise ConfigurationError(
@@ -105,7 +106,7 @@ def chosen(asked: Asked, captured: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_source(destination: str, cursor: Position | None, server_uuid: str) -> Position:
-    """The cursor, where the binlog of the server is the one that it is of. Raises ActRefusedError."""
+    """Returns the cursor, if it belongs to the server's binlog. Raises ActRefusedError."""
     if cursor is None:
         raise ActRefusedError(f"{destination} has not begun yet: `sluice up` starts it, then ask again")
     if cursor.server_uuid not in ("", server_uuid):
@@ -117,7 +118,7 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
 
 
 def files_between(logs: Sequence[BinaryLog], begin: Position, end: Position) -> tuple[list[str], int]:
-    """The binlog files from one place to another, and how many bytes lie between the two."""
+    """Returns the binlog files from one position to another, and the number of bytes between the two."""
     first, last = file_number(begin.file), file_number(end.file)
     found = [log for log in logs if first <= file_number(log.file) <= last]
     size_bytes = sum(end.offset if log.file == end.file else log.size_bytes for log in found)
@@ -125,11 +126,11 @@ def files_between(logs: Sequence[BinaryLog], begin: Position, end: Position) -> 
 
 
 def scaled(count: int, read_bytes: int, all_bytes: int) -> int:
-    """What is expected of all, by what was counted in a part."""
+    """Returns the number expected in all, from the number counted in a part."""
     return count if read_bytes <= 0 or read_bytes >= all_bytes else round(count * all_bytes / read_bytes)
 
 
 def seconds_expected(read_bytes: int, read_seconds: float, all_bytes: int, tables: int, changes: int) -> float:
-    """Reading, at the rate that was measured, and merging."""
+    """Returns the expected seconds for reading, at the measured rate, and for merging."""
     reading = all_bytes * read_seconds / read_bytes if read_bytes else 0.0
     return reading + tables * MERGE_SECONDS_A_TABLE + changes * MERGE_SECONDS_A_CHANGE

@@ -1,7 +1,8 @@
-"""The schemas by which a stretch of the past is read: those that hold where the lake is, for tables that no statement concerns since.
+"""The schemas with which an interval of the past is decoded: those that are valid where the lake is, for tables that no statement
+concerns since.
 
-Asked by the scan of a backfill. A statement that concerns a table is written down, and the table is refused for it (`rules`): then nobody
-need know what it was before. So a backfill does not hang on how far the schema history reaches back.
+Used by the scan of a backfill. A statement that concerns a table is recorded, and the table is refused for it (`rules`), so its earlier
+schema is not needed. Thus a backfill does not depend on how far the schema history reaches back.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, Table
 from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, RecordsInMemory
 from cdc_engine.table_meta.schema import ServerFacts, TableSchema
 
-TEXT_CHARS_MAX = 80  # of a statement where it is shown
+TEXT_CHARS_MAX = 80  # maximum length of a statement in a message
 
 
 class IntervalSchemas:
-    """`ports.SchemaHistory` of a stretch that begins at `start`. `statements`: "database.table" → those that concern it, with their places.
+    """Implements `ports.SchemaHistory` for an interval that begins at `start`. `statements`: "database.table" → statements that concern
+    it, with their positions.
 
-    `records`: of the destination's schema history; those that hold at `known_at` count, wherever they were written.
+    `records`: those of the destination's schema history; the ones valid at `known_at` count, at whatever position they were written.
     """
 
     def __init__(
@@ -58,14 +60,14 @@ class IntervalSchemas:
         self.statements: dict[str, list[str]] = defaultdict(list)
 
     def versions(self) -> dict[str, TableVersion]:
-        """The captured tables whose schema is known, by "database.table"."""
+        """Returns the captured tables whose schema is known, by "database.table"."""
         return {version.name: version for version in self._history.versions(self._start)}
 
     def rows_follow(self, database: str, table: str) -> bool:
-        """Whether rows of a table change with those of others, without row events."""
+        """Returns whether rows of a table change with those of other tables, without row events."""
         return self._history.follows(database, table)
 
-    # ── as the scan asks ──
+    # ── called by the scan ──
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         return self._history.resolve(table_map, position)
@@ -77,7 +79,7 @@ class IntervalSchemas:
         position: Position,
         session: StatementSession = NO_SESSION,
     ) -> tuple[TableChange, ...]:
-        """Writes down which tables a statement concerns; their schemas stay as they are."""
+        """Records which tables a statement concerns; their schemas stay unchanged."""
         read = self._read(statement, self._server.known(session))
         for name in _touched(read, self._known, self._full_name(default_database), default_database):
             if self._captured(*name):
@@ -87,29 +89,29 @@ class IntervalSchemas:
         return ()
 
     def _read(self, text: str, session: StatementSession) -> Statement:
-        """A statement on which our reader breaks may concern whatever it names."""
+        """Parses a statement. One that breaks the statement parser may concern whatever it names."""
         try:
             return read_statement(
                 text, self._server.flavour, session.sql_mode, Literals(session.client, session.connection)
             )
-        except Exception:  # as in `history`: a mistake of ours must not hide a change
+        except Exception:  # as in `history`: a defect of the parser must not hide a change
             return Unread(leading_words(text), "", text=text)
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
-        return ()  # tables whose rows follow others' are refused
+        return ()  # tables whose rows follow those of others are refused
 
     def follows(self, database: str, table: str) -> bool:  # noqa: ARG002  of the contract
         return False
 
     def rewind(self, position: Position) -> None:
-        """A stretch is read once."""
+        """Does nothing: an interval is read once."""
 
     def _full_name(self, default_database: str) -> Callable[[TableName], TableKey]:
         return lambda name: name.key(default_database, lower_case=self._server.lower_case_names)
 
 
 def known_at(records: Iterable[Record], place: Position) -> frozenset[str]:
-    """The "database.table" whose schema the history still knows at a place."""
+    """Returns the "database.table" names whose schema the history still knows at a position."""
     known = KnownSchemas()
     for record in records:
         known.remember(record)
@@ -120,7 +122,7 @@ def known_at(records: Iterable[Record], place: Position) -> frozenset[str]:
 def _touched(
     statement: Statement, known: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
 ) -> Sequence[TableKey]:
-    """The tables whose rows or columns a statement may have changed: more of them rather than fewer."""
+    """Returns the tables whose rows or columns a statement may have changed: rather too many than too few."""
     if _changes_nothing(statement):
         return ()
     names = concerned(statement, known, full_name, default_database)
@@ -135,7 +137,9 @@ def _touched(
 
 
 def _changes_nothing(statement: Statement) -> bool:
-    """An index or a comment changes no row image. A table that is made has no rows before, or was there and stays as it is."""
+    """Returns whether a statement changes no row image, as an index or a comment does. A created table has no rows before, or existed and
+    stays unchanged.
+    """
     match statement:
         case SetDatabase():
             return dropped_database(statement) is None

@@ -1,7 +1,7 @@
-"""Reads what a backfill or a repair needs, and on until the lake is not further than what was read. A run of theirs drives it.
+"""Reads what a backfill or a repair needs, until the lake is not ahead of what was read. Driven by its run.
 
-First all of the interval and what followed is read, while merges go on. Then, the run lock held, what the stream has come on meanwhile: no
-table moves any more, and of each the run knows up to where the lake has it.
+First it reads the interval and what followed, while merges continue. Then, under the run lock, it reads what the stream has received
+meanwhile: no table changes any more, and the run knows for each table up to where the lake has it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ FOLDER, LOCK_FILE = "backfills", "backfill.lock"
 
 @contextlib.contextmanager
 def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
-    """A folder for one backfill or repair, which goes away with it, and with it what others left that were killed. Raises ActRefusedError.
+    """Yields a folder for one backfill or repair, and removes it afterwards; it also removes what killed ones left. Raises ActRefusedError.
 
-    One of a destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how long
-    another one is waited for.
+    Only one per destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how long
+    to wait for another one.
     """
     if as_place(directory).is_apart and not (directory / TABLES_FILE).is_file():
         raise ActRefusedError(
@@ -72,9 +72,9 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
 
 
 class Reading:
-    """One backfill's view of the source. `refused`: "database.table" → why it is left out; it grows as more is known.
+    """The reading of one backfill from the source. `refused`: "database.table" → why it is excluded; it grows as more becomes known.
 
-    `find`: where the interval lies; `refusals`: what of it may not be done.
+    `find`: finds the interval; `refusals`: the rules that refuse tables.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Reading:
         find: Find = find_place,
         refusals: rules.Refusals = rules.REFUSALS,
     ) -> None:
-        """Finds the interval. Raises PositionLostError where the time is gone, ConfigurationError, ActRefusedError."""
+        """Finds the interval. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError."""
         rules.check_asked(asked, now_us)
         self._config, self._directory, self._asked, self._folder = config, directory, asked, folder
         self._progress, self._refusals = progress, refusals
@@ -103,23 +103,25 @@ class Reading:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        """Those that are not refused and of which something was read."""
+        """The tables that are not refused and of which something was read."""
         there = {table.name for batch in self.staged for table in batch.manifest.tables}
         return tuple(name for name in self.names if name not in self.refused and name in there)
 
     @property
     def changed_up_to(self) -> int:
-        """Order key of the interval's end: keys that changed at or before it are meant."""
+        """The order key of the interval's end: keys that changed at or before it are included."""
         return (self.read_to if self._asked.to_us is None else self.place.end).order_key
 
     def read(self) -> None:
-        """All up to the source's end. Raises ActRefusedError where a table that was asked for is refused, or all; at once if it can."""
+        """Reads up to the source's end. Raises ActRefusedError if a requested table is refused, or all are; before reading if possible."""
         self.judge()
         self._go_on()
         self.judge()
 
     def catch_up(self) -> tuple[str, Position]:
-        """The run lock held: reads on where the lake may have more, and judges anew. The ledger's id and its cursor. Raises as `read`."""
+        """Under the run lock, reads on if the lake may have more, and judges again. Returns the ledger's id and its cursor. Raises as
+        `read`.
+        """
         ledger = read_ledger(self._directory)
         cursor = self._refuse_another(ledger)
         need = ledger.resume_position or cursor
@@ -143,7 +145,7 @@ class Reading:
         self._progress(min(read_bytes, size_bytes), size_bytes)
 
     def _refuse_another(self, ledger: Ledger) -> Position:
-        """The cursor of a ledger. Raises ActRefusedError where the destination is not what it was when the reading began."""
+        """Returns the cursor of a ledger. Raises ActRefusedError if the destination's ledger or server changed since the reading began."""
         cursor, before = ledger.cursor, self._ledger.cursor
         if ledger.ledger_id != self._ledger.ledger_id or cursor is None or before is None:
             raise ActRefusedError(f"{self._config.name} got another ledger meanwhile; ask again")
@@ -152,10 +154,10 @@ class Reading:
         return cursor
 
     def judge(self) -> None:
-        """What is refused by what is known by now. Raises as `read`."""
+        """Refuses tables by what is known so far. Raises as `read`."""
         facts = facts_of(self.names, self._config, self._directory, self._schemas, self.staged)
         found = {each.name: rules.refusal(each, self._refusals) for each in facts}
-        # One that was refused stays so: nothing of it was read while it was.
+        # A refused table stays refused: nothing of it was read meanwhile.
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
         named = [name for name in self._asked.tables if name in self.refused and self._asked.all_or_none]
         if named or len(self.refused) == len(self.names):
