@@ -1,1 +1,1 @@
-"""The rows of chosen keys, read once more while the stream goes on: what a repair of the lake needs of the source."""
+"""Reads the rows of chosen keys again while the stream continues: what a repair of the lake needs of the source."""

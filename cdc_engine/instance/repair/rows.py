@@ -1,7 +1,7 @@
-"""Reads the rows that the source has under chosen keys, as a snapshot reads its chunks: between two places, beside the stream.
+"""Reads the source's rows under chosen keys as a snapshot reads its chunks: between two positions, while the stream continues.
 
-What was committed up to the first place is visible before the first row is read; what the rows may show lies before the second. What
-changed between the two, the caller knows from the stream.
+What was committed up to the first position is visible before the first row is read; all that the rows may show is before the second
+position. The caller knows from the stream what changed between the two.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ POLL_SECONDS = 0.2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowsRead:
-    """Rows of one table. `files`: Parquet, with the table's columns alone. `columns`: (name, Spark type, nullable). `high`: where the
-    source's binlog ended after the last row was read. `read_at_us`: when, µs since 1970.
+    """Rows of one table. `files`: Parquet files with the table's columns only. `columns`: (name, Spark type, nullable). `high`: the end
+    of the source's binlog after the last row was read. `read_at_us`: when reading began, µs since 1970.
     """
 
     name: str
@@ -41,7 +41,7 @@ class RowsRead:
 
 
 class SourceRows:
-    """Of one destination. Opens no connection yet."""
+    """The source's rows of one destination. Opens no connection yet."""
 
     def __init__(self, config: SluiceConfig, destination: str, pause: Callable[[float], object] = time.sleep) -> None:
         self._directory, self._pause = config.destination_dir(destination), pause
@@ -51,8 +51,8 @@ class SourceRows:
         self._hands: Hands = snapshot_hands(config, destination, outside)
 
     def read(self, name: str, conditions: Iterable[str], low: Position, folder: Path) -> RowsRead:
-        """The rows of "database.table" that meet one of the conditions, in SQL. Raises ActRefusedError where they cannot be told, or what
-        reading raises.
+        """Reads the rows of "database.table" that meet one of the conditions, in SQL. Raises ActRefusedError if they cannot be
+        identified, or the errors of reading.
         """
         table = self._hands.table(name)
         if table is None:
@@ -68,7 +68,7 @@ class SourceRows:
                 if number == 1:
                     wait_until_shown(reader, low, self._pause)
                 else:
-                    reader.shows(low)  # since the first one the source may have been switched, which this refuses
+                    reader.shows(low)  # refuses a source that was switched since the first condition
                 rows += _read(reader, name, number, files[-1])
                 high = reader.end()
         if high is None:
@@ -84,7 +84,7 @@ class SourceRows:
         )
 
     def wait_until_past(self, high: SourceEnd, low: Position, seconds: float) -> None:
-        """Until all that the rows may show is in the lake. Raises ActRefusedError where that does not come to pass."""
+        """Waits until all that the rows may show is in the lake. Raises ActRefusedError if that does not happen in time."""
         deadline = time.monotonic() + seconds
         while True:
             cursor = read_ledger(self._directory).cursor
@@ -101,7 +101,7 @@ class SourceRows:
 
 
 def _read(reader: TableReader, name: str, number: int, path: Path) -> int:
-    """Rows of one condition; they are asked for as a chunk without bounds."""
+    """Reads the rows of one condition, as a chunk without bounds. Returns their number."""
     try:
         facts = reader.read(Chunk(number=number), path)
     except TableChangedError as error:

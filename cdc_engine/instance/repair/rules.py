@@ -1,4 +1,4 @@
-"""What of a repair may be done, and where it begins: rules only."""
+"""The rules of what a repair may do, and where it begins."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ REFUSALS: Refusals = (
 
 
 def from_the_lake(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place:  # noqa: ARG001  as `work.Find`
-    """From the ledger's cursor on: all before is in the lake, and the server shows it. Raises ActRefusedError, SourceConnectionError."""
+    """Returns the interval from the ledger's cursor on: all before it is in the lake, and the server shows it. Raises ActRefusedError,
+    SourceConnectionError.
+    """
     files = binlog_files(config)
     facts = files.facts
     cursor = check_source(config.name, ledger.cursor, facts.server_uuid)
