@@ -1,1 +1,1 @@
-"""Sources that stand by for one another: is the one that is read alive, which other can take over, and the change itself."""
+"""Failover between sources: whether the current source is alive, which one can take over, and the change itself."""

@@ -1,4 +1,4 @@
-"""A stream that goes over to another server by the clock: who may, and which tables stop for it."""
+"""The change of a stream to another server by the clock: whether it is allowed, and which tables stop for it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ NO_OTHERS: Mapping[str, str] = {}
 
 
 def by_time_of(source: Source, failover: str, captured: Callable[[str, str], bool]) -> ByTime | None:
-    """`failover`: the word of conf/; None where it does not allow it."""
+    """Returns the start by the clock. `failover`: the setting of conf/; None if it does not allow this."""
     changed = functools.partial(changed_by, captured)
     return functools.partial(start_by_time, source, changed) if failover == "by_time" else None
 
 
 def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
-    """By "database.table" those of which no key makes one of what comes twice, and why. `cascades`: as the history knows them."""
+    """Returns the tables whose changes cannot be applied twice, by "database.table" with the reason: no key removes the duplicates.
+    `cascades`: those of the history.
+    """
     told = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():
         if table.history:
@@ -46,9 +48,9 @@ def _of_cascade(cascade: Cascade) -> str:
 def stops_of(
     tables: Sequence[TableVersion], start: DumpStart, others: Mapping[str, str] = NO_OTHERS
 ) -> tuple[StoppedTable, ...]:
-    """The tables that cannot take a change twice, each with its stop; none where the stream goes on exactly.
+    """Returns the stops of the tables that cannot take a change twice; none if the stream continues exactly.
 
-    `others`: as `cannot_repeat`.
+    `others`: as `cannot_repeat` returns them.
     """
     if not start.by_time:
         return ()

@@ -1,8 +1,8 @@
-"""Asks the source that is read for a sign of life, and has another read in its place when it gives none. Started by `engine`.
+"""Sends heartbeats to the source that is read, and switches to another source if they fail. Started by `engine`.
 
-The change itself is one durable write (`source.in_use`): the engine then says that it is not the one any more, and whoever keeps it
-(`launcher`) starts another, which connects there, proves where its stream goes on, and begins an epoch. A crash at any moment leaves the
-one source or the other named. `sluice source switch` writes the same file, and is noticed with the next beat.
+The switch itself is one durable write (`source.in_use`). The engine then reports that it has ended, and its keeper (`launcher`) starts
+another engine, which connects to the new source, proves where its stream continues, and begins an epoch. After a crash at any moment the
+file names one source or the other. `sluice source switch` writes the same file, which the next heartbeat notices.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ log = structlog.get_logger()
 
 
 def sources_of(config: DestinationConfig) -> dict[str, Source]:
-    """By address those that conf/ names, the master first."""
+    """Returns the sources in conf/ by address, the master first."""
     return {each.address: source_at(config, each) for each in config.sources or (config.source,)}
 
 
 def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig:
-    """With the source that was chosen last, on whichever host. Raises ConfigurationError, MetaError."""
+    """Returns the configuration with the source that was chosen last, on any host. Raises ConfigurationError, MetaError."""
     return config.reading(address_chosen(directory) or config.sources[0].address) if config.sources else config
 
 
 def ask(source: Source, file: str = "") -> Answer:
-    """What a source says of itself, and whether it can be captured. `file`: of which it is asked when it was created."""
+    """Asks a source for its facts, and whether it can be captured. `file`: a file whose creation time is asked for."""
     try:
         with contextlib.closing(SourceConnection(source)) as connection:
             facts = read_facts(connection, file)
@@ -57,8 +57,8 @@ def ask(source: Source, file: str = "") -> Answer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hands:
-    """What the failover needs of the engine. `position`: where reading goes on after all that was handed out. `lacks`: what the source
-    that is read lacks of that, a sentence, or empty. `gives_way`: called once, when another is to be read.
+    """The dependencies of the failover. `position`: where reading continues after all that was handed out. `lacks`: a sentence about what
+    the current source lacks of that, or empty. `gives_way`: called once, when another source is to be read.
     """
 
     directory: Path
@@ -69,7 +69,7 @@ class Hands:
 
 
 class Failover:
-    """Of a destination with several sources. `trouble` may be called from any thread."""
+    """The failover of a destination with several sources. `trouble` may be called from any thread."""
 
     def __init__(self, config: DestinationConfig, hands: Hands) -> None:
         self._config, self._hands, self._allowed = config.heartbeat, hands, config.failover
@@ -82,7 +82,7 @@ class Failover:
         self._stopping = threading.Event()
 
     def run(self, stopping: threading.Event) -> None:
-        """Beats until it is stopped, or another source is to be read."""
+        """Sends heartbeats until it is stopped, or another source is to be read."""
         self._stopping = stopping
         try:
             while not stopping.wait(self._config.seconds):
@@ -93,17 +93,17 @@ class Failover:
             self._heartbeat.close()
 
     def beat_safely(self) -> bool:
-        """As `beat`; what hinders it is in `trouble`."""
+        """Calls `beat`; an error is kept for `trouble`."""
         try:
             gives_way, self._broken = self.beat(), ""
-        except Exception as error:  # of whatever kind: a watch that ended silently would look no more
+        except Exception as error:  # any error: a watch that ends silently checks no more
             log.warning("heartbeat_failed", reason=str(error))
             self._broken = str(error) or type(error).__name__
             return False
         return gives_way
 
     def beat(self) -> bool:
-        """One question; whether another source is to be read from now on. Raises MetaError, ConfigurationError."""
+        """Sends one heartbeat. Returns whether another source is to be read from now on. Raises MetaError, ConfigurationError."""
         chosen = address_chosen(self._hands.directory)
         if chosen != self._reading and chosen in self._sources:
             log.warning("source_switched", reading=self._reading, chosen=chosen, why="by command")
@@ -115,7 +115,9 @@ class Failover:
         return self._config.switch and self._switched(chosen)
 
     def _switched(self, chosen: str) -> bool:
-        """To the first of the others that can take over. `chosen`: what the file said before they were asked."""
+        """Switches to the first other source that can take over; returns whether one did. `chosen`: the address in the file before they
+        were asked.
+        """
         refused: dict[str, str] = {}
         for address in in_turn(tuple(self._sources), self._reading):
             refused[address] = self._why_not(address)
@@ -125,13 +127,13 @@ class Failover:
         return False
 
     def _why_not(self, address: str) -> str:
-        """Why it cannot take over, a sentence; empty when it can. It must give the sign of life that it will be asked for."""
+        """Returns a sentence why a source cannot take over; empty if it can. It must answer the heartbeat that will be sent to it."""
         try:
             position = self._hands.position()
             answer = ask(self._sources[address], position.file if position else "")
             by_time = by_time_of(self._sources[address], self._allowed, self._captured)
             return refusal(position, answer, self._hands.epochs(), by_time) or self._silence_of(address)
-        except Exception as error:  # of whatever kind: the others are still to be asked
+        except Exception as error:  # any error: the other sources are still to be asked
             return str(error) or type(error).__name__
 
     def _silence_of(self, address: str) -> str:
@@ -142,7 +144,9 @@ class Failover:
             heartbeat.close()
 
     def _taken(self, address: str, chosen: str) -> bool:
-        """Not where the engine was ended while the others were asked, or somebody else has chosen: then it is theirs to say."""
+        """Writes the switch, unless the engine was stopped or somebody else has chosen a source meanwhile: then their choice counts.
+        Returns whether it was written.
+        """
         if self._stopping.is_set() or address_chosen(self._hands.directory) != chosen:
             return False
         log.warning("source_switched", reading=self._reading, chosen=address, why=self._beats.failure)
@@ -150,7 +154,7 @@ class Failover:
         return True
 
     def trouble(self) -> str:
-        """That the source gives no sign of life, and why no other is read in its place; empty while all is well."""
+        """Returns a sentence if the source does not answer heartbeats, with why no other is read instead; empty while all is well."""
         if self._broken:
             return f"nobody looks whether {self._reading} answers: {self._broken}"
         if self._beats.missed <= self._config.retries:
@@ -165,7 +169,7 @@ class Failover:
 def failover_of(
     config: DestinationConfig, directory: Path, rooms: EngineParts, gives_way: Callable[[], None]
 ) -> Failover | None:
-    """Of an engine whose rooms are made; None where no other source stands by."""
+    """Returns the failover of an engine whose parts are made; None if there is no standby source."""
     if len(config.sources) <= 1:
         return None
     hands = Hands(
@@ -179,7 +183,7 @@ def failover_of(
 
 
 def _unreadable(parser: EventParser) -> str:
-    """Why a source that answers cannot be read on from: another may have what it lacks or has purged."""
+    """Returns why the stream cannot continue on a source that answers: another may have what it lacks or has purged."""
     return parser.lacks or (str(parser.last_error) if isinstance(parser.last_error, PositionLostError) else "")
 
 

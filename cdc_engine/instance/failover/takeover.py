@@ -1,7 +1,7 @@
-"""Which of several sources can be read on from a position, and when another takes over. `failover` asks and acts.
+"""Decides which of several sources can continue the stream from a position, and when another one takes over. Used by `failover`.
 
-A source can take over where its GTIDs prove that all that was read is in it and that nothing after it was purged: as at any start.
-One that lacks what was read is waited for, by name: read from there, changes would be in the lake that no source has.
+A source can take over if its GTIDs prove that it has all that was read and that nothing after it was purged, as at any start. A source
+that lacks what was read is waited for, by name: reading from it would put changes into the lake that no source has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a source said of itself; `facts` None where it did not answer, `trouble` then says why."""
+    """The answer of a source; `facts` is None if it did not answer, and `trouble` states why."""
 
     address: str
     facts: ServerFacts | None
@@ -26,20 +26,21 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Beats:
-    """How many questions in a row failed, and why the last one did."""
+    """The number of heartbeats that failed in a row, and why the last one did."""
 
     missed: int = 0
     failure: str = ""
 
     def after(self, failure: str) -> Beats:
-        """With one more answer; an empty one is well."""
+        """Returns the count after one more answer; an empty `failure` resets it."""
         return Beats(self.missed + 1, failure) if failure else Beats()
 
 
 def refusal(position: Position | None, answer: Answer, epochs: Epochs, by_time: ByTime | None = None) -> str:
-    """Why a source cannot take over where the stream goes on at `position`, a sentence; empty when it can. None: nothing was read yet.
+    """Returns a sentence why a source cannot take over where the stream continues at `position`; empty if it can. None: nothing was read
+    yet.
 
-    `by_time`: asks it for a place by the clock, where that is allowed.
+    `by_time`: finds a start by the clock, if that is allowed.
     """
     if answer.facts is None:
         return answer.trouble or "it does not answer"
@@ -52,6 +53,6 @@ def refusal(position: Position | None, answer: Answer, epochs: Epochs, by_time: 
 
 
 def in_turn(addresses: Sequence[str], reading: str) -> tuple[str, ...]:
-    """The others, from the one after that which is read, around to the one before it."""
+    """Returns the other addresses, from the one after the source that is read, around to the one before it."""
     at = addresses.index(reading) if reading in addresses else -1
     return tuple(each for each in (*addresses[at + 1 :], *addresses[: max(at, 0)]) if each != reading)
