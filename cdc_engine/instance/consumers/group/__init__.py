@@ -1,1 +1,1 @@
-"""One consumer of several sources: the transactions of a group's members as one stream, in the order of their commits."""
+"""One consumer of several sources: the transactions of a group's members as one stream, in commit order."""

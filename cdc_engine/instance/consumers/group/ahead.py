@@ -1,4 +1,6 @@
-"""What a member has next: its transactions at hand with their times, and how they are cut into those that come now and the rest. Pure."""
+"""What a member has next: its available transactions with their times, and how they are split into those that are next and the rest.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ NOTHING: Int64s = np.zeros(0, np.int64)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Ahead:
-    """`pieces` from a place on, up to `end`. `times`: commit times (µs since 1970) of the transactions that end in them, in the stream's
-    order; where none ends, of the one that they are the begin of, or a part. `anew`: as of `Reading`.
+    """The available part of a member's stream. `pieces`: from a position on, up to `end`. `times`: commit times (µs since 1970) of the
+    transactions that end in them, in the stream's order; if none ends, the time of the one that they are a part of. `anew`: as in
+    `Reading`.
     """
 
     pieces: tuple[Piece, ...]
@@ -25,7 +28,7 @@ class Ahead:
     anew: bool = False
 
     def first(self, count: int) -> tuple[Piece, ...]:
-        """The pieces of the first transactions, 1 ≤ count ≤ len(times)."""
+        """Returns the pieces of the first transactions, 1 ≤ count ≤ len(times)."""
         if count == len(self.times):
             return self.pieces
         taken: list[Piece] = []
@@ -39,7 +42,7 @@ class Ahead:
         raise ValueError(f"there are no {count} transactions in {len(self.pieces)} pieces")
 
     def after(self, count: int) -> Ahead:
-        """What is left without the first transactions."""
+        """Returns what is left after the first transactions."""
         if count == len(self.times):
             return Ahead((), self.end, NOTHING)
         left = count
@@ -54,7 +57,7 @@ class Ahead:
 
 
 def ahead_of(reading: Reading) -> Ahead:
-    """What was read of a member."""
+    """Returns what was read of a member."""
     if not reading.pieces:
         return Ahead((), reading.end, NOTHING)
     each = [
@@ -67,12 +70,14 @@ def ahead_of(reading: Reading) -> Ahead:
 
 
 def end_of(pieces: tuple[Piece, ...]) -> Place:
-    """Where pieces end that end with a transaction. Its executed GTID set takes as long as there are transactions in its block."""
+    """Returns the end of pieces that end with a transaction. The time for its executed GTID set is proportional to the transactions in
+    its block.
+    """
     return Place(end_position(pieces[-1].block, pieces[-1].last_transaction - 1))
 
 
 def size_of(pieces: tuple[Piece, ...]) -> int:
-    """Bytes of the row events in them."""
+    """Returns the bytes of the row events in the pieces."""
     return sum(int(piece.block.event_length[piece.first_event : piece.last_event].sum()) for piece in pieces)
 
 
@@ -81,7 +86,7 @@ def _ends_in(piece: Piece) -> int:
 
 
 def _parted(piece: Piece, count: int) -> tuple[Piece, Piece]:
-    """Up to the end of its transaction of that number, and the rest."""
+    """Splits a piece at the end of its transaction with that number."""
     ended = piece.first_transaction + count
     event = int(piece.block.transaction_events[ended - 1])
     head = dataclasses.replace(piece, last_event=event, last_transaction=ended)
@@ -89,7 +94,7 @@ def _parted(piece: Piece, count: int) -> tuple[Piece, Piece]:
 
 
 def _time_us(pieces: tuple[Piece, ...]) -> int:
-    """Of the transaction that they are a part of; 0 where nothing says it."""
+    """Returns the commit time of the transaction that the pieces are a part of; 0 if it is unknown."""
     for piece in pieces:
         if piece.last_event > piece.first_event:
             return int(piece.block.event_time_us[piece.first_event])

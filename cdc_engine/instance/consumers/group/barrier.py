@@ -1,9 +1,10 @@
-"""Which member's transactions a group hands out next, or for whom it waits. Pure; asked by `feed`, which knows what each member has.
+"""Decides which member's transactions a group hands out next, or for which member it waits. Pure; called by `feed`, which knows what each
+member has.
 
-Each member has a next transaction, or a time before which it has none. Whoever has the least (time, name) is next: has it a transaction,
-that is handed out, and all after it that are less than the least of the others; has it none, the group waits for it, for it may yet
-bring what comes first. So the order is the same however the members' transactions arrive, and an idle member whose clock moves on holds up
-nobody.
+Each member has a next transaction, or a time before which it has none. The member with the least (time, name) is next. If it has a
+transaction, this one is handed out, with all that follow it and are less than the least of the other members. If it has none, the group
+waits for it, because it may still have what is first. So the order does not depend on how the members' transactions arrive, and an idle
+member whose clock advances delays nobody.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from cdc_engine.contracts import Int64s
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Known:
-    """What is known of a member, times in µs since 1970.
+    """What is known of a member; times in µs since 1970.
 
-    `times`: of the transactions at hand that come next in its stream, ascending. `clock_us`: what comes after them is no older. `begun`:
-    part of its next transaction was handed out. `absent`: it is not waited for.
+    `times`: commit times of the available transactions that are next in its stream, ascending. `clock_us`: what follows them is not
+    older. `begun`: a part of its next transaction was handed out. `absent`: the group does not wait for it.
     """
 
     times: Int64s
@@ -32,7 +33,7 @@ class Known:
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """The next `count` transactions at hand of `member` come next."""
+    """The decision that the next `count` available transactions of `member` are next."""
 
     member: str
     count: int
@@ -40,15 +41,16 @@ class Turn:
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
-    """`member` may still bring what comes next."""
+    """The decision to wait: `member` may still have what is next."""
 
     member: str
 
 
 def decide(known: Mapping[str, Known], barrier_us: int = 0) -> Turn | Wait:
-    """`known`: of each member, at least one. What is begun goes on, whoever is older: no transaction is parted by another.
+    """Decides. `known`: for each member, at least one. A transaction that was partly handed out continues first, so that no other
+    transaction interrupts it.
 
-    `barrier_us`: up to which all was handed out. Nothing counts as older, so what comes late comes at once.
+    `barrier_us`: the time up to which all was handed out. No transaction counts as older, so a late one is next at once.
     """
     for member, each in sorted(known.items()):
         if each.begun:

@@ -1,4 +1,6 @@
-"""The clock of a member's source, asked again and again over a connection that is kept: what tells a group that an idle member is idle."""
+"""Asks the source of a group's member for its time, repeatedly over one connection, so that the group knows when an idle member has
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,17 @@ from cdc_engine.parser.watch import StreamPlace
 from cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25
-AGAIN_SECONDS = 2.0  # after no answer
-ANSWERS_MAX = 4  # a stream that is read with some delay has reached one of them
+AGAIN_SECONDS = 2.0  # after a failed question
+ANSWERS_MAX = 4  # a stream that is read with a delay has reached one of them
 
 log = structlog.get_logger()
 
 
 class Asker(Protocol):
-    """Of one source; for one thread."""
+    """Asks one source for its time; used by one thread."""
 
     def ask(self) -> ClockAnswer:
-        """Raises SluiceError."""
+        """Returns the source's answer. Raises SluiceError."""
 
     def close(self) -> None: ...
 
@@ -54,38 +56,38 @@ class SourceAsker:
 
 
 class MemberClock:
-    """`asker`: of the member's source. `begin` and `end` once; the rest from any thread."""
+    """The clock of a member. `asker`: asks the member's source. Call `begin` and `end` once; the rest from any thread."""
 
     def __init__(self, name: str, asker: Asker) -> None:
         self._name, self._asker = name, asker
         self._answers: collections.deque[ClockAnswer] = collections.deque(maxlen=ANSWERS_MAX)
         self._ended = threading.Event()
-        self.trouble = ""  # why the newest question got no answer
-        self.ahead_seconds: float | None = None  # of this host's clock, by the newest answer
+        self.trouble = ""  # why the last question got no answer
+        self.ahead_seconds: float | None = None  # ahead of this host's clock, by the newest answer
 
     def begin(self) -> None:
         threading.Thread(target=self._run, name=f"clock-{self._name}", daemon=True).start()
 
     def end(self) -> None:
-        """Without waiting for an answer that is under way."""
+        """Ends the clock, without waiting for a pending answer."""
         self._ended.set()
 
     @property
     def newest_us(self) -> int:
-        """What time it was when the source was asked last; 0 before its first answer."""
+        """The source's time when it was last asked, in µs since 1970; 0 before its first answer."""
         answers = list(self._answers)
         return answers[-1].now_us if answers else 0
 
     def reached_us(self, place: StreamPlace | None) -> int:
-        """The newest time before which a stream at a place has read everything, µs since 1970; 0 where there is none."""
+        """Returns the newest time before which a stream at a position has read everything, in µs since 1970; 0 if there is none."""
         return max((each.before_us for each in list(self._answers) if each.holds(place)), default=0)
 
     def ask(self) -> bool:
-        """Whether there was an answer."""
+        """Asks once; returns whether there was an answer."""
         begun = time.time()
         try:
             answer = self._asker.ask()
-        except Exception as error:  # of whatever kind: a clock that ended silently would hold up the group for ever
+        except Exception as error:  # any error: a clock that ends silently blocks the group forever
             if (why := str(error) or type(error).__name__) != self.trouble:
                 log.warning("source_clock_not_asked", member=self._name, reason=why)
             self.trouble = why

@@ -1,4 +1,4 @@
-"""All consumers of one group: who they are, their cursors (a position a member) in the group's ledger, and what `status` says of them.
+"""The consumers of one group: their numbers, their cursors in the group's ledger (one position per member), and their status.
 
 Called by the protocol server and by brokers, from any thread.
 """
@@ -24,7 +24,9 @@ Service = ConsumerService[GroupPlace, Runs]
 
 
 class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
-    """`group_filter`: of the group, beside those of its members and of a consumer. `wait_seconds`: as of `GroupFeed`."""
+    """The consumers of a group. `group_filter`: the group's filter, in addition to those of its members and of a consumer.
+    `wait_seconds`: as in `GroupFeed`.
+    """
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
 
     def _serving(self, record: GroupConsumer, tables: TableFilter) -> Service:
         complete = self._begun_everywhere(record)
-        if complete != record:  # a member joined: where it begins is kept before anything of it is handed out
+        if complete != record:  # a member joined: its start is saved before any of its changes is handed out
             self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
         reader = Reader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
@@ -67,7 +69,9 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
         return ConsumerService(record.client_id, feed, self._place(complete.cursor))
 
     def _begun_everywhere(self, record: GroupConsumer) -> GroupConsumer:
-        """With a position for every member: the oldest change at hand of one that has none. Raises SluiceError where that one is away."""
+        """Returns the record with a position for every member: a member without one gets its oldest available change. Raises SluiceError
+        if that member is not available.
+        """
         cursor = record.cursor
         new = [(name, self._members.here(name).consumers.begin) for name in self._members.names if not cursor.of(name)]
         if not new:
@@ -107,7 +111,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
         )
 
     def _behind_seconds(self, name: str, position: Position) -> float:
-        """Of a member's clock, behind what the member has read."""
+        """Returns how far a position is behind what the member has read, in seconds of the member's clock."""
         here = self._members.known().get(name)
         place = here.consumers.place() if here is not None else None
         if place is None or key_of(position) >= key_of(place.position):

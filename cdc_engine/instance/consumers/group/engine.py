@@ -1,7 +1,7 @@
-"""The engine of one group: serves its consumers from the engines of its members, which run in the same process. `launcher` keeps it.
+"""The engine of one group: serves its consumers from the engines of its members, which run in the same process. Kept by `launcher`.
 
-It reads no source and writes no lake. It begins where all members run, and takes the group's lease then; without the lease, and while no
-member runs here, it serves nobody. So of several hosts the one that reads the members has the group.
+It reads no source and writes no lake. It starts once all members run here, and then takes the group's lease; without the lease, and while
+no member runs here, it serves nobody. So the host that reads the members has the group.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.states import EngineState
 
 STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
-APART_SECONDS = 10.0  # without any member here; then another host may have the group
+APART_SECONDS = 10.0  # without any member here, after which another host may have the group
 
 log = structlog.get_logger()
 
 
 class GroupEngine:
-    """One group. `consumers_of`: of a member's engine in this process; raises SluiceError, saying where it runs, where there is none.
+    """The engine of one group. `consumers_of`: returns the consumers of a member's engine in this process; raises SluiceError, which
+    states where it runs, if it is not here.
 
-    All methods may be called from any thread; `on_status` hears what it says of itself, once a second.
+    All methods may be called from any thread; `on_status` receives its status once per second.
     """
 
     def __init__(
@@ -64,16 +65,16 @@ class GroupEngine:
         self._stopping = threading.Event()
         self._keeper: threading.Thread | None = None
         self._state, self._reason = EngineState.STARTING, ""
-        self._here_at = time.monotonic()  # when any member was seen to run here
+        self._here_at = time.monotonic()  # when a member was last seen running here
 
     def start(self) -> None:
-        """Who is not there yet is waited for; what is wrong in conf/, or in the environment, is the state until it is right."""
+        """Starts the group. It waits for missing members; an error in conf/ or the environment is its state until it is corrected."""
         self._keeper = threading.Thread(target=self._keep, name=f"group-{self.name}", daemon=True)
         self._try()
         self._keeper.start()
 
     def stop(self) -> None:
-        """Nobody gets anything any more; the cursors are kept."""
+        """Stops serving consumers and saves their cursors."""
         self._stopping.set()
         if self._keeper is not None and self._keeper.is_alive():
             self._keeper.join()
@@ -81,19 +82,19 @@ class GroupEngine:
 
     @property
     def holds_lease(self) -> bool:
-        """Always: it takes the lease again by itself, where its members are."""
+        """Always True: it takes the lease again by itself, where its members are."""
         return True
 
     @property
     def consumers(self) -> GroupConsumers:
-        """Raises NotStartedError where they are not served here, LeaseLostError where another process has them."""
+        """The consumers. Raises NotStartedError if they are not served here, LeaseLostError if another process has them."""
         if self._consumers is None:
             raise NotStartedError(f"destination:{self.name} should start first: {self._reason or 'it begins'}")
         self._lease.check()
         return self._consumers
 
     def status(self) -> EngineStatus:
-        """A moment of the group; cheap."""
+        """Returns the current status of the group; cheap."""
         consumers, serving = self._consumers, self._serving
         statuses = consumers.statuses() if consumers is not None else ()
         troubles = [serving.trouble] if serving is not None and serving.trouble else []
@@ -109,7 +110,7 @@ class GroupEngine:
             updated_at_us=time.time_ns() // 1000,
         )
 
-    # ── its thread ──
+    # ── the group's thread ──
 
     def _keep(self) -> None:
         while not self._stopping.wait(STATUS_SECONDS):
@@ -119,14 +120,14 @@ class GroupEngine:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._look()
-        except Exception as error:  # of whatever kind: nobody else would look any more
+        except Exception as error:  # any error: nothing else would check again
             why = f"{type(error).__name__}: {error}"
             log.warning("group_not_kept", destination=self.name, reason=why)
             if self._consumers is None:
                 self._reason = why
 
     def _look(self) -> None:
-        """Begins and ends as the lease and the members say; keeps cursors; says how it is."""
+        """Starts and ends depending on the lease and the members; saves cursors; reports the status."""
         missing = self._members.missing()
         if len(missing) < len(self._members.names):
             self._here_at = time.monotonic()
@@ -167,7 +168,7 @@ class GroupEngine:
             raise
 
     def _check(self) -> None:
-        """Raises ConfigurationError."""
+        """Checks the group's settings. Raises ConfigurationError."""
         if self._group.canal_server.port:
             address_of(self._group.canal_server)
         GroupEntries(display_of(self._group.canal_server))
@@ -177,7 +178,7 @@ class GroupEngine:
     def _open(self) -> None:
         group = self._group
         self._meta = open_meta(self.directory, self._lease)
-        self._meta.update(lambda ledger: ledger)  # one that is born now is kept
+        self._meta.update(lambda ledger: ledger)  # a new ledger is saved
         forget_asked_for(self.directory, self._meta, None)
         self._members = Members(group.members, self._consumers_of)
         self._consumers = GroupConsumers(
@@ -208,7 +209,7 @@ class GroupEngine:
             self._consumers.keep()
 
     def _end(self, state: EngineState, reason: str) -> None:
-        """What was begun, as far as it was; the lease is given back."""
+        """Ends whatever was started, and releases the lease."""
         was, self._state, self._reason = self._state, state, reason
         serving, sending, consumers, meta = self._serving, self._sending, self._consumers, self._meta
         self._serving = self._sending = self._consumers = self._meta = None
@@ -228,7 +229,7 @@ class GroupEngine:
         self._lease.release()
 
     def _tell(self) -> None:
-        """Of a group that another host has, that one tells."""
+        """Writes and reports the status, unless another host has the group: then that host reports it."""
         if self._state == EngineState.STANDBY:
             return
         status = self.status()

@@ -1,9 +1,9 @@
-"""The streams of a group's members as one, for one consumer: a feed of feeds. `barrier` is the rule; here the members are looked at, and
-what the rule says is cut out of what they have.
+"""The streams of a group's members as one, for one consumer. `barrier` decides the order; this module reads the members and hands out
+what the decision selects.
 
-    look at all members ─▶ rule ─▶ a run of one member's transactions ─▶ rule ─▶ …     until the batch is full, or somebody is waited for
+    look at all members ─▶ rule ─▶ a run of one member's transactions ─▶ rule ─▶ …     until the batch is full or a member is waited for
 
-Nothing is kept between two takes but where each member was read up to, so a rollback and a restart are a place further back.
+Between two calls it keeps only up to where each member was read, so a rollback and a restart are just an earlier position.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from cdc_engine.instance.consumers.group.members import MemberStream, View
 from cdc_engine.position import GroupPosition, Position
 from cdc_engine.store.window.places import Piece, Place
 
-LOOK_SECONDS = 0.1  # between two looks at the clocks of those that are waited for
-SILENCE_SECONDS_MAX = 1.0  # that count between two looks: a client may not have asked for an hour
-RUNS_MAX = 2000  # of one batch; each is some entries at least
-FUTURE_US_MAX = 60_000_000  # a time that is later than its own source's clock by more is none (SET timestamp)
+LOOK_SECONDS = 0.1  # between two looks at the clocks of members that are waited for
+SILENCE_SECONDS_MAX = 1.0  # counted between two looks: a client may not have asked for an hour
+RUNS_MAX = 2000  # runs per batch; each has at least some entries
+FUTURE_US_MAX = 60_000_000  # a time further ahead of its source's clock is not valid (SET timestamp)
 AWAY = (NotStartedError, LeaseLostError, EngineStartingError, EngineStoppedError, SourceConnectionError)
 
 
 @dataclasses.dataclass(frozen=True)
 class GroupPlace:
-    """Where one consumer of a group is. `members`: by name. `barrier_us`, `late`: as of `GroupPosition`. `newest_us`: the commit time of
-    each member's newest transaction that was handed out. `left`: positions of those that left the group.
+    """The position of one consumer of a group. `members`: by name. `barrier_us`, `late`: as in `GroupPosition`. `newest_us`: the commit
+    time of each member's newest transaction that was handed out. `left`: positions of members that left the group.
     """
 
     members: Mapping[str, FeedPlace]
@@ -57,14 +57,16 @@ class GroupPlace:
         return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
 
     def begun_anew(self, members: Sequence[str]) -> GroupPlace:
-        """Where the transaction that each of these was amid is not what its stream goes on with; itself where there are none."""
+        """Returns the position with these members at the start of their transaction, because their streams continue with a different one
+        than was partly handed out; itself if there are none.
+        """
         begun = {each: FeedPlace(Place(self.members[each].position)) for each in members}
         return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
-    """Entries of one member, in order. `forms`: how its rows are shown."""
+    """Entries of one member, in order. `forms`: the settings for its rows."""
 
     member: str
     chosen: tuple[Chosen, ...]
@@ -72,7 +74,9 @@ class Run:
 
 
 class Progress:
-    """What a batch moves on from a place: pieces of members in turn. `place` is asked once, at its end: executed sets take time."""
+    """The progress of a batch from a position: pieces of members in the order of the decisions. `place` is called once, at its end:
+    executed sets take time.
+    """
 
     def __init__(self, begin: GroupPlace) -> None:
         self._begin, self.barrier_us, self._late = begin, begin.barrier_us, begin.late
@@ -80,15 +84,15 @@ class Progress:
         self._ends: dict[str, tuple[Piece, ...] | Place] = {}
 
     def begun(self, member: str) -> bool:
-        """Whether a part of its next transaction was handed out."""
+        """Returns whether a part of its next transaction was handed out."""
         return member not in self._ends and self._begin.members[member].place.events > 0
 
     def state(self, member: str) -> State:
         return self._states[member]
 
     def move(self, member: str, end: tuple[Piece, ...] | Place, state: State, times: Int64s) -> None:
-        """`end`: where, or the pieces after whose last transaction. `times`: of the transactions, ascending: late where the barrier had
-        passed one.
+        """Moves a member forward. `end`: its new position, or the pieces whose last transaction ends there. `times`: commit times of the
+        transactions, ascending; those before the barrier are late.
         """
         times = np.maximum(times, self._newest_us.get(member, 0))
         self._late += int(np.searchsorted(times, self.barrier_us, "left"))
@@ -97,7 +101,7 @@ class Progress:
         self._ends[member], self._states[member] = end, state
 
     def place(self) -> GroupPlace:
-        """The begin itself where nothing has moved."""
+        """Returns the new position; the begin itself if nothing has moved."""
         if not self._ends:
             return self._begin
         ends = {each: at if isinstance(at, Place) else end_of(at) for each, at in self._ends.items()}
@@ -111,9 +115,9 @@ class Progress:
 
 
 class GroupFeed:
-    """Implements `server.consumer.Feed`. `wait_seconds`: for a member that gives no sign of life; None: for ever.
+    """Implements `server.consumer.Feed`. `wait_seconds`: how long to wait for a silent member; None: forever.
 
-    `waits_for`: the member that may bring what comes next, and `why` it is not known whether it does; both for the status.
+    `waits_for`: the member that may have the next transaction, and `why` it is not known whether it has; both for the status.
     """
 
     def __init__(
@@ -125,7 +129,7 @@ class GroupFeed:
         self._streams = {each.name: each for each in streams}
         self._wait_seconds, self._clock = wait_seconds, clock
         self._looked_at = clock()
-        self._silent = dict.fromkeys(self._streams, 0.0)  # for how long a member was looked at and gave no sign of life
+        self._silent = dict.fromkeys(self._streams, 0.0)  # seconds that a member was silent
         self._clocks = dict.fromkeys(self._streams, 0)
         self.waits_for = self.why = ""
         self.absent: tuple[str, ...] = ()
@@ -165,7 +169,7 @@ class GroupFeed:
     def _merged(
         self, views: Mapping[str, View], place: GroupPlace, bytes_max: int
     ) -> tuple[tuple[Run, ...], GroupPlace]:
-        """Runs up to a batch, and where they end; the place itself where the rule waits at once."""
+        """Returns runs up to one batch, and the position after them; the position itself if the decision is to wait at once."""
         ahead = {name: _counted(view) for name, view in views.items()}
         runs, moved, left = list[Run](), Progress(place), bytes_max
         while left > 0 and len(runs) < RUNS_MAX:
@@ -182,7 +186,7 @@ class GroupFeed:
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
-                if (end := moved.place()) is not place:  # what comes before it is handed out first
+                if (end := moved.place()) is not place:  # what precedes it is handed out first
                     return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
             ahead[name] = whole.after(turn.count)
@@ -206,13 +210,15 @@ class GroupFeed:
         self.absent = () if limit is None else tuple(name for name, each in self._silent.items() if each > limit)
 
     def _refuse_lost(self, view: View) -> None:
-        """Raises what ended a member's stream for good, once all that is older was handed out; one that is away is waited for."""
+        """Raises the error that ended a member's stream for good, once everything older was handed out; a member that is not available is
+        waited for.
+        """
         if view.trouble is not None and not isinstance(view.trouble, AWAY):
             raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble
 
 
 def _counted(view: View) -> Ahead:
-    """With times as they count: never backwards within a member, and none of a future that its source does not know."""
+    """Returns the transactions with corrected times: never decreasing within a member, and none later than its source knows."""
     times = view.ahead.times
     if view.newest_us:
         times = np.where(times > view.newest_us + FUTURE_US_MAX, view.newest_us, times)

@@ -1,6 +1,6 @@
-"""The members of a group as it reads them: engines of this process, each with the clock of its source; one's stream for a consumer.
+"""The members of a group: engines of this process, each with the clock of its source, and the stream of one member for one consumer.
 
-An engine may end and another take its place (conf/ changed, a source took over) at any time: the group reads on in that one.
+At any time an engine may end and another replace it (conf/ changed, a source took over): the group then reads from that one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ class Here(NamedTuple):
 
 
 class Members:
-    """`consumers_of`: of the engine of a member; raises SluiceError where it does not run here. From any thread."""
+    """The members of a group. `consumers_of`: returns the consumers of a member's engine; raises SluiceError if it does not run here. Any
+    thread may call.
+    """
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class Members:
         self._closed = False
 
     def here(self, name: str) -> Here:
-        """Raises SluiceError where its engine does not run here."""
+        """Returns a member. Raises SluiceError if its engine does not run here."""
         consumers = self._consumers_of(name)
         with self._lock:
             found = self._here.get(name)
@@ -60,7 +62,7 @@ class Members:
             return self._here[name]
 
     def missing(self) -> dict[str, str]:
-        """Members whose engines do not run here, and why."""
+        """Returns the members whose engines do not run here, with the reason."""
         found = {}
         for name in self.names:
             try:
@@ -70,7 +72,7 @@ class Members:
         return found
 
     def known(self) -> dict[str, Here]:
-        """As they were last read."""
+        """Returns the members as they were last read."""
         with self._lock:
             return dict(self._here)
 
@@ -89,8 +91,8 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
-    """What a member has after a place. `clock_us`: where that is nothing, it has all that was committed before; 0: not known. `newest_us`:
-    what time it is at its source. `trouble`: why it could not be read; `told`: what else keeps its clock from being known, or empty.
+    """What a member has after a position. `clock_us`: if it has nothing, it has read everything committed before this time; 0: unknown.
+    `newest_us`: its source's time. `trouble`: why it could not be read; `told`: another reason why its clock is unknown, or empty.
     """
 
     ahead: Ahead
@@ -101,7 +103,7 @@ class View:
 
 
 class MemberStream:
-    """One member for one consumer of a group. `look`, `wait` and `chosen` for one thread at a time."""
+    """One member's stream for one consumer of a group. `look`, `wait` and `chosen` for one thread at a time."""
 
     def __init__(self, name: str, reader: Reader, members: Members, filters: Sequence[TableFilter]) -> None:
         self.name = name
@@ -115,20 +117,20 @@ class MemberStream:
 
     @property
     def forms(self) -> Forms:
-        """How what was chosen last is shown."""
+        """The settings for the rows that were chosen last."""
         return self._read[0].forms if self._read is not None else Forms()
 
     def look(self, place: Place, bytes_max: int) -> View:
-        """What is at hand, without waiting. Raises nothing: why nothing can be read is in the view."""
+        """Returns what is available, without waiting. Raises nothing: the view contains the error if nothing can be read."""
         try:
             here = self._members.here(self.name)
         except SluiceError as error:
-            self.close()  # what it reads by itself is nobody's to read any more
+            self.close()  # nobody needs its own stream any more
             return View(Ahead((), place, NOTHING), trouble=error)
         try:
             feed = self._feed(here)
             own = feed.own
-            # Asked before the reading: what that finds nothing of is not there up to here.
+            # Asked before the reading: if it finds nothing, nothing exists up to this position.
             at = own.place() if own is not None else here.consumers.place()
             reading = feed.read(place, bytes_max, 0.0, _never)
         except SluiceError as error:
@@ -141,7 +143,7 @@ class MemberStream:
         return View(Ahead((), place, NOTHING), clock_us, newest_us, told=told)
 
     def wait(self, place: Place, seconds: float, given_up: Callable[[], bool]) -> None:
-        """Until there may be more to look at, at most so long."""
+        """Waits until more may be available, at most for that time."""
         self._woken.clear()
         try:
             feed = self._feed(self._members.here(self.name))
@@ -152,7 +154,7 @@ class MemberStream:
             self._woken.wait(seconds)
 
     def chosen(self, pieces: Sequence[Piece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Of pieces of the last look. Raises ConsumerStoppedError as `Selection` does."""
+        """Selects from pieces of the last look. Raises ConsumerStoppedError as `Selection` does."""
         if self._read is None:
             raise NotStartedError(f"{self.name} is not read")
         return self._read[1].selection.chosen(pieces, state)

@@ -1,4 +1,4 @@
-"""What a group hands out, as entries for clients and as messages for brokers: each run as the member that it is of shows its rows."""
+"""Converts what a group hands out to entries for clients and messages for brokers: each run with the settings of its member."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MakerT = TypeVar("MakerT")
 
 
 class ByMember(Generic[MakerT]):
-    """A maker for each member, made anew where its rows are shown otherwise. Raises what `make` does."""
+    """One maker per member, made again when the settings for its rows change. Raises the errors of `make`."""
 
     def __init__(self, make: Callable[[Forms], MakerT]) -> None:
         self._make = make
@@ -31,10 +31,10 @@ class ByMember(Generic[MakerT]):
 
 
 class GroupEntries:
-    """Implements `consumers.served.Entries`. Raises ConfigurationError for a time zone that is none."""
+    """Implements `consumers.served.Entries`. Raises ConfigurationError for an invalid time zone."""
 
     def __init__(self, display: Display) -> None:
-        entry_maker(display, Forms())  # what is wrong with it is said at the start
+        entry_maker(display, Forms())  # reports an invalid setting at the start
         self._makers = ByMember(lambda forms: entry_maker(display, forms))
 
     def messages(self, content: Sequence[Run], /) -> bytes:
@@ -42,12 +42,12 @@ class GroupEntries:
 
 
 class GroupMessages:
-    """Of one broker. Raises ConfigurationError where a rule of conf/ is none."""
+    """Makes the messages of one broker. Raises ConfigurationError for an invalid rule in conf/."""
 
     def __init__(self, config: BrokerConfig) -> None:
         message_maker(config, Forms())
         self._makers = ByMember(lambda forms: message_maker(config, forms))
 
     def messages(self, content: Sequence[Run], batch_id: int) -> list[Message]:
-        """In the order of the runs, within each topic and partition too."""
+        """Returns the messages in the order of the runs, also within each topic and partition."""
         return [message for run in content for message in self._makers.of(run).messages(run.chosen, batch_id)]

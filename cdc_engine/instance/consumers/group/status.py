@@ -1,4 +1,6 @@
-"""What a group says of itself beside its consumers: its members, the barrier, who holds it up. Pure but for the look at the members."""
+"""The figures of a group other than its consumers: its members, the barrier, and which members it waits for. Pure except for reading the
+members.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from cdc_engine.instance.status import GroupFigures, MemberFigures
 
 
 def figures_of(members: Members, consumers: Sequence[ConsumerStatus]) -> GroupFigures:
-    """Of this moment."""
+    """Returns the current figures."""
     missing, known = members.missing(), members.known()
     told = []
     for name in members.names:
