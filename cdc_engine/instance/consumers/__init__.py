@@ -1,1 +1,1 @@
-"""The consumers of a destination beside the lake: each with a cursor, a filter and a pace of its own."""
+"""The consumers of a destination: each with its own cursor, filter and pace."""

@@ -1,7 +1,8 @@
-"""A client's filter: patterns as the server's, matched in time that grows with the name alone, whatever a client sends. For `consumers`.
+"""A client's filter: patterns like the server's, matched in time proportional to the name only, whatever a client sends. Used by
+`consumers`.
 
-Python's expressions go back and forth over a name, and hold the whole process meanwhile: a few brackets of a stranger would stop the lake.
-These are RE2's, by Arrow: the same but for looks around and backward references, which are refused.
+Python's regular expressions backtrack and block the whole process meanwhile: a client could stop the lake with a few brackets. These are
+RE2's, by Arrow: the same except lookaround and backreferences, which are refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ CHARACTERS_MAX = 4096
 
 
 class ClientTables(TableFilter):
-    """Raises ConfigurationError where the filter is too long, or no expression."""
+    """The tables of a client's filter. Raises ConfigurationError if the filter is too long, or not a regular expression."""
 
     def __init__(self, client_filter: str) -> None:
         if len(client_filter) > CHARACTERS_MAX:
@@ -36,7 +37,7 @@ class ClientTables(TableFilter):
 
 
 def client_tables(client_filter: str) -> TableFilter:
-    """The tables that a client asks for; an empty filter is all of them. Raises ConfigurationError."""
+    """Returns the tables that a client requests; an empty filter matches all. Raises ConfigurationError."""
     return ClientTables(client_filter)
 
 

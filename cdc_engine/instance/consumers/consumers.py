@@ -1,4 +1,4 @@
-"""All consumers of one destination beside the lake: who they are, their cursors in the ledger, and what `status` says of them.
+"""The consumers of one destination: their numbers, their cursors in the ledger, and their status.
 
 Called by the protocol server, by brokers and by the groups that the destination is a member of, from any thread.
 """
@@ -29,7 +29,7 @@ NO_FORMS = Forms()
 
 
 def _nowhere() -> None:
-    """Of a stream that nobody asks where it is."""
+    """Returns None: the position of a stream that nobody asks for."""
 
 
 def _nothing() -> str:
@@ -37,11 +37,12 @@ def _nothing() -> str:
 
 
 class Consumers(Subscriptions[Consumer, FeedPlace, tuple[Chosen, ...]]):
-    """`server_filter`: of the destination; a consumer's own is applied beside it. `wants`: which statements, given its tables.
+    """The consumers of a destination. `server_filter`: the destination's filter; a consumer's own filter is applied in addition. `wants`:
+    selects statements by a consumer's tables.
 
-    `brokers`: as of `Subscriptions`: they subscribe at once, so that nothing is read before they do.
+    `brokers`: as in `Subscriptions`; they subscribe at once, so that nothing is read before they do.
 
-    For groups, of the live stream: its `source`, its `place`, and what is `told` of it where that is not well.
+    For groups: the `source` of the live stream, its `place`, and `told`, which reports what is wrong with it.
     """
 
     def __init__(
@@ -68,11 +69,11 @@ class Consumers(Subscriptions[Consumer, FeedPlace, tuple[Chosen, ...]]):
 
     @property
     def begin(self) -> Position:
-        """The oldest change at hand comes after it."""
+        """The position before the oldest available change."""
         return self._live.begin
 
     def feed(self, reader: Reader, filters: Sequence[TableFilter]) -> ConsumerFeed:
-        """The stream as one reader sees it, narrowed by filters beside the destination's own."""
+        """Returns the stream for one reader, restricted by filters in addition to the destination's."""
         captured = CapturedTables([self._server_filter, *filters])
         return ConsumerFeed(
             self._live,
@@ -82,8 +83,8 @@ class Consumers(Subscriptions[Consumer, FeedPlace, tuple[Chosen, ...]]):
         )
 
     def statuses(self, live: Position | None) -> tuple[ConsumerStatus, ...]:
-        """`live`: up to where the destination has read."""
-        # without the lock, which a consumer that is put away may hold for long; a ledger never changes, another takes its place
+        """Returns the consumers' statuses. `live`: the position up to which the destination has read."""
+        # without the lock, which a consumer that is being closed may hold for long; a ledger is immutable and is replaced
         return tuple(self._status(record, live) for record in self._meta.ledger.consumers)
 
     def _records(self, ledger: Ledger) -> tuple[Consumer, ...]:

@@ -1,9 +1,9 @@
-"""The stream as one consumer sees it: from the window of the live stream, or from a stream of its own while it is elsewhere.
+"""The stream for one consumer: from the window of the live stream, or from its own stream while it is not there.
 
-    behind the window ──▶ a stream of its own, from its place ──caught up──▶ the window
-    at the window's end, while the live stream waits for the lake ──▶ a stream of its own
+    behind the window ──▶ its own stream, from its position ──caught up──▶ the window
+    at the window's end, while the live stream waits for the lake ──▶ its own stream
 
-So nobody's slowness stops another. `choice` is the rule, `ConsumerFeed` does what it says.
+So no slow consumer stops another. `Selection` selects what a consumer gets, `ConsumerFeed` reads.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import CapturedTables
 from cdc_engine.store.window.places import Piece, Place, Reading
 
-LOOK_SECONDS = 0.5  # how long a reader waits in one go: then it asks anew whether it reads in the right place
+LOOK_SECONDS = 0.5  # how long a reader waits at once, before it decides again which stream to read
 
 
 @dataclasses.dataclass(frozen=True)
 class FeedPlace:
-    """A place, and what was shown of the transaction there."""
+    """A position, and what was shown of the transaction there."""
 
     place: Place
     state: State = FIRST_STATE
@@ -43,7 +43,7 @@ class FeedPlace:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Chosen:
-    """What one consumer gets of a piece: entries in order (`kinds` and `indices` as `elements` gives them), or its statement."""
+    """What one consumer gets of a piece: entries in order (`kinds` and `indices` as `elements` returns them), or its statement."""
 
     block: Block
     kinds: Int8s
@@ -53,14 +53,14 @@ class Chosen:
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """Who reads: a consumer of the destination by its number, or one of a group that the destination is a member of."""
+    """A reader: a consumer of the destination by its number, or a consumer of a group that the destination is a member of."""
 
     client_id: int
     group: str = ""
 
 
 class Stream(Protocol):
-    """A window, or what reads the source by itself."""
+    """A window, or a stream that reads the source."""
 
     def read(
         self, place: Place, bytes_max: int, events_max: int, timeout_seconds: float, given_up: Callable[[], bool]
@@ -71,7 +71,7 @@ class OwnStream(Stream, Protocol):
     def wake(self) -> None: ...
     def close(self) -> None: ...
     def place(self) -> StreamPlace | None:
-        """Up to where it has read the source; None while it does not."""
+        """Returns the position up to which it has read the source; None while it does not read it."""
 
 
 class LiveStream(Stream, Protocol):
@@ -80,14 +80,14 @@ class LiveStream(Stream, Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What a consumer wants: tables that all its filters keep, and statements."""
+    """What a consumer gets: tables that all its filters keep, and statements."""
 
     tables: CapturedTables
     wants: Callable[[LoggedStatement], bool]
     forms: Forms = dataclasses.field(default_factory=Forms)
 
     def chosen(self, pieces: Sequence[Piece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Raises ConsumerStoppedError where a table that it wants cannot be read from the first piece on."""
+        """Selects from pieces. Raises ConsumerStoppedError if a selected table cannot be read from the first piece on."""
         found = []
         for piece in pieces:
             self._refuse_stopped(piece.block)
@@ -117,7 +117,9 @@ class Selection:
                 )
 
     def _refuse_other_rules(self, block: Block) -> None:
-        """Rules go by names: rows that were filtered or masked would be shown as they are under a name without rules."""
+        """Refuses a rename to a table with other rules. Rules belong to names: rows that were filtered or masked would be shown unchanged
+        under a name without rules.
+        """
         for change in block.changes:
             name, origin = f"{change.database}.{change.table}", change.renamed_from
             if not origin or not self.tables.keeps(change.database, change.table):
@@ -139,7 +141,9 @@ class Selection:
 
 
 class ConsumerFeed:
-    """Implements `server.consumer.Feed`. `open_own` begins a stream at a place; `held_up`: the live one waits for the lake."""
+    """Implements `server.consumer.Feed`. `open_own`: opens a stream at a position; `held_up`: returns whether the live stream waits for
+    the lake.
+    """
 
     def __init__(
         self,
@@ -181,11 +185,11 @@ class ConsumerFeed:
 
     @property
     def own(self) -> OwnStream | None:
-        """What it reads the source with by itself; None while it reads with the others."""
+        """Its own stream; None while it reads the live stream."""
         return self._own
 
     def read(self, place: Place, bytes_max: int, wait_seconds: float, given_up: Callable[[], bool]) -> Reading | None:
-        """What follows a place, as `Stream` gives it, from wherever that is; None where it is to be asked again."""
+        """Returns what follows a position, as `Stream` does, from the stream that has it; None if the caller is to ask again."""
         alone = self._own is not None
         live = self._live.read(
             place, bytes_max, BATCH_EVENTS_MAX, 0.0 if alone or self._held_up() else wait_seconds, given_up
@@ -198,8 +202,8 @@ class ConsumerFeed:
         try:
             found = self._own.read(place, bytes_max, BATCH_EVENTS_MAX, wait_seconds, given_up)
         except SluiceError:
-            self.close()  # it has ended; the next question asks the source anew
+            self.close()  # it has ended; the next call opens another
             raise
-        if found is None:  # it was rolled back, or the live stream numbers its files anew
+        if found is None:  # it was rolled back, or the live stream's file numbers start again
             self.close()
         return found

@@ -1,4 +1,4 @@
-"""How the rows of a destination are shown to those beside the lake: what conf/ says of values, columns and keys. For feeds and servers."""
+"""How a destination's rows are shown to consumers: conf/'s settings for values, columns and keys. Used by feeds and servers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from cdc_engine.sink.column_filter import ColumnFilter
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forms:
-    """`policies`, `keys`: by "database.table", with the rules for rows, of those of which conf/ says any. `kept`: the columns of a table
-    that are captured, all if None.
+    """The settings for rows. `policies`, `keys`: by "database.table", with the row rules; only tables with such settings. `kept`: returns
+    the captured columns of a table; all if None.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
@@ -31,6 +31,6 @@ def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
 
 
 def forms_of(config: DestinationConfig) -> Forms:
-    """Raises ConfigurationError where a rule of conf/ is none."""
+    """Returns a destination's settings for rows. Raises ConfigurationError for an invalid rule in conf/."""
     kept = ColumnFilter(config.column_include, config.column_exclude).kept
     return Forms(policies=policies_of(config), kept=kept, keys=keys_of(config))

@@ -1,5 +1,5 @@
-"""What a stream that one consumer reads for itself knows where it begins, of schemas and of prepared XA transactions: what the live stream
-knew there, or, of a consumer that is ahead of it, what it knows now and what is in between. Made by `own_stream`; `known_place` is pure.
+"""The schemas and prepared XA transactions with which a consumer's own stream starts: what the live stream knew at that position. For a
+consumer that is ahead of the live stream: what that knows now, and what is in between. Made by `own_stream`; `known_place` is pure.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Re
 
 
 def known_place(begin: Position, live: Position) -> Position:
-    """Where a reader that begins at a place may take up the schemas of a stream that has come to `live`: the earlier of the two.
+    """Returns the position from which a reader that starts at `begin` may use the schemas of a stream that has reached `live`: the
+    earlier of the two.
 
-    Of two servers it is what both have executed. Where that is not known it is the reader's own place. Raises ValueError where a GTID set
-    cannot be read.
+    For two servers, it is what both have executed. If that is unknown, it is the reader's own position. Raises ValueError if a GTID set
+    cannot be parsed.
     """
     if begin.counts_as(live):
         return min(begin, live, key=lambda each: each.order_key)
@@ -41,14 +42,16 @@ def known_place(begin: Position, live: Position) -> Position:
 
 
 class OwnStart:
-    """`history`: with what holds at `known`; `learn` brings it and `prepared` up to `begin` from the source, once."""
+    """The start of a consumer's own stream. `history`: has the schemas that are valid at `known`; `learn` reads the source once to bring
+    it and `prepared` up to `begin`.
+    """
 
     def __init__(self, begin: Position, known: Position, history: TableHistory, prepared: PreparedBeside) -> None:
         self.begin, self.history, self.prepared = begin, history, prepared
         self._known, self._learnt = known, False
 
     def learn(self, source: Source, archive: Archive | None, captured: Captured, given_up: Callable[[], bool]) -> None:
-        """Raises what `scan_ddl` raises; the next call begins again."""
+        """Reads the source up to `begin`, once. Raises the errors of `scan_ddl`; the next call starts again."""
         if self._learnt:
             return
         if self._known != self.begin:
@@ -77,7 +80,7 @@ def own_start(
     review: SchemaDecisions,
     recorded_before: Callable[[str, Position], Content | None],
 ) -> OwnStart | None:
-    """None where no schema is known from which one could begin. Raises PositionLostError where a GTID set cannot be read.
+    """Returns the start; None if no schema is known to start from. Raises PositionLostError if a GTID set cannot be parsed.
 
     `recorded_before`: as `PreparedFiles.recorded_before`.
     """

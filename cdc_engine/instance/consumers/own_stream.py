@@ -1,6 +1,6 @@
-"""A stream of the source that one consumer reads for itself: a connection of its own, and a schema history of its own, in memory.
+"""A stream that one consumer reads from the source, with its own connection and its own schema history in memory.
 
-What it knows where it begins is `own_start`'s; statements after it are followed as they come, and nothing is written.
+`own_start` has what it knows at its start; later statements are followed as they arrive, and nothing is written.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.kept.repository import Record
 
-OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # read ahead of a consumer
+OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # bytes read ahead of a consumer
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnStreams:
-    """What such a stream is made of. `records`: of the schema history, asked when one begins; all up to `known_to` are in it.
+    """Opens such streams. `records`: returns the records of the schema history when a stream starts; all up to `known_to` are in it.
 
-    `recorded_before`: as of `own_start`. `archive`: has what the server has purged. `epoch`, `server_uuid`: of the live stream. `by_time`:
-    finds a place by the clock, where the live stream may. `isolated`: as of `Window`.
+    `recorded_before`: as in `own_start`. `archive`: has what the server has purged. `epoch`, `server_uuid`: those of the live stream.
+    `by_time`: finds a position by the clock, if the live stream may. `isolated`: as in `Window`.
     """
 
     source: Source
@@ -53,7 +53,7 @@ class OwnStreams:
     isolated: bool = False
 
     def open(self, reader: Reader, place: Place) -> SourceStream:
-        """Raises PositionLostError where no schema is known at the place."""
+        """Opens a stream at a position. Raises PositionLostError if no schema is known there."""
         begin, destination = place.position, self.source.destination
         anew = (
             f"`sluice consumer forget {reader.group or destination} {reader.client_id}`, and it begins anew with the oldest change at "
@@ -61,7 +61,7 @@ class OwnStreams:
         )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = self.source.named(name)
-        live = self.known_to()  # before the records: these may have more
+        live = self.known_to()  # before the records, which may have more
         own = own_start(
             begin,
             live,
@@ -91,7 +91,9 @@ class OwnStreams:
         )
 
     def _from(self, begin: Position, epoch: int) -> Position:
-        """In the live stream's epoch, so that both number the same files the same way; by GTID where that is another."""
+        """Returns the start in the live stream's epoch, so that both number the same files in the same way; by GTID if its epoch is
+        another.
+        """
         if begin.epoch == epoch or not begin.gtid_set:
             return begin
         return dataclasses.replace(
@@ -102,7 +104,9 @@ class OwnStreams:
 def in_live_epoch(
     by_time: ByTime, live_epoch: Callable[[], int], cursor: Position, facts: ServerFacts, epochs: Epochs
 ) -> DumpStart | Lost:
-    """A place by the clock in the epoch that the live stream began when it went over; where it has not yet, in the one that it will."""
+    """Returns a start by the clock in the epoch that the live stream began at its change of server; if it has not changed yet, in the
+    epoch that it will begin.
+    """
     start = by_time(cursor, facts, epochs)
     if isinstance(start, Lost) or live_epoch() <= cursor.epoch:
         return start
@@ -110,7 +114,9 @@ def in_live_epoch(
 
 
 class SourceStream:
-    """Implements `feed.OwnStream`. `anew`: how its reader goes on where its place is lost. `live_epoch`: as it began."""
+    """Implements `feed.OwnStream`. `anew`: how its reader continues if its position is lost. `live_epoch`: the live stream's epoch at its
+    start.
+    """
 
     def __init__(
         self,
@@ -146,9 +152,9 @@ class SourceStream:
     def read(
         self, place: Place, bytes_max: int, events_max: int, timeout_seconds: float, given_up: Callable[[], bool]
     ) -> Reading | None:
-        """As a window; raises what ended the stream, once all before it was read.
+        """Reads as a window does; raises the error that ended the stream, once everything before it was read.
 
-        None also where the live stream has begun another epoch since: a stream that begins now numbers the files as that one does.
+        Returns None also if the live stream has begun another epoch since: a stream that starts now numbers the files as that one does.
         """
         if self._epoch() != self._live_epoch:
             return None

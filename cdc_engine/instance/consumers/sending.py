@@ -1,4 +1,4 @@
-"""The brokers that conf/ names for a destination or a group, each a consumer with a thread that sends. Started and ended by `engine` and by
+"""The brokers in conf/ of a destination or a group, each a consumer with a sending thread. Started and ended by `engine` and by
 `group.engine`.
 """
 
@@ -26,7 +26,7 @@ Got_co = TypeVar("Got_co", covariant=True)
 
 
 def rules_of(config: BrokerConfig) -> Rules:
-    """A broker without partitions has one."""
+    """Returns a broker's routing rules; a broker without partitions has one partition."""
     rules = Rules(topic=config.topic, dynamic_topic=config.dynamic_topic, exact_names=config.format == "flat")
     if not isinstance(config, PartitionedConfig):
         return rules
@@ -42,7 +42,7 @@ def rules_of(config: BrokerConfig) -> Rules:
 
 
 def name_of(config: BrokerConfig) -> str:
-    """For people: what it is and where."""
+    """Returns a broker's kind and servers, for messages."""
     return f"{getattr(config, 'kind', 'broker')} {getattr(config, 'servers', '')}"
 
 
@@ -54,8 +54,8 @@ class Subscribing(Protocol[Got_co]):
 
 
 class Sending(Generic[ContentT]):
-    """Of one destination or group. `maker_of`: what makes the messages of one of its brokers, given what it got and the batch's id; raises
-    ConfigurationError where a rule is none. `publisher_of`: a connection to it.
+    """The senders of one destination or group. `maker_of`: returns the function that makes a broker's messages from the content and the
+    batch's id; raises ConfigurationError for an invalid rule. `publisher_of`: connects to a broker.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Sending(Generic[ContentT]):
 
 
 def message_maker(config: BrokerConfig, forms: Forms) -> MessageMaker:
-    """What makes a broker's messages of rows that are shown so. Raises ConfigurationError where a rule of conf/ is none."""
+    """Returns the maker of a broker's messages, with the settings for its rows. Raises ConfigurationError for an invalid rule in conf/."""
     return MessageMaker(
         Routing(rules_of(config)),
         config.format,
@@ -115,13 +115,13 @@ def message_maker(config: BrokerConfig, forms: Forms) -> MessageMaker:
 
 
 def sending_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Sending[tuple[Chosen, ...]]:
-    """Raises ConfigurationError where a rule of conf/ is none."""
+    """Returns the senders of a destination. Raises ConfigurationError for an invalid rule in conf/."""
     forms = forms_of(config)
     return Sending(config.brokers, consumers, lambda broker: message_maker(broker, forms).messages)
 
 
 def open_publisher(config: BrokerConfig) -> Publisher:
-    """Raises ConfigurationError, PublishError. The clients' libraries are read in only where they are used."""
+    """Connects to a broker. Raises ConfigurationError, PublishError. The clients' libraries are imported only where they are used."""
     if isinstance(config, KafkaConfig):
         from cdc_engine.brokers.kafka import KafkaPublisher, settings_of  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""A destination or a group as the protocol server serves it: its consumers, and their deliveries as entries. Started and ended by `engine`
+"""Serves a destination or a group over the protocol server: its consumers, and their deliveries as entries. Started and ended by `engine`
 and by `group.engine`.
 """
 
@@ -33,13 +33,13 @@ class Clients(Protocol):
 
 
 class Entries(Protocol):
-    """What makes entries of what those consumers are handed out."""
+    """Makes entries of what the consumers are handed out."""
 
     def messages(self, content: Any, /) -> bytes: ...
 
 
 class ServedConsumers:
-    """Implements `session.Served`. `consumers` raises NotStartedError where the destination is not read here."""
+    """Implements `session.Served`. `consumers` raises NotStartedError if the destination is not read here."""
 
     def __init__(self, consumers: Callable[[], Clients], entries: Entries) -> None:
         self._consumers, self._entries = consumers, entries
@@ -54,7 +54,7 @@ class ServedConsumers:
         return self._for_clients(client_id).service(client_id)
 
     def _for_clients(self, client_id: int) -> Clients:
-        """A broker's cursor is not a client's to move: what it acked, the broker would not get. Raises ConfigurationError."""
+        """Refuses a client with a broker's number, because the broker would not get what the client acks. Raises ConfigurationError."""
         consumers = self._consumers()
         if broker := consumers.broker_of(client_id):
             raise ConfigurationError(
@@ -67,7 +67,9 @@ class ServedConsumers:
 
 
 def address_of(config: CanalServerConfig) -> Address:
-    """Raises ConfigurationError where anyone on the network could come in, or the password's hash is none."""
+    """Returns the address to listen on. Raises ConfigurationError if anyone on the network could connect, or the password's hash is
+    invalid.
+    """
     password_hash = ""
     if config.password_hash_env:
         password_hash = os.environ.get(config.password_hash_env, "").removeprefix("*")
@@ -90,7 +92,9 @@ def address_of(config: CanalServerConfig) -> Address:
 
 
 class Serving:
-    """The part of one destination that listens for clients. `trouble`: why it does not, though it should; the destination runs on."""
+    """The listener of one destination for clients. `trouble`: why it does not listen although it should; the destination continues to
+    run.
+    """
 
     def __init__(
         self,
@@ -107,7 +111,7 @@ class Serving:
         self.trouble = ""
 
     def begin(self) -> None:
-        """Listens, or says in `trouble` why it cannot. Raises ConfigurationError where conf/ is wrong."""
+        """Listens, or sets `trouble` to the reason why it cannot. Raises ConfigurationError if conf/ is invalid."""
         served = ServedConsumers(self._consumers, self._entries())
         with self._lock:
             if self._end is not None or self._ended:
@@ -119,7 +123,7 @@ class Serving:
                 self.trouble = f"{error}, or free that one: it is tried again each second"
 
     def again(self) -> None:
-        """Another try, where there is trouble. Raises nothing: what became wrong in conf/ or its environment is the trouble then."""
+        """Tries again if there is trouble. Raises nothing: an invalid setting of conf/ or its environment becomes the trouble."""
         if not self.trouble:
             return
         try:
@@ -128,7 +132,7 @@ class Serving:
             self.trouble = f"{error}: it is tried again each second"
 
     def end(self) -> None:
-        """Once: a second end would take another engine's listener away."""
+        """Stops listening. Takes effect once: a second end would remove another engine's listener."""
         with self._lock:
             end, self._end, self._ended, self.trouble = self._end, None, True, ""
         if end is not None:
@@ -136,12 +140,12 @@ class Serving:
 
 
 def entry_maker(display: Display, forms: Forms) -> EntryMaker:
-    """What makes the entries of a destination whose rows are shown so. Raises ConfigurationError for a time zone that is none."""
+    """Returns the maker of a destination's entries, with the settings for its rows. Raises ConfigurationError for an invalid time zone."""
     return EntryMaker(display, described, forms.policies, forms.kept, forms.keys)
 
 
 def serving_of(config: DestinationConfig, consumers: Callable[[], Consumers]) -> Serving:
-    """The part of a destination that listens, with what conf/ says of its rows. Raises ConfigurationError."""
+    """Returns the listener of a destination, with conf/'s settings for its rows. Raises ConfigurationError."""
     forms = forms_of(config)
     return Serving(
         config.canal_server, config.name, consumers, lambda: entry_maker(display_of(config.canal_server), forms)

@@ -1,4 +1,4 @@
-"""What a statement is for a consumer of Canal's protocol: its kind, and the table that its entry names (canal.md §2.8)."""
+"""Classifies a statement for consumers of Canal's protocol: its kind, and the table that its entry names (canal.md §2.8)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ _ACTIONS: tuple[tuple[str, EventType | None], ...] = (
 
 @dataclasses.dataclass(frozen=True)
 class Described:
-    """`schema`, `table`: what the entry's header names. `tables`: all that it is about (database, table)."""
+    """The description of a statement. `schema`, `table`: what the entry's header names. `tables`: all tables that it concerns (database,
+    table).
+    """
 
     kind: EventType
     schema: str = ""
@@ -57,7 +59,9 @@ class Described:
 
 @functools.lru_cache(maxsize=256)
 def described(statement: LoggedStatement) -> Described | None:
-    """None for a statement that no client is shown, as in Canal: GRANT, views, triggers, procedures, ALTER DATABASE, …"""
+    """Describes a statement; None for one that is not shown to clients, as in Canal: GRANT, views, triggers, procedures, ALTER DATABASE,
+    …
+    """
     text = without_comments(statement.text)
     index = _INDEX.match(text)
     if index:
@@ -122,7 +126,7 @@ def _table_name(text: str) -> TableName:
 
 
 def wanted_statements(tables: CapturedTables) -> Callable[[LoggedStatement], bool]:
-    """Statements about a table that the filters keep, or about none."""
+    """Returns a function that selects statements about a table that the filters keep, or about no table."""
 
     def wants(statement: LoggedStatement) -> bool:
         found = described(statement)

@@ -1,6 +1,6 @@
-"""A consumer that is behind reads the files of the event store, where they have its place, and the source only where they do not.
+"""A consumer that is behind reads the event store's files if they have its position, and the source only if they do not.
 
-Nothing is asked of the source then, and it may have purged what is read. At the end of the files the window of the live stream goes on.
+The source is not asked then, and may have purged what is read. At the end of the files the window of the live stream continues.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from cdc_engine.store.opening import another_file
 from cdc_engine.store.window.places import Place, Reading, key_of
 from cdc_engine.store.window.window import Window
 
-NEVER_FULL = 1 << 62  # it holds one block at a time: the next is read when there is nothing left of it
+NEVER_FULL = 1 << 62  # it holds one block at a time: the next is read after it
 
 
 class StoredStreams:
-    """`otherwise`: begins a stream that reads the source, for a reader. `isolated`: as of `Window`."""
+    """Opens streams for consumers. `otherwise`: opens a stream that reads the source, for a reader. `isolated`: as in `Window`."""
 
     def __init__(
         self, log: EventLog, otherwise: Callable[[Reader, Place], OwnStream], *, isolated: bool = False
     ) -> None:
         self._log, self._otherwise, self._isolated = log, otherwise, isolated
-        self._spent: dict[Reader, Place] = {}  # where the files had nothing for one
+        self._spent: dict[Reader, Place] = {}  # positions at which the files had nothing for a reader
 
     def open(self, reader: Reader, place: Place) -> OwnStream:
-        """Raises what `otherwise` raises."""
+        """Opens a stream at a position. Raises the errors of `otherwise`."""
         if self._spent.pop(reader, None) != place:
             try:
                 found = self._log.reader_at(place.position)
@@ -43,10 +43,10 @@ class StoredStreams:
         return self._otherwise(reader, place)
 
     def _goes_on(self, position: Position, there: Position) -> bool:
-        """Whether all that is missing after a position follows in the files. `there`: the last transaction end that they have up to it.
+        """Returns whether everything after a position follows in the files. `there`: the last transaction end that they have up to it.
 
-        A stream that was asked for by GTID set leaves out what was had, so offsets alone do not tell. The files have not all of the
-        transactions without rows: a place may be after some of these.
+        A stream that was requested by GTID set excludes what was already there, so offsets alone are not sufficient. The files do not
+        have all transactions without rows: a position may be after some of these.
         """
         if key_of(there) == key_of(position):
             return not another_file(there, position) and same_executed(there.gtid_set, position.gtid_set)
@@ -59,7 +59,7 @@ class StoredStreams:
             return False
 
     def _executed_before_next(self, position: Position) -> str:
-        """The executed set with which what follows a position in the files begins."""
+        """Returns the executed set at the start of what follows a position in the files."""
         found = self._log.reader_at(position)
         while found is not None and (following := found[0].next()) is not None:
             if not isinstance(following, Dropped):
@@ -68,7 +68,7 @@ class StoredStreams:
 
 
 class StoredStream:
-    """Implements `feed.OwnStream`. `reader`: of what follows `begin`. `spent`: told where that was nothing."""
+    """Implements `feed.OwnStream`. `reader`: reads what follows `begin`. `spent`: called if that was nothing."""
 
     def __init__(self, reader: LogReader, begin: Place, spent: Callable[[], object], *, isolated: bool = False) -> None:
         self._reader, self._spent, self._gave = reader, spent, False
@@ -77,7 +77,7 @@ class StoredStream:
     def read(
         self, place: Place, bytes_max: int, events_max: int, timeout_seconds: float, given_up: Callable[[], bool]
     ) -> Reading | None:
-        """As a window, and never waits: None at the end of the files, and where they were removed."""
+        """Reads as a window does, and never waits: None at the end of the files, and if they were removed."""
         del timeout_seconds
         while not given_up():
             found = self._window.read(place, bytes_max, events_max)
@@ -91,10 +91,10 @@ class StoredStream:
         return Reading((), place)
 
     def place(self) -> None:
-        """It does not read the source."""
+        """Returns None, because it does not read the source."""
 
     def wake(self) -> None:
-        """It never waits."""
+        """Does nothing, because it never waits."""
 
     def close(self) -> None:
         self._window.close()

@@ -1,7 +1,7 @@
-"""Who consumes a destination or a group, by number: subscribed, served, and with their cursors in the ledger. Called from any thread.
+"""The subscriptions of a destination or a group, by client number: services, and cursors in the ledger. Called from any thread.
 
-A cursor that moved is in the ledger within a second (`keep`, which the engine calls), and when the engine stops: after a kill what was
-acked in that second comes again (canal.md §12.8). `consumers` has those of a destination, `group` those of a group.
+A moved cursor is in the ledger within a second (`keep`, which the engine calls), and when the engine stops: after a kill, what was acked
+in that second is handed out again (canal.md §12.8). `consumers` has the subclass for a destination, `group` the one for a group.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from cdc_engine.position import Position
 from cdc_engine.server.consumer import ConsumerService
 from cdc_engine.sink.table_filter import TableFilter
 
-CONSUMERS_MAX = 64  # they are in the ledger, which is written whole
+CONSUMERS_MAX = 64  # they are in the ledger, which is written as a whole
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
 
 log = structlog.get_logger()
 
 
 class Record(Protocol):
-    """A consumer as the ledger keeps it."""
+    """A consumer's record in the ledger."""
 
     @property
     def client_id(self) -> int: ...
@@ -46,12 +46,16 @@ ContentT = TypeVar("ContentT")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConsumerStatus:
-    """`state`: IN_STEP with the live stream, ALONE with a connection of its own, STOPPED with `reason`, or IDLE: it has not asked yet.
+    """The status of a consumer. `state`: IN_STEP with the live stream, ALONE with a connection of its own, STOPPED with `reason`, or
+    IDLE: it has not requested anything yet.
 
-    `position`: up to where it has acked. `behind_seconds`: of the source's clock, behind what the destination has read. `waiting`:
-    deliveries without an ack, the oldest since `waiting_since` (seconds since 1970, 0: none). `name`: of the broker that it sends to.
-    Of a group `members` has the positions by name, `barrier_us` the commit time up to which it has acked, `late` how many transactions came
-    when those of others that are younger were out, and `waits_for` the member that may bring what comes next, and why nobody knows that.
+    `position`: the position up to which it has acked. `behind_seconds`: seconds of the source's clock behind what the destination has
+    read. `waiting`: number of deliveries without an ack, the oldest since `waiting_since` (seconds since 1970, 0: none). `name`: the
+    broker that it sends to.
+
+    For a group, `members` has the positions by name, `barrier_us` the commit time up to which it has acked, `late` the number of
+    transactions that arrived after younger ones of other members were handed out, and `waits_for` the member that may have the next
+    transaction, and why that is unknown.
     """
 
     client_id: int
@@ -70,9 +74,10 @@ class ConsumerStatus:
 
 
 def forget_asked_for(directory: Path, meta: MetaManager, consumers: Forgetting | None) -> None:
-    """Those that an operator wants forgotten, also where conf/ has no consumers any more. Raises MetaError, and they are asked for still.
+    """Forgets the consumers that an operator requested to forget, even if conf/ has no consumers any more. Raises MetaError; the request
+    then stays.
 
-    A broker that conf/ still names subscribes anew by itself, as one that is new.
+    A broker that conf/ still names subscribes again by itself, as a new one.
     """
     for client_id in forget_asked(directory):
         if consumers is not None:
@@ -88,12 +93,12 @@ class Forgetting(Protocol):
 
 
 def without(client_id: int) -> Transition:
-    """The consumer is forgotten."""
+    """Returns the ledger's transition that forgets the consumer."""
     return lambda ledger: ledger.without_consumer(client_id)
 
 
 class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
-    """`brokers`: by number the name and filter of those that send on."""
+    """The consumers of a destination or a group. `brokers`: name and filter of those that send to brokers, by number."""
 
     def __init__(self, meta: MetaManager, brokers: Mapping[int, tuple[str, str]]) -> None:
         self._meta, self._brokers = meta, dict(brokers)
@@ -102,32 +107,32 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
 
     @abc.abstractmethod
     def _records(self, ledger: Ledger) -> tuple[RecordT, ...]:
-        """All that a ledger has."""
+        """Returns all records of a ledger."""
 
     @abc.abstractmethod
     def _with(self, ledger: Ledger, record: RecordT) -> Ledger:
-        """The ledger with this record."""
+        """Returns the ledger with this record."""
 
     @abc.abstractmethod
     def _born(self, client_id: int, client_filter: str) -> RecordT:
-        """Of one that is new. Raises SluiceError where nobody knows yet where it begins."""
+        """Returns the record of a new consumer. Raises SluiceError if its start is not known yet."""
 
     @abc.abstractmethod
     def _moved(self, record: RecordT, client_filter: str, acked: PlaceT | None) -> RecordT:
-        """The record with this filter, and with the cursor that follows from what is acked, if any was served."""
+        """Returns the record with this filter, and with the cursor that follows from what is acked, if any was served."""
 
     @abc.abstractmethod
     def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PlaceT, ContentT]:
-        """A service that begins at the record's cursor."""
+        """Returns a service that starts at the record's cursor."""
 
     def broker_of(self, client_id: int) -> str:
-        """The name of the broker whose number it is; empty for none."""
+        """Returns the name of the broker with that number; empty if there is none."""
         return self._brokers.get(client_id, ("", ""))[0]
 
     def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerService[PlaceT, ContentT]:
-        """Its service. One that is new begins with the oldest change at hand; another filter takes the place of the one before.
+        """Returns the consumer's service. A new consumer starts with the oldest available change; another filter replaces the previous one.
 
-        Raises ConfigurationError where the filter is none.
+        Raises ConfigurationError if the filter is invalid.
         """
         tables = client_tables(client_filter)
         with self._lock:
@@ -142,13 +147,13 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
             return self._services.get(client_id) or self._begun(record, tables)
 
     def unsubscribe(self, client_id: int) -> None:
-        """Its cursor is forgotten. Without effect if it does not subscribe."""
+        """Forgets the consumer's cursor. Has no effect if it is not subscribed."""
         with self._lock:
             self._put_away(client_id)
             self._meta.update(without(client_id))
 
     def service(self, client_id: int) -> ConsumerService[PlaceT, ContentT]:
-        """Of one that subscribes. Raises NotSubscribedError."""
+        """Returns the service of a subscribed consumer. Raises NotSubscribedError."""
         with self._lock:
             found = self._services.get(client_id)
             record = self._record(client_id)
@@ -157,7 +162,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
             return found or self._begun(record, client_tables(record.filter))
 
     def keep(self) -> None:
-        """The cursors go into the ledger. Raises MetaError, and then they do with the next call."""
+        """Saves the cursors in the ledger. Raises MetaError; the next call then saves them."""
         with self._lock:
             moved = [
                 now
@@ -168,7 +173,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
                 self._meta.update(lambda ledger: self._with_all(ledger, moved))
 
     def close(self) -> None:
-        """Nobody gets anything any more; the cursors are kept. Raises MetaError."""
+        """Ends all services and saves the cursors. Raises MetaError."""
         with self._lock:
             try:
                 self.keep()
@@ -207,12 +212,12 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
 
 
 def reason_of(service: ConsumerService[PlaceT, ContentT] | None) -> str:
-    """Why a consumer stopped, or empty."""
+    """Returns why a consumer stopped, or empty."""
     return service.trouble or service.undelivered if service is not None else ""
 
 
 def state_of(service: ConsumerService[PlaceT, ContentT] | None) -> str:
-    """Of `ConsumerStatus`."""
+    """Returns the state for `ConsumerStatus`."""
     if service is None:
         return IDLE
     if reason_of(service):
