@@ -1,1 +1,1 @@
-"""What an operator does to a destination, as rules: the console asks, says and calls these. Nothing here speaks to a person."""
+"""The acts of an operator on a destination, as rules: the console asks, prints, and calls these. Nothing here is interactive."""

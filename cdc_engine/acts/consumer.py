@@ -1,4 +1,4 @@
-"""What an operator does to a consumer beside the lake: has it forgotten, with the place that is kept for it. Called by the console."""
+"""An operator's acts on a consumer: forgets it, with its saved cursor. Called by the console."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdc_engine.meta.ledger import GroupConsumer
 
 
 def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
-    """One of a destination or of a group. Raises ActRefusedError where the ledger has none of that number."""
+    """Returns a consumer of a destination or of a group. Raises ActRefusedError if the ledger has none with that number."""
     ledger = read_ledger(directory)
     consumer = ledger.consumer(client_id) or ledger.group_consumer(client_id)
     if consumer is None:
@@ -23,6 +23,6 @@ def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
 
 
 def forget(directory: Path, client_id: int) -> None:
-    """Asks the engine to forget it, now or when it runs. Raises ActRefusedError, MetaError."""
+    """Requests the engine to forget the consumer, now or when it runs. Raises ActRefusedError, MetaError."""
     consumer_of(directory, client_id)
     ask_forget(directory, client_id)

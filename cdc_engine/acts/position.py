@@ -1,7 +1,7 @@
-"""Where a destination is to go on: the rules of `sluice position set`, and the act itself.
+"""Sets the position at which a destination continues: the rules of `sluice position set`, and the act itself.
 
-A new epoch is taken when the source's file names or offsets can no longer be compared with those that were read, for then an old order
-key could hide a new change; and by a ledger that takes the place of a lost one, above all that the lake has.
+A new epoch begins if the source's file names or offsets cannot be compared any more with those that were read, because an old order key
+could then hide a new change. A ledger that replaces a lost one also begins an epoch, above all that the lake has.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from cdc_engine.store.prepared import forget_prepared
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SetPosition:
-    """What `set_position` needs of the rest. `confirm`: asked with a sentence, False ends it with nothing changed.
+    """The dependencies of `set_position`. `confirm`: called with a sentence; False ends the act with nothing changed.
 
-    `ask`: what the source is and has; `find`: the exact place there of what was asked for. `reachable`: the same with what the source has
-    purged and an archive has.
-    `forget_history`: the schema history holds for a stream that is not read on.
-    `lake_epoch`: the highest epoch of the destination's tables in the lake, 0 where there is none. `take_over`: makes them this ledger's.
+    `ask`: returns the source's facts; `find`: returns the exact position there for the request. `reachable`: returns the facts with what
+    the source has purged and an archive has.
+
+    `forget_history`: removes the schema history, which is valid for a stream that does not continue.
+
+    `lake_epoch`: returns the highest epoch of the destination's tables in the lake, 0 if there are none. `take_over`: makes them this
+    ledger's.
     """
 
     directory: Path
@@ -43,9 +46,9 @@ class SetPosition:
 
 
 def set_position(act: SetPosition) -> Position | None:
-    """Checks the place with the source, asks, and writes the ledger; None where nothing was changed.
+    """Checks the position with the source, asks for confirmation, and writes the ledger. Returns the position; None if nothing was changed.
 
-    Raises LeaseLostError while an engine or a run is at work, PositionLostError when the source does not have the place.
+    Raises LeaseLostError while an engine or a run is active, PositionLostError if the source does not have the position.
     """
     with stopped_destination(act.directory) as meta:
         lake_epoch = act.lake_epoch() if meta.is_new else 0
@@ -56,15 +59,15 @@ def set_position(act: SetPosition) -> Position | None:
         if not act.confirm(question(act.directory.name, ledger, position, by_gtid=by_gtid, takes_over=lake_epoch > 0)):
             return None
         if not read_up_to(ledger, choice, position):
-            # First: what was held has a gap from here on, so the rows are read anew.
+            # First: the buffered changes have a gap from here on, so the tables are re-snapshotted.
             forget_held(act.directory, position)
-            # Before the cursor moves: a crash in between costs a stop at their commit and a look at the source, no wrong row.
+            # Before the cursor moves: a crash in between causes a stop at their commit and a check of the source, no wrong row.
             forget_prepared(act.directory)
             act.forget_history()
-        # Also before: what is stored may hold rows that were left out, and somebody wants them read again.
+        # Also before: the stored events may lack rows that the operator wants to be read again.
         forget_events(act.directory)
         if lake_epoch:
-            # Before the ledger is kept: a crash in between leaves tables of nobody, which the next try takes.
+            # Before the ledger is saved: a crash in between leaves tables without an owner, which the next attempt takes over.
             act.take_over(ledger.ledger_id)
         meta.update(lambda _: ledger.set_cursor(position))
         forget_folder(act.directory)
@@ -72,7 +75,7 @@ def set_position(act: SetPosition) -> Position | None:
 
 
 def forget_held(directory: Path, position: Position) -> None:
-    """Tables that are being read: what lies between their held changes and the position is not known. Raises MetaError."""
+    """Restarts the open snapshots: what is between their buffered changes and the position is unknown. Raises MetaError."""
     records = SnapshotRecords(directory)
     for record in records.all():
         if record.is_open:
@@ -83,7 +86,7 @@ def forget_held(directory: Path, position: Position) -> None:
 
 
 def above(ledger: Ledger, lake_epoch: int) -> Ledger:
-    """The ledger with an epoch above those of the lake, whose keys its stream's must be above."""
+    """Returns the ledger with an epoch above those of the lake, because the order keys of its stream must be above the lake's."""
     return ledger if lake_epoch < ledger.epoch else ledger.begin_epoch(lake_epoch + 1)
 
 
@@ -93,7 +96,7 @@ def choose(
     facts: ServerFacts,
     reachable: Callable[[ServerFacts], ServerFacts] = lambda facts: facts,
 ) -> Position:
-    """The position asked for, as the ledger keeps it. Raises PositionLostError with the reason and the safe options."""
+    """Returns the requested position in the form that the ledger stores. Raises PositionLostError with the reason and the safe options."""
     start = decide_start(None, choice, facts)
     archived = reachable(facts) if isinstance(start, Lost) and start.purged else facts
     start = decide_start(None, choice, archived)
@@ -104,14 +107,14 @@ def choose(
         return position
     if not facts.logs:
         raise PositionLostError("the source does not list its binlog files; grant REPLICATION CLIENT, then try again")
-    # The server finds a GTID set's place itself; the oldest file there is a place that no change after the set lies before.
+    # The server finds the position of a GTID set itself; no change after the set is before the oldest file.
     return dataclasses.replace(position, file=facts.logs[0].file)
 
 
 def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None = None) -> int:
-    """The ledger's epoch, or the next one where the cursor proves nothing on this server: another server, a reset, a purge.
+    """Returns the ledger's epoch, or the next one if the cursor proves nothing on this server: another server, a reset, a purge.
 
-    `archived`: with what an archive has of the server's: a cursor in that goes on there, in its epoch.
+    `archived`: the facts with what an archive has of the server: a cursor in the archive continues there, in its epoch.
     """
     if ledger.cursor is None:
         return ledger.epoch
@@ -126,16 +129,18 @@ def next_epoch(ledger: Ledger, facts: ServerFacts, archived: ServerFacts | None 
 
 
 def read_up_to(ledger: Ledger, choice: StartChoice, position: Position) -> bool:
-    """Whether the stream was read without a gap up to the position: then XA transactions recorded before it are still undecided there."""
+    """Returns whether the stream was read without a gap up to the position: XA transactions recorded before it are then still undecided
+    there.
+    """
     resume = ledger.resume_position
-    # A set of transactions is no place in a file: it may leave some out.
+    # A GTID set is not a position in a file: it may exclude some transactions.
     if resume is None or choice.gtid_set:
         return False
     return position.epoch == resume.epoch and position.order_key <= resume.order_key
 
 
 def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = False, takes_over: bool = False) -> str:
-    """What the operator is asked, with what it will mean. `by_gtid`: a set of transactions was named, which is no place in a file."""
+    """Returns the question for the operator, with its consequences. `by_gtid`: a GTID set was named, which is not a position in a file."""
     if takes_over:
         return (
             f"{name} has no ledger, and the lake has tables of it. Take them over with a new ledger that starts at {position}? What "

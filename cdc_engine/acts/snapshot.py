@@ -1,6 +1,6 @@
-"""What an operator does about the rows that tables already have: ask for them, hold, go on, give up. Called by the console.
+"""An operator's acts on the snapshots of tables: start, pause, continue, cancel. Called by the console.
 
-Each act is kept in the snapshot's record, or is a wish that the running engine finds. The reading itself is done by runs.
+Each act is saved in the snapshot's record, or is a request that the running engine finds. Runs read the rows.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from cdc_engine.table_meta.history.tables_file import read_tables
 
 
 def captured(tables_file: Path) -> tuple[str, ...]:
-    """The "database.table" that the engine captures, by name. Raises MetaError."""
+    """Returns the "database.table" names that the engine captures, sorted. Raises MetaError."""
     return tuple(sorted(table.name for table in read_tables(tables_file)))
 
 
 def start_where_lost(directory: Path) -> None:
-    """The position of the destination is lost: the engine begins where the source is, with the rows of all its tables."""
+    """Requests a new start of a destination whose position is lost: the engine starts at the source's current position and re-snapshots
+    all tables.
+    """
     ask_begin(directory)
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
-    """Asks for the rows of tables; one that has stopped goes on from where the stream is then, one that failed is read anew.
+    """Requests snapshots of tables. A stopped table continues from the stream's position at that time; a failed snapshot starts again.
 
-    First the records: from then on changes are held. Only then is a table that stopped taken up again. Asking twice is asking once.
-    Raises ActRefusedError where one is under way with another condition, MetaError.
+    The records are written first: from then on changes are buffered. Only then does a stopped table resume. A repeated request has no
+    further effect. Raises ActRefusedError if a snapshot with another condition is open, MetaError.
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
@@ -68,12 +70,12 @@ def _wanted(
 
 
 def pause(directory: Path, name: str) -> SnapshotRecord:
-    """No further chunk is read; changes are held on. Raises ActRefusedError where nothing is under way."""
+    """Pauses a snapshot: no further chunk is read; changes are still buffered. Raises ActRefusedError if no snapshot is open."""
     return SnapshotRecords(directory).update(name, lambda now: _open(now).with_pause(paused=True))
 
 
 def go_on(directory: Path, name: str) -> SnapshotRecord:
-    """A paused snapshot goes on after its last chunk, a failed one is read anew; a table that stopped goes on. Raises ActRefusedError."""
+    """Continues a paused snapshot after its last chunk, or starts a failed one again; a stopped table resumes. Raises ActRefusedError."""
     record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
     if _stop_of(read_ledger(directory), name) is not None:
         request(directory, record.database, record.table, Wish.ANEW)
@@ -81,7 +83,7 @@ def go_on(directory: Path, name: str) -> SnapshotRecord:
 
 
 def cancel(directory: Path, name: str) -> SnapshotRecord:
-    """Asks the engine to end a snapshot: the table stands where it stood. Raises ActRefusedError, MetaError."""
+    """Requests the engine to cancel a snapshot: the table stays at the position that it had. Raises ActRefusedError, MetaError."""
     record = SnapshotRecords(directory).get(name)
     if record is None:
         raise ActRefusedError(f"there is no snapshot of {name}")

@@ -1,4 +1,4 @@
-"""Changing the ledger of a destination by hand: only while no engine holds its lease and no run merges. Used by the other acts."""
+"""Changes the ledger of a destination by hand, only while no engine holds its lease and no run merges. Used by the other acts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from cdc_engine.meta.managers import open_meta
 
 @contextlib.contextmanager
 def stopped_destination(directory: Path) -> Iterator[MetaManager]:
-    """The ledger, to be changed: the lease and the run lock are held meanwhile.
+    """Yields the ledger for changes, while it holds the lease and the run lock.
 
-    Raises LeaseLostError while an engine or a run is at work, MetaError where the ledger cannot be read.
+    Raises LeaseLostError while an engine or a run is active, MetaError if the ledger cannot be read.
     """
     name, lease = directory.name, open_lease(directory)
     try:
@@ -39,7 +39,7 @@ def stopped_destination(directory: Path) -> Iterator[MetaManager]:
 
 
 def _once_killed(directory: Path) -> str:
-    """Among several hosts nobody sees at once that a holder is dead."""
+    """Returns when the lease of a killed engine becomes free; with several hosts a dead holder is not detected at once."""
     place = directory.place if isinstance(directory, DestinationDir) else None
     if place is None or not place.is_shared:
         return ""
@@ -48,7 +48,7 @@ def _once_killed(directory: Path) -> str:
 
 @contextlib.contextmanager
 def no_run(directory: Path) -> Iterator[None]:
-    """No run merges meanwhile. Raises LeaseLostError while one does."""
+    """Prevents merge runs meanwhile. Raises LeaseLostError while one is active."""
     if run_lock_held(directory):
         raise LeaseLostError(f"a run still merges a batch of {directory.name}; wait until it has ended, then try again")
     with contextlib.ExitStack() as held:

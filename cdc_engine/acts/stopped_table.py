@@ -1,6 +1,6 @@
-"""What an operator does to a table that stopped: approve a held change, say what it looks like, let it go on. Called by the console.
+"""An operator's acts on a stopped table: approves a pending schema change, sets its schema, resumes it. Called by the console.
 
-Each act keeps what was decided and asks the running engine to take the table up again. Which acts a state allows is `states.acts_on`.
+Each act saves the decision and requests the running engine to resume the table. `states.acts_on` defines which acts a state allows.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cdc_engine.table_meta.schema import TableSchema
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldChange:
-    """A table in DDL_HELD. `record`: what is held, None where its file is gone."""
+    """A table in DDL_HELD. `record`: the pending schema change; None if its file is gone."""
 
     stop: StoppedTable
     record: HeldRecord | None
 
 
 def held_changes(directory: Path) -> list[HeldChange]:
-    """The changes of a destination that wait for an operator."""
+    """Returns the pending schema changes of a destination."""
     files = ReviewFiles(directory)
     return [
         HeldChange(stop=stop, record=files.held(stop.database, stop.table, stop.reason))
@@ -59,14 +59,16 @@ def stop_of(directory: Path, table: str) -> StoppedTable:
 
 
 def resume(directory: Path, table: str) -> StoppedTable:
-    """Asks the engine to take a stopped table up again. Raises ActRefusedError."""
+    """Requests the engine to resume a stopped table. Raises ActRefusedError."""
     stop = stop_of(directory, table)
     request(directory, stop.database, stop.table)
     return stop
 
 
 def approve(directory: Path, table: str, plan: str) -> HeldRecord:
-    """Keeps the plan for the change that is held, and resumes. Raises ActRefusedError when nothing is held or the plan has no meaning."""
+    """Saves the plan for the pending schema change, and resumes. Raises ActRefusedError if no change is pending or the plan is not valid
+    for it.
+    """
     stop = _stop_for(Act.APPROVE, directory, table)
     record = ReviewFiles(directory).held(stop.database, stop.table, stop.reason)
     if record is None:
@@ -83,7 +85,7 @@ def approve(directory: Path, table: str, plan: str) -> HeldRecord:
 
 
 def resolve(directory: Path, table: str, statement: str) -> StoppedTable:
-    """Takes the CREATE TABLE as what the table has from its stop on, and resumes. Raises ActRefusedError, and then keeps nothing."""
+    """Saves the CREATE TABLE as the table's schema from its stop on, and resumes. Raises ActRefusedError, and then saves nothing."""
     stop = _stop_for(Act.RESOLVE, directory, table)
     Resolutions(directory).keep(schema_of(statement, stop.database, stop.table), stop.reason)
     request(directory, stop.database, stop.table)
@@ -102,7 +104,7 @@ def _stop_for(act: Act, directory: Path, table: str) -> StoppedTable:
 
 
 def schema_of(statement: str, database: str, table: str) -> TableSchema:
-    """The schema that a CREATE TABLE, as SHOW CREATE TABLE prints it, gives this table. Raises ActRefusedError."""
+    """Returns the schema that a CREATE TABLE, as SHOW CREATE TABLE prints it, gives this table. Raises ActRefusedError."""
     read = read_statement(statement, MARIADB if "/*M!" in statement else MYSQL)
     if isinstance(read, Unread):
         raise ActRefusedError(f"the CREATE TABLE cannot be read: {read.reason}")
