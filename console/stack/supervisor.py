@@ -122,8 +122,8 @@ def _failure(part: Part, ended: str) -> str:
     """Returns how a part failed, why as far as that is known, and the end of its log."""
     how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
     outside = FROM_OUTSIDE.get(ended)
-    why = f": {outside}; not the reason, but the end of its log" if outside else ";"
-    return f"{SHOWN.get(part.name, f'The {part.name}')} {how}{why} {part.log}{'' if outside else ' ends'}: {last_lines(part.log)}"
+    log = f": {outside}; its log {part.log} is not the reason and ends" if outside else f"; {part.log} ends"
+    return f"{SHOWN.get(part.name, f'The {part.name}')} {how}{log}: {last_lines(part.log)}"
 
 
 class Supervisor:
