@@ -99,15 +99,15 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
 
     def runs() -> bool:
         holder = held(directory)
-        return holder is not None and is_new(holder) and _status(directory).get("updated_at_us", 0) / 1e6 >= since
+        return holder is not None and is_new(holder) and read_status(directory).get("updated_at_us", 0) / 1e6 >= since
 
     if _until(runs, seconds):
-        status, holder = _status(directory), held(directory)
+        status, holder = read_status(directory), held(directory)
         why = f": {status['reason']}" if status.get("reason") else ""
         return Outcome(
             destination=name, act=act, done=True, told=f"{name} is {status.get('state')}{why}, kept by {_who(holder)}"
         )
-    holder, status = held(directory), _status(directory)
+    holder, status = held(directory), read_status(directory)
     if holder is None and ended(str(status.get("state"))) and status.get("updated_at_us", 0) / 1e6 >= since:
         return _not_yet(name, act, f"{name} could not be started: {status['state']}: {status.get('reason')}")
     told = f"{_who(holder)} has it and says nothing" if holder else "nobody has it: `sluice up` starts its engine"
@@ -140,7 +140,8 @@ def _who(holder: Holder | None) -> str:
     return f"process {holder.pid} on {holder.host}" if holder is not None else "nobody"
 
 
-def _status(directory: Path) -> dict[str, Any]:
+def read_status(directory: Path) -> dict[str, Any]:
+    """Returns the record in a destination's status.json; empty if there is none or it is unreadable."""
     try:
         record = json.loads((directory / STATUS_FILE).read_bytes())
     except (OSError, ValueError):

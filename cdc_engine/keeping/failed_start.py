@@ -12,7 +12,7 @@ from typing import Any
 
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, MetaError, SluiceError
-from cdc_engine.keeping.acts import STATUS_FILE, held
+from cdc_engine.keeping.acts import STATUS_FILE, held, read_status
 from cdc_engine.states import engine_state
 
 # it is starting, must not run, or runs elsewhere
@@ -26,7 +26,7 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
     now_us = time.time_ns() // 1000
     state = engine_state(error.code) if isinstance(error, SluiceError) else engine_state("")
     reason = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
-    record = {**_aged(_read(directory), now_us), "state": str(state), "reason": reason, "updated_at_us": now_us}
+    record = {**_aged(read_status(directory), now_us), "state": str(state), "reason": reason, "updated_at_us": now_us}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(directory / STATUS_FILE, json.dumps(record, indent=1).encode())
@@ -50,11 +50,3 @@ def _aged(record: dict[str, Any], now_us: int) -> dict[str, Any]:
     stopped = record.get("stopped_tables") or []
     gone = {"waiting": "", "troubles": [], "rows_per_second": 0.0, "stream": {}}
     return {**record, **gone, "stopped_tables": stopped, "runway_hours": left, "lag_seconds": lag + seconds}
-
-
-def _read(directory: Path) -> dict[str, Any]:
-    try:
-        record = json.loads((directory / STATUS_FILE).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
