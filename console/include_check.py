@@ -1,4 +1,4 @@
-"""Which patterns of `include` match no table. `sluice check` asks the source, `sluice status` goes by the engine's list of tables."""
+"""Finds patterns of `include` that match no table. `sluice check` asks the source, `sluice status` uses the engine's list of tables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,8 @@ from cdc_engine.sink.table_filter import TableFilter, split_patterns
 def include_warning(destination: DestinationConfig, captured: Collection[str]) -> str:
     """Returns a sentence about patterns that match none of the captured "database.table", or an empty text."""
     tables = [tuple(name.split(".", 1)) for name in captured]
-    unmatched = [
-        pattern
-        for pattern in split_patterns(destination.include)
-        if not any(TableFilter(pattern).keeps(*table) for table in tables)
-    ]
+    patterns = [(pattern, TableFilter(pattern)) for pattern in split_patterns(destination.include)]
+    unmatched = [pattern for pattern, matching in patterns if not any(matching.keeps(*table) for table in tables)]
     if not unmatched and tables:
         return ""
     blank = any(pattern != pattern.strip() for pattern in unmatched)
@@ -33,7 +30,7 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
 
 
 def ask_include_warning(destination: DestinationConfig) -> str | None:
-    """As `include_warning`, with the tables that the source has now; None where it does not answer."""
+    """Returns `include_warning` for the tables that the source has now; None if the source does not answer."""
     try:
         return include_warning(destination, [table.name for table in captured_tables(destination)])
     except SluiceError:
