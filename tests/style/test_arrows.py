@@ -8,18 +8,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = (
-    "cdc_engine",
-    "orchestration",
-    "spark_jobs",
-    "equality",
-    "lake_cut",
-    "object_stores",
-    "canal_client",
-    "console",
-    "benchmarks",
-)
+from tests.style.sources import BENCHMARKS, PRODUCT, ROOT
+
+PACKAGES = (*PRODUCT, BENCHMARKS)
 
 VALUES = {
     "cdc_engine.errors",

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_jobs.session import Lane
+from tests.style.sources import ROOT
 
-ROOT = Path(__file__).parents[2]
 WRITERS = ("spark_jobs", "console", "orchestration")
 # deltalake's calls that commit, or remove files of a table
 COMMITS = {"write_deltalake", "add_columns", "set_table_properties", "set_table_name", "compact", "vacuum", "restore"}

@@ -8,7 +8,8 @@ import re
 import statistics
 from pathlib import Path
 
-from tests.style.test_arrows import ROOT, module_name, modules, parsed
+from tests.style.sources import ROOT
+from tests.style.test_arrows import module_name, modules, parsed
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70

@@ -121,7 +121,8 @@ def test_ddl_what_is_no_answer_is_refused(statement: str, sentence: str) -> None
         schema_of(statement, "shop", "orders")
 
 
-def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Path) -> None:
+def shop_directory(tmp_path: Path) -> Path:
+    """Makes the directory of a destination `shop`."""
     config = SluiceConfig(
         data_dir=tmp_path,
         lake=str(tmp_path / "lake"),
@@ -129,6 +130,11 @@ def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Pat
     )
     directory = config.destination_dir("shop")
     directory.mkdir(parents=True)
+    return directory
+
+
+def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Path) -> None:
+    directory = shop_directory(tmp_path)
     meta = FileMeta(directory)
     for table, state in (("orders", "SCHEMA_UNKNOWN"), ("items", "DDL_HELD")):
         stop = StoppedTable(database="shop", table=table, state=TableState(state), reason="why", position=at(150))
@@ -145,13 +151,7 @@ def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Pat
 @pytest.mark.found
 def test_resume_says_that_a_snapshot_is_still_being_canceled(tmp_path: Path) -> None:
     """Number 16: `snapshot cancel` followed by `schema resume` said "has not stopped" and nothing else."""
-    config = SluiceConfig(
-        data_dir=tmp_path,
-        lake=str(tmp_path / "lake"),
-        destinations={"shop": DestinationConfig(name="shop", source=SourceConfig(user="u"))},
-    )
-    directory = config.destination_dir("shop")
-    directory.mkdir(parents=True)
+    directory = shop_directory(tmp_path)
     meta = FileMeta(directory)
     records = SnapshotRecords(directory)
     records.begin(wanted("shop.orders", at(150), 0.0))
