@@ -116,14 +116,14 @@ def check_shared(config: SluiceConfig) -> Finding:
 
 
 def check_engine(config: SluiceConfig, name: str) -> Finding:
-    """Why the engine of a destination cannot start or has ended, as its last try left it in status.json."""
+    """Reports why the engine of a destination cannot start or has ended, from its status.json."""
     one = read_destination(config.destination_dir(name), name, time.time())
     problem = (f"{one.state}: {one.reason}",) if ended(one.state) else ()
     return Finding(f"engine of {name}", problem)
 
 
 def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
-    """A destination with the identity that its engine has on the source, as far as it is known: its own dump is no clash."""
+    """Returns a destination with the identity that its engine has on the source, as far as it is known. Its own dump is then no clash."""
     try:
         return config.destinations[name].of_installation(known_installation_id(config.meta_place(name)))
     except SluiceError:  # the shared ledger does not answer, which other findings say

@@ -1,4 +1,6 @@
-"""The jobs of a destination beside its merges, with what an operator does when their runs fail. `code_location` hands them to the ticks."""
+"""Lists a destination's jobs other than merges, with what an operator does when their runs fail. `code_location` passes the list to the
+ticks.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
-    """All kinds whose runs may fail without anything else that says it."""
+    """Returns all kinds of runs whose failures nothing else reports."""
     directory = config.destination_dir(destination)
     return (
         RunKind(
@@ -69,7 +71,7 @@ def _start_again(job: str, meanwhile: str) -> str:
 
 
 def _snapshot_is_open(directory: Path) -> bool:
-    """Whether a snapshot is under way. True where nobody answers who knows: then failures are shown."""
+    """Returns whether a snapshot is in progress. True if that is unknown, so that failures are shown."""
     try:
         return any(each.is_open for each in SnapshotRecords(directory).all())
     except SluiceError:

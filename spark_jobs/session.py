@@ -102,14 +102,14 @@ class Lane:
             self.session.conf.set(name, value)
 
     def sql(self, statement: str) -> None:
-        """Runs a command that commits nothing; its result is not fetched."""
+        """Runs a statement that commits nothing. Does not fetch its result."""
         if COMMITS.match(statement):
             raise ValueError(f"a statement that commits goes by Lane.commit, which asks the fence: {statement[:40]}")
         logger.debug("%s", statement)
         self.session.sql(statement)
 
     def commit(self, name: str, statement: str) -> None:
-        """Runs a statement that writes the Delta table of `name`, "database.table", once the fence allows it. Raises TableError."""
+        """Runs a statement that writes the Delta table of `name` ("database.table"), if the fence allows it. Raises TableError."""
         logger.debug("%s", statement)
         self.fence.check(name)
         self.session.sql(statement)
@@ -141,9 +141,9 @@ class Lane:
 
 @contextlib.contextmanager
 def open_lanes(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[Lane]]:
-    """`count` sessions, released at the end. `fence`: asked before each of their commits; without one they are for reading.
+    """Opens `count` Spark sessions and releases them at the end. `fence`: asked before each of their commits; without one they only read.
 
-    Raises SparkUnavailableError within CONNECT_SECONDS_MAX + a few retries.
+    Raises SparkUnavailableError within CONNECT_SECONDS_MAX plus a few retries.
     """
     opened = _classic_lanes(settings, count) if settings.master else _remote_lanes(settings, count)
     with lent_files(settings.lending) as lent, opened as lanes:

@@ -1,7 +1,7 @@
-"""Finds the kinds of runs of a destination that fail twice or more in a row, for the engine's status. `tick` asks it; it asks `runs`.
+"""Reports the kinds of runs of a destination that fail twice or more in a row, for the engine's status. Called by `tick`; asks `runs`.
 
-Decided by level, as settling is: from the newest records of each job, so that a restart or a lost tick changes nothing. Merges are not
-among them: their failures are counted by batch (`backoff`), for one job merges all batches in turn.
+Decides by level, like settling: from the newest records of each job, so that a restart or a lost tick changes nothing. Merges are not
+included: `backoff` counts their failures by batch, because one job merges all batches.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from orchestration.sensor.runs import RunStore
 
-LOOK_SECONDS = 15.0  # a look is one query for each kind
-FAILED_MIN = 2  # one failure is often a killed process, and the next run goes on
+LOOK_SECONDS = 15.0  # one query per kind
+FAILED_MIN = 2  # one failure is often a killed process, and the next run succeeds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunKind:
-    """One job. `what` it does, in the plural; `remedy`: what an operator does, a sentence without its end.
+    """A job whose failures are reported. `what`: what its runs do, in the plural. `remedy`: what an operator does, as the end of a
+    sentence.
 
-    `step`: of a job for all destinations, the step whose config names one. `matters`: whether its failures still count; else always.
+    `step`: for a job of all destinations, the step whose config names one. `matters`: whether its failures count now; default: always.
     """
 
     what: str
@@ -34,7 +35,7 @@ class RunKind:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailedRuns:
-    """Runs of a job that failed one after the other. `run_id`, `reason`: of the newest."""
+    """Consecutive failed runs of a job. `run_id`, `reason`: of the newest one."""
 
     in_a_row: int
     run_id: str
@@ -42,7 +43,9 @@ class FailedRuns:
 
 
 class FailingRuns:
-    """Of one destination. `only_one`: whether conf/ has no other, so that a job whose config names none means this one."""
+    """The failing runs of one destination. `only_one`: whether conf/ has no other destination, so that a config without a name means this
+    one.
+    """
 
     def __init__(
         self,
@@ -57,7 +60,7 @@ class FailingRuns:
         self._troubles: tuple[str, ...] = ()
 
     def troubles(self, runs: RunStore) -> tuple[str, ...]:
-        """One sentence for each kind that fails; of a look a few seconds ago where that is the newest."""
+        """Returns a sentence for each kind of run that fails. The records are read at most every LOOK_SECONDS."""
         now = self._clock()
         if now >= self._due:
             self._due = now + LOOK_SECONDS
@@ -78,7 +81,7 @@ class FailingRuns:
 
 
 def sentence(kind: RunKind, failed: FailedRuns) -> str:
-    """What fails, how often, why, and what to do. It stays the same while the next run is waited for or at work."""
+    """Returns what fails, how often, why, and what to do. It does not change while the next run waits or is at work."""
     return (
         f"{failed.in_a_row} runs in a row that {kind.what} failed, the newest ({failed.run_id[:8]} of {kind.job}) with: "
         f"{failed.reason.rstrip('.')}; {kind.remedy}"

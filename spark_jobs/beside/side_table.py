@@ -172,7 +172,7 @@ class SideTable:
         return True
 
     def require_own(self, before: int, order_key: int) -> None:
-        """Raises TableError where the log has commits above the version `before` and not the transaction of this order key."""
+        """Raises TableError if the log has commits above the version `before` but not the transaction of this order key."""
         if self.version > before and self.applied < order_key:
             raise TableError(self.name, lost_commit(self.path, before), own=False)
 

@@ -186,12 +186,14 @@ def read_commit(commit: Mapping[str, Any]) -> Interval:
 
 
 def own_commit(commits: Iterable[Mapping[str, Any]], user_metadata: str) -> Mapping[str, Any] | None:
-    """Returns the commit with this metadata, of those that Delta's history tells; None where it is not among them."""
+    """Returns the commit with this metadata from Delta's history, or None."""
     return next((each for each in commits if each.get("userMetadata") == user_metadata), None)
 
 
 def is_another_try(commit: Mapping[str, Any], user_metadata: str) -> bool:
-    """Whether a commit is of the same ledger and source table as this metadata, and has all changes up to the same order key."""
+    """Returns whether a commit is of the same ledger and source table as this metadata, and contains all changes up to the same order
+    key.
+    """
     theirs, ours = our_record(commit), our_record({"userMetadata": user_metadata})
     same = bool(ours) and all(theirs.get(name) == ours.get(name) for name in ("ledger", "table"))
     return same and _up_to(theirs) >= _up_to(ours)
@@ -202,7 +204,7 @@ def _up_to(record: Mapping[str, Any]) -> int:
 
 
 def lost_commit(path: str, before: int) -> str:
-    """Returns why a run may not count on a commit that it made after the version `before`."""
+    """Returns why a run may not rely on a commit that it made after the version `before`."""
     return (
         f"what this run committed to the Delta table {path} after version {before} is not in its log: another writer's commit is "
         "there, as where several Sparks write one lake in S3. Use one (see `sluice check`), and restart Spark, whose memory may have what "

@@ -273,17 +273,17 @@ class DeltaTable:
         return _counts(self._log.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
-        """The counts of the commit above the version `before` that has this metadata, read back from the log; refresh first.
+        """Reads back from the log the commit with this metadata above the version `before`, and returns its counts. Refresh first.
 
-        `app_id`, `version`: of its transaction, if it has one. Nothing is counted where another try brought that, or, of a commit without
-        one, where there was nothing to change. Raises TableError where the log has neither: another commit replaced this one. That
-        Spark drops a transaction is no proof: it may know it from its memory alone.
+        `app_id`, `version`: of its transaction, if it has one. Returns empty counts if another attempt made the commit, or if a commit
+        without a transaction had nothing to change. Raises TableError if the log has neither: another commit replaced this one. That
+        Spark drops a transaction proves nothing, because it may know the transaction only from its memory.
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):
             return _counts(mine)
         done = self._log.transaction_version(app_id) if app_id and self.snapshot.exists else None
-        # Delta's summary of a version (.crc) may name a transaction that the commit itself has not
+        # Delta's summary of a version (.crc) may name a transaction that the commit itself does not contain
         another = any(is_another_try(each, user_metadata) for each in commits) if app_id else False
         if (app_id and (done is None or done < version)) or (commits and not another):
             raise TableError(self.name, lost_commit(self.path, before), own=False)
