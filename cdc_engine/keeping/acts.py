@@ -52,8 +52,12 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
     if orders.may_run(directory):
         return _started(name, "start", directory, lambda _: True, seconds)
     unchanged = f"nothing was changed: no operator had stopped {name}"
-    _until(lambda: held(directory) is not None, seconds)
-    if (holder := held(directory)) is not None:
+    # an attempt to start holds the lease too, so the lease alone does not prove that an engine runs
+    _until(lambda: held(directory) is not None and not _has_ended(read_status(directory)), seconds)
+    holder, status = held(directory), read_status(directory)
+    if _has_ended(status):
+        return _not_yet(name, "start", f"{unchanged}, and it does not run: {status['state']}: {status.get('reason')}")
+    if holder is not None:
         return Outcome(
             destination=name, act="start", done=True, told=f"{unchanged}, and {_who(holder)} keeps its engine"
         )
@@ -108,7 +112,7 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
             destination=name, act=act, done=True, told=f"{name} is {status.get('state')}{why}, kept by {_who(holder)}"
         )
     holder, status = held(directory), read_status(directory)
-    if holder is None and ended(str(status.get("state"))) and status.get("updated_at_us", 0) / 1e6 >= since:
+    if holder is None and _has_ended(status) and status.get("updated_at_us", 0) / 1e6 >= since:
         return _not_yet(name, act, f"{name} could not be started: {status['state']}: {status.get('reason')}")
     told = f"{_who(holder)} has it and says nothing" if holder else "nobody has it: `sluice up` starts its engine"
     return _not_yet(name, act, f"{name} may run, and {told}; `sluice status` says more")
@@ -119,6 +123,10 @@ def _refuse_stopped(name: str, directory: Path) -> None:
         raise ActRefusedError(
             f"{name} was stopped by {order.by} at {order.when()}; `sluice instance start {name}` starts it"
         )
+
+
+def _has_ended(status: dict[str, Any]) -> bool:
+    return ended(str(status.get("state")))
 
 
 def _not_yet(name: str, act: str, told: str) -> Outcome:
