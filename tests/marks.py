@@ -1,13 +1,14 @@
-"""pytest plugin: in a quick run (`./sluice test --quick`) a test that starts a server, Spark or a browser fails, for it lacks its mark.
+"""pytest plugin: refuses tests that start a server, Spark or a browser without the mark of it.
 
-A quick run leaves out what is marked `servers`, `spark` or `browser`. Each test carries its marks itself (CONTRIBUTING.md says which).
+A quick run (`./sluice test --quick`) leaves out what is marked `servers`, `spark` or `browser`. Each test carries its marks itself
+(CONTRIBUTING.md says which). Every run refuses a test with a fixture of FIXTURES and without its mark; a quick run also refuses starts.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 import pytest
 
@@ -27,6 +28,29 @@ STARTS = {
     "spark": ("console.toolchain.spark.server.SparkConnectServer.begin", "pyspark.core.context.launch_gateway"),
     "browser": ("playwright.sync_api.BrowserType.launch",),
 }
+
+# fixture → the mark of a test that has it
+FIXTURES = {
+    **dict.fromkeys(("mysql80", "mysql9", "mysql57", "mariadb114", "mariadb1011", "s3_store"), "servers"),
+    **dict.fromkeys(("postgres16", "zookeeper39"), "servers"),
+    "spark_server": "spark",
+}
+
+
+def lacks(fixtures: Iterable[str], marks: Collection[str]) -> set[str]:
+    """The marks that a test with these fixtures and marks lacks."""
+    return {FIXTURES[name] for name in fixtures if name in FIXTURES} - set(marks)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuses the run when a test lacks the mark of one of its fixtures."""
+    found = [
+        f"{item.nodeid}: add @pytest.mark.{mark}"
+        for item in items
+        for mark in sorted(lacks(getattr(item, "fixturenames", ()), [each.name for each in item.iter_markers()]))
+    ]
+    if found:
+        raise pytest.UsageError("tests lack the mark of a fixture:\n" + "\n".join(found))
 
 
 @contextlib.contextmanager

@@ -51,6 +51,7 @@ def test_status_warns_of_an_include_that_matches_nothing(place: Place) -> None:
 
 
 @pytest.mark.found
+@pytest.mark.servers
 def test_check_warns_of_an_include_that_matches_nothing_on_the_server(place: Place, mysql80: DatabaseServer) -> None:
     """Number 12: an `include` that matches nothing was green in check."""
     with mysql80.connect() as connection, connection.cursor() as cursor:

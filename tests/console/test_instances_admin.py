@@ -39,7 +39,10 @@ class House:
         self.port, self.home = free_port(), root / "home"
         self.home.mkdir()
         (self.home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-        self.source = f"source: {{user: root, port: {server.port}}}\ninclude: {self.captured.database}\\..*\n"
+        self.source = (
+            f"source: {{user: root, port: {server.port}}}\ninclude: {self.captured.database}\\..*\n"
+            "table_path: 'web/{table}'\n"
+        )
         environment = {
             **os.environ,
             "SLUICE_CONF": str(self.captured.conf),

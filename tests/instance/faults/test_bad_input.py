@@ -40,8 +40,16 @@ class SmallDisk:
             pytest.skip("only root may mount a small file system; tests/staging fills the disk at the file layer")
 
     def fill(self, left_bytes: int = 0) -> None:
+        """Takes all but `left_bytes`, also what a file that is being replaced frees a moment later."""
+        taken = 0
         with self.filler.open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(self.folder).free - left_bytes)
+            while self._free() > left_bytes or any(self.folder.rglob("*.tmp")):
+                if more := max(self._free() - left_bytes, 0):
+                    os.posix_fallocate(file.fileno(), taken, more)
+                    taken += more
+
+    def _free(self) -> int:
+        return shutil.disk_usage(self.folder).free
 
     def free(self) -> None:
         self.filler.unlink()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from benchmarks.canal.server import java_command
 from canal_client import CanalClient, CanalError
@@ -43,8 +44,8 @@ class Host:
         self.conf.joinpath("sluice.yaml").write_text(
             f"data_dir: {root}/data\nlake: {root}/lake\nstaging: {root.parent}/staging\n{engine}\n{meta}\n"
         )
-        text = (captured.conf / "destinations" / "shop.yaml").read_text()
-        (self.conf / "destinations" / "shop.yaml").write_text(f"canal_server: {{port: {self.port}}}\n{text}")
+        shop = (captured.conf / "destinations" / "shop.yaml").read_text()
+        (self.conf / "destinations" / "shop.yaml").write_text(f"canal_server: {{port: {self.port}}}\n{shop}")
         self.process = self._begun()
 
     def _begun(self) -> ChildProcess:
@@ -165,6 +166,15 @@ def take_over(
             host.process.kill()
 
 
+def own_database(server: PostgresServer, name: str) -> str:
+    """The URL of a new database: other tests leave the ledger of a `shop` in the one that all share."""
+    engine = create_engine(server.url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
+    return server.url.removesuffix("postgres") + name
+
+
 @pytest.mark.servers
 @pytest.mark.found
 def test_ha_canals_cluster_client_goes_on_with_the_standby_without_dagster(
@@ -183,5 +193,5 @@ def test_ha_clients_go_on_with_the_standby_of_a_ledger_in_sql_without_dagster(
 ) -> None:
     """Number 18: the same with the lease in a database."""
     captured = Captured(tmp_path / "source", mysql80)
-    meta = f"meta: {{kind: sql, url: 'postgresql://sluice@127.0.0.1:{postgres16.port}/postgres', session_seconds: {SESSION_SECONDS}}}"
+    meta = f"meta: {{kind: sql, url: '{own_database(postgres16, 'takeover')}', session_seconds: {SESSION_SECONDS}}}"
     take_over(tmp_path, captured, meta, lambda hosts: python_client(hosts, captured))

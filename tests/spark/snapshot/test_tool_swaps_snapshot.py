@@ -52,6 +52,8 @@ def swap(shop: Shop, copy: str, remains: str, *, triggers: bool) -> None:
 
 
 @pytest.mark.found
+@pytest.mark.servers
+@pytest.mark.spark
 @pytest.mark.parametrize("how", ["the copy is excluded", "the copy is captured", "the copy began before the start"])
 @pytest.mark.parametrize("case", [("mysql80", "gh-ost"), ("mariadb114", "pt-online-schema-change")])
 def test_the_lake_has_the_rows_of_the_copy(

@@ -45,7 +45,7 @@ class House:
         for name, server in servers.items():
             run(server, f"DROP DATABASE IF EXISTS {DATABASE}", f"CREATE DATABASE {DATABASE}")
             run(server, f"CREATE TABLE {DATABASE}.numbers (n INT PRIMARY KEY, note VARCHAR(40))")
-            text = f"source: {{user: root, port: {server.port}}}\ninclude: {DATABASE}\\..*\n"
+            text = f"source: {{user: root, port: {server.port}}}\ninclude: {DATABASE}\\..*\ntable_path: '{name}/{{table}}'\n"
             (conf / "destinations" / f"{name}.yaml").write_text(text)
         self.group_file = conf / "destinations" / "all.yaml"
         self.describe_group()
