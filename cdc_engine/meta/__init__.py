@@ -1,1 +1,1 @@
-"""What was handed out and what is acked, kept over restarts: the ledger of a destination."""
+"""The ledger of a destination: what was handed out and what is acked, durable over restarts."""

@@ -1,7 +1,8 @@
-"""A position in the words of Canal: the JSON of a client's cursor in ZooKeeper (class LogPosition, with its own spelling). Pure.
+"""Converts positions to and from the JSON of a client's cursor in ZooKeeper (Canal's class LogPosition, with its own spelling). Pure.
 
-Canal's cursor is the *start* of the last event that was acked, which is inside its transaction unless a GTID set names the place; ours
-is the end of a transaction. So ours is written as a place to go on from, and theirs is read as a place that the transaction holds.
+Canal's cursor is the *start* of the last acked event, which is inside its transaction unless a GTID set names the position. Sluice's
+cursor is the end of a transaction. Sluice therefore writes its cursor as a position to continue from, and reads Canal's cursor as a
+position inside a transaction.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ CLASS = "com.alibaba.otter.canal.protocol.position.LogPosition"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CanalCursor:
-    """`offset`: bytes, of the acked event's start. `gtid_set`: executed, that event's transaction included. `time_ms`: since 1970."""
+    """Canal's cursor. `offset`: bytes, of the start of the acked event. `gtid_set`: executed, including that event's transaction.
+    `time_ms`: since 1970.
+    """
 
     file: str
     offset: int
@@ -26,7 +29,7 @@ class CanalCursor:
 
 
 def to_text(position: Position, host: str, port: int) -> str:
-    """The cursor's JSON. `host` and `port`: of the source."""
+    """Returns the cursor's JSON. `host` and `port`: of the source."""
     place = {
         "gtid": position.gtid_set,
         "included": False,
@@ -40,7 +43,7 @@ def to_text(position: Position, host: str, port: int) -> str:
 
 
 def from_text(text: str) -> CanalCursor:
-    """Inverse of `to_text`, and of what Canal writes. Raises ValueError saying what is wrong."""
+    """Reads the JSON that `to_text` or Canal wrote. Raises ValueError with what is wrong."""
     record = json.loads(text)
     place = record.get("postion") if isinstance(record, dict) else None
     if not isinstance(place, dict):

@@ -1,7 +1,7 @@
-"""meta.json of a destination: the one file that holds its ledger. Owns that file; everyone else reads it through `read_ledger`.
+"""Keeps a destination's ledger in the file meta.json. Owns that file; all other code reads it through `read_ledger`.
 
-A write is a temporary file, fsync, rename, fsync of the directory: after a crash there is the old ledger or the new one, never half of
-one. A file that cannot be understood is never written over.
+A write is a temporary file, fsync, rename and fsync of the directory: after a crash the file holds the old ledger or the new one, never a
+part of one. A file that cannot be understood is never overwritten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FILE_NAME = "meta.json"
 
 
 def read_ledger(destination_dir: Path) -> Ledger:
-    """The ledger of the destination whose directory this is; a fresh one where there is no file yet.
+    """Returns the ledger of the destination in this directory; a new one if there is no file yet.
 
     Raises MetaError when the file cannot be read or understood. Never locks, never writes.
     """
@@ -37,7 +37,7 @@ def read_ledger(destination_dir: Path) -> Ledger:
 
 
 def ledger_text(destination_dir: Path) -> str:
-    """The file as it is; empty where there is none, or none that can be read."""
+    """Returns the text of the file; empty if it is missing or cannot be read."""
     try:
         return (destination_dir / FILE_NAME).read_text(encoding="utf-8")
     except (OSError, ValueError):
@@ -45,13 +45,14 @@ def ledger_text(destination_dir: Path) -> str:
 
 
 def _not_fenced() -> None:
-    """Whoever holds no lease is alone by other means."""
+    """Does nothing: without a lease, other means ensure that there is one writer."""
 
 
 class FileMeta:
-    """Implements `MetaManager`. Reads the file once, then only writes it: the lease makes it the one writer.
+    """The ledger in a file. Implements `MetaManager`. Reads the file once, then only writes it: the lease makes this process the one
+    writer.
 
-    `fence` is called before each write and raises when this process may write no more (`ports.Lease.check`).
+    `fence` is called before each write and raises when this process may not write any more (`ports.Lease.check`).
     """
 
     def __init__(self, destination_dir: Path, *, fence: Callable[[], None] = _not_fenced) -> None:
@@ -64,7 +65,7 @@ class FileMeta:
 
     @property
     def is_new(self) -> bool:
-        """Whether this ledger was never kept: there was no file."""
+        """Whether this ledger was never written: there was no file."""
         return not self._kept_text
 
     @property
@@ -82,7 +83,7 @@ class FileMeta:
             return outcome
 
     def close(self) -> None:
-        """Nothing is open between two writes."""
+        """Does nothing: no file is open between two writes."""
 
     def _write(self, text: str) -> None:
         try:

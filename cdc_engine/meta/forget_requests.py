@@ -1,4 +1,6 @@
-"""An operator's wish that a consumer beside the lake be forgotten: a text each, named by its number. `acts` writes, the engine removes."""
+"""Requests of an operator to forget a consumer, one record per consumer, named by the consumer's number. `acts` writes them, the engine
+removes them.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,18 @@ FOLDER = "forget-requests"
 
 
 def ask_forget(destination_dir: Path, client_id: int) -> None:
-    """Asks the engine of the destination, now or when it runs. Raises MetaError."""
+    """Requests that the destination's engine forgets the consumer, now or when it runs next. Raises MetaError."""
     texts_of(destination_dir).keep(_name(client_id), json.dumps({"client_id": client_id}))
 
 
 def forget_asked(destination_dir: Path) -> tuple[int, ...]:
-    """The numbers of those that are to be forgotten. Raises MetaError."""
+    """Returns the numbers of the consumers that are to be forgotten. Raises MetaError."""
     stems = (Path(name).stem for name in texts_of(destination_dir).all(FOLDER))
     return tuple(sorted(int(stem) for stem in stems if stem.isdigit()))
 
 
 def forget_done(destination_dir: Path, client_id: int) -> None:
-    """Raises MetaError."""
+    """Removes the request. Raises MetaError."""
     texts_of(destination_dir).remove(_name(client_id))
 
 

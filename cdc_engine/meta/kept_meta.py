@@ -1,8 +1,9 @@
-"""The ledger among shared texts: in a SQL database, in ZooKeeper or in memory. Every write is compare-and-set under the lease's token.
+"""Keeps a destination's ledger in a record store: a SQL database, ZooKeeper or memory. Every write is compare-and-set under the lease's
+token.
 
-Who takes a lease first writes the ledger as it stands under its own token (`_claim`); from then on no write of an earlier holder can fit,
-however late it comes. A write that nobody answered may have been kept or not: the ledger in memory is right, for nobody else may write,
-and the next write follows whichever of the two is there.
+A new holder of the lease first writes the ledger unchanged under its own token (`_claim`). After that, no write of an earlier holder can
+succeed, however late it arrives. A write without an answer may have been stored or not: the ledger in memory is right, because nobody
+else may write, and the next write follows whichever version is stored.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from cdc_engine.meta.manager import Transition
 
 LEDGER = "ledger"
-CLAIMS_MAX = 10  # the holder before may still write, a few times at most
+CLAIMS_MAX = 10  # the previous holder may still write, a few times at most
 
 
 def read_kept_ledger(documents: Documents, destination: str) -> Ledger:
-    """The ledger as it was last kept; a fresh one where there is none. Raises MetaError."""
+    """Returns the stored ledger; a new one if there is none. Raises MetaError."""
     kept = documents.read(LEDGER)
     return Ledger() if kept is None else _ledger(kept, documents, destination)
 
@@ -37,18 +38,19 @@ def _ledger(kept: Kept, documents: Documents, destination: str) -> Ledger:
 
 
 def nobody_else(_: Ledger) -> Mapping[str, str]:
-    """Nothing is written for others."""
+    """Returns nothing: no values are written for readers other than Sluice."""
     return NOTHING
 
 
 def _not_fenced() -> None:
-    """Whoever holds no lease is alone by other means."""
+    """Does nothing: without a lease, other means ensure that there is one writer."""
 
 
 class KeptMeta:
-    """Implements `MetaManager`. `token`: of the lease; `fence`: called before each write, raises when this process may write no more.
+    """The ledger in a record store. Implements `MetaManager`. `token`: of the lease. `fence`: called before each write; raises when this
+    process may not write any more.
 
-    `also`: what is written for others in the same step.
+    `also`: returns what is written for other readers in the same step.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class KeptMeta:
         self._documents, self._destination = documents, destination
         self._token, self._fence, self._also = token, fence, also
         self._lock = threading.Lock()
-        self._unsure: str | None = None  # the text whose write nobody answered
+        self._unsure: str | None = None  # the text whose write got no answer
         kept = documents.read(LEDGER)
         if kept is not None and token:
             kept = self._claim(kept)
@@ -73,7 +75,7 @@ class KeptMeta:
 
     @property
     def is_new(self) -> bool:
-        """Whether this ledger was never kept."""
+        """Whether this ledger was never written."""
         return not self._kept_text
 
     @property
@@ -92,10 +94,10 @@ class KeptMeta:
             return outcome
 
     def close(self) -> None:
-        """Nothing is under way: each write was answered or told."""
+        """Does nothing: no write is under way, because each was answered or reported."""
 
     def _claim(self, kept: Kept) -> Kept:
-        """The ledger as it is, under this lease's token."""
+        """Writes the ledger unchanged under this lease's token and returns it."""
         for _ in range(CLAIMS_MAX):
             if kept.token > self._token:
                 break
@@ -119,7 +121,7 @@ class KeptMeta:
             raise
 
     def _settle(self) -> None:
-        """Which version is there after a write that nobody answered. Raises LeaseLostError where it is somebody else's."""
+        """Finds out which version is stored after a write without an answer. Raises LeaseLostError if it is another writer's."""
         if self._unsure is None:
             return
         there = self._documents.read(LEDGER)

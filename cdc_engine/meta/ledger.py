@@ -1,16 +1,16 @@
-"""The ledger of a destination: cursor, batches that wait for their ack, stopped tables, epoch. Pure: each transition gives a new one.
+"""The ledger of a destination: cursor, batches in flight, stopped tables, epoch. Pure: each transition returns a new ledger.
 
-`server` moves it through a `MetaManager`, `instance` sets cursor, epoch and stopped tables, `client` reads it.
+`server` changes it through a `MetaManager`, `instance` sets cursor, epoch and stopped tables, `client` reads it.
 
     subscribe ─▶ hand_out ─▶ staged ─▶ ack          the cursor moves to the batch's end
                      ▲           ├────▶ redeliver    the same staged files again, under a new delivery
-                     │           └────▶ rollback     all that waits is forgotten and comes again from the cursor
+                     │           └────▶ rollback     all batches in flight are removed; their changes are handed out again
 
-Promises: batch ids, deliveries and the epoch grow for ever, over rollbacks and restarts. The cursor never moves backward but by
-`set_cursor`. Batches are acked in the order in which they were handed out, and each begins exactly where the one before it ends.
+Guarantees: batch ids, deliveries and the epoch only rise, over rollbacks and restarts. Only `set_cursor` can move the cursor backward.
+Batches are acked in the order in which they were handed out, and each begins exactly at the end of the previous one.
 
-A staged batch that failed may be in some tables already and not in others. It is finished from its own files (`redeliver`), whatever the
-source does meanwhile. Where its files are gone it is read again, which is right only within its epoch: `given_up` remembers up to where.
+A staged batch that failed may be merged into some tables and not into others. It is finished from its own files (`redeliver`), whatever
+the source does meanwhile. If its files are gone it is read again, which is correct only within its epoch: `given_up` records its end.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ READ_AGAIN = "the stream is read again from there; `sluice down` and `sluice up`
 
 
 def born_id() -> str:
-    """An identity that no other ledger has."""
+    """Returns an id that no other ledger has."""
     return uuid.uuid4().hex[:LEDGER_ID_CHARS]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupConsumer:
-    """A consumer of a group, as `Consumer` is one of a destination: `cursor` has a position a member, and is acked for all or none."""
+    """A consumer of a group, as `Consumer` is one of a destination. `cursor` has one position per member and is acked for all members at
+    once.
+    """
 
     client_id: int
     filter: str = ""
@@ -46,11 +48,12 @@ class GroupConsumer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """`cursor`: the end of the last acked batch, None before the first start. `server_uuid`: the server the cursor was made on.
+    """The state of a destination. `cursor`: the end of the last acked batch, None before the first start. `server_uuid`: the server of
+    the cursor.
 
-    `ledger_id`: given once, when the ledger is born; in run keys, tags and Delta's application ids. `epoch`: the highest ever begun.
-    `consumers`: those beside the lake. `group_consumers`: all that the ledger of a group has.
-    `given_up`: the end of a staged batch that may be merged in part and cannot be finished from its files; None once it was read again.
+    `ledger_id`: set once, when the ledger is created; part of run keys, tags and Delta's application ids. `epoch`: the highest epoch so
+    far. `consumers`: those other than the lake. `group_consumers`: all consumers in the ledger of a group. `given_up`: the end of a
+    staged batch that may be merged in part and cannot be finished from its files; None once it was read again.
     """
 
     ledger_id: str = ""
@@ -68,16 +71,16 @@ class Ledger:
 
     @property
     def head(self) -> OutstandingBatch | None:
-        """The batch whose ack is next."""
+        """The batch that must be acked next."""
         return self.outstanding[0] if self.outstanding else None
 
     @property
     def resume_position(self) -> Position | None:
-        """Where reading goes on while the outstanding batches stay valid: after the last of them, else at the cursor."""
+        """The position at which reading continues while the batches in flight stay valid: the end of the last of them, or the cursor."""
         return self.outstanding[-1].end if self.outstanding else self.cursor
 
     def subscribe(self, client: ClientIdentity) -> Ledger:
-        """With the client; one that is known gets its filter replaced."""
+        """Adds a client, or replaces the filter of a known one."""
         others = tuple(each for each in self.clients if each != client)
         return dataclasses.replace(self, clients=(*others, client))
 
@@ -85,32 +88,32 @@ class Ledger:
         return dataclasses.replace(self, clients=tuple(each for each in self.clients if each != client))
 
     def consumer(self, client_id: int) -> Consumer | None:
-        """One beside the lake."""
+        """Returns the consumer with this number, None if there is none. The lake is not among them."""
         return next((each for each in self.consumers if each.client_id == client_id), None)
 
     def with_consumer(self, consumer: Consumer) -> Ledger:
-        """With this record of it, in place of the one before."""
+        """Adds a consumer, or replaces its record."""
         others = tuple(each for each in self.consumers if each.client_id != consumer.client_id)
         ordered = sorted((*others, consumer), key=lambda each: each.client_id)
         return dataclasses.replace(self, consumers=tuple(ordered))
 
     def group_consumer(self, client_id: int) -> GroupConsumer | None:
-        """One of a group."""
+        """Returns the group's consumer with this number, None if there is none."""
         return next((each for each in self.group_consumers if each.client_id == client_id), None)
 
     def places_of(self, member: str) -> tuple[Position, ...]:
-        """Where the consumers of a group are in the stream of one of its members."""
+        """Returns the positions of the group's consumers in the stream of one member."""
         found = (each.cursor.of(member) for each in self.group_consumers)
         return tuple(position for position in found if position is not None)
 
     def with_group_consumer(self, consumer: GroupConsumer) -> Ledger:
-        """With this record of it, in place of the one before."""
+        """Adds a consumer of a group, or replaces its record."""
         others = tuple(each for each in self.group_consumers if each.client_id != consumer.client_id)
         ordered = sorted((*others, consumer), key=lambda each: each.client_id)
         return dataclasses.replace(self, group_consumers=tuple(ordered))
 
     def without_consumer(self, client_id: int) -> Ledger:
-        """Whichever of both it is."""
+        """Removes a consumer, of the destination or of the group."""
         return dataclasses.replace(
             self,
             consumers=tuple(each for each in self.consumers if each.client_id != client_id),
@@ -118,9 +121,10 @@ class Ledger:
         )
 
     def hand_out(self, end: Position, start: Position | None = None) -> Ledger:
-        """With a batch (start, end] at the end of the line; `outstanding[-1]` is its record.
+        """Appends the batch (start, end]; `outstanding[-1]` is its record.
 
-        Raises NotContinuousError unless it begins exactly where the last one ends (the cursor, where none waits) and ends after that.
+        Raises NotContinuousError unless it begins exactly at the end of the last batch (at the cursor if none is in flight) and ends
+        after it. Raises MetaError if there is no start.
         """
         resume = self.resume_position
         if start is not None and resume is not None and _place(start) != _place(resume):
@@ -151,7 +155,7 @@ class Ledger:
         )
 
     def extended(self, batch_id: int, end: Position) -> Ledger:
-        """With the last batch, which is still being staged, reaching up to `end`. Raises CanalServiceError or MetaError."""
+        """Moves the end of the last batch, which is still being staged, to `end`. Raises CanalServiceError or MetaError."""
         batch = self._outstanding(batch_id, "extended")
         if batch is not self.outstanding[-1] or batch.path:
             raise BatchNotFirstError(f"batch {batch_id} cannot grow: it is staged, or another was handed out after it")
@@ -160,7 +164,7 @@ class Ledger:
         return dataclasses.replace(self, outstanding=(*self.outstanding[:-1], dataclasses.replace(batch, end=end)))
 
     def staged(self, batch_id: int, *, path: str, rows: int, size_bytes: int, tables: tuple[str, ...]) -> Ledger:
-        """With what was written for an outstanding batch; raises BatchNotFoundError."""
+        """Records what was staged for a batch in flight. Raises BatchNotFoundError."""
         self._outstanding(batch_id, "staged")
         outstanding = tuple(
             dataclasses.replace(each, path=path, rows=rows, bytes=size_bytes, tables=tables)
@@ -171,9 +175,9 @@ class Ledger:
         return dataclasses.replace(self, outstanding=outstanding)
 
     def lengthened(self, batch: OutstandingBatch, longer: OutstandingBatch, start: Position | None) -> Ledger:
-        """With `longer`, which is staged, in the place of the staged `batch`: the same changes and those that follow, from `start` on.
+        """Replaces the staged `batch` by the staged `longer`, which holds the same changes and those that follow, from `start` on.
 
-        Under the next delivery. Raises BatchNotFoundError, BatchNotFirstError, NotContinuousError or MetaError.
+        `longer` has the next delivery. Raises BatchNotFoundError, BatchNotFirstError, NotContinuousError or MetaError.
         """
         there = self._outstanding(batch.batch_id, "lengthened")
         if there.delivery != batch.delivery or not there.path or len(self.outstanding) > 1:
@@ -194,7 +198,9 @@ class Ledger:
         )
 
     def ack(self, batch_id: int) -> Ledger:
-        """The head is done: the cursor moves to its end. Raises BatchNotFoundError, or BatchNotFirstError for a later one."""
+        """Removes the head and moves the cursor to its end. Raises BatchNotFoundError, or BatchNotFirstError if another batch is the
+        head.
+        """
         batch = self._first(batch_id, "acked")
         read_again = self.given_up is not None and batch.end.order_key >= self.given_up.order_key
         return dataclasses.replace(
@@ -206,9 +212,10 @@ class Ledger:
         )
 
     def redeliver(self, batch_id: int, without: Collection[str] = ()) -> Ledger:
-        """The head, and what waits after it, is handed out again as it is staged, under new ids and deliveries.
+        """Hands out all batches in flight again from their staged files, under new ids and deliveries.
 
-        `without`: "database.table" that stopped meanwhile. Raises BatchNotFoundError, or BatchNotFirstError for a later one.
+        `without`: "database.table" of tables that stopped meanwhile. Raises BatchNotFoundError, or BatchNotFirstError if the batch is not
+        the head.
         """
         self._first(batch_id, "delivered again")
         again = tuple(
@@ -228,37 +235,42 @@ class Ledger:
         )
 
     def rollback(self) -> Ledger:
-        """Nothing waits any more: all of it is handed out again, under new ids and deliveries."""
+        """Removes all batches in flight: their changes are handed out again under new ids and deliveries."""
         return self._giving_up(self.outstanding)
 
     def restarted(self, whole: Callable[[OutstandingBatch], bool]) -> Ledger:
-        """As a new process takes it up: from the first batch on whose staged files are not `whole`, all is handed out again."""
+        """Returns the ledger with which a new process starts: all batches from the first one without `whole` staged files are handed out
+        again.
+        """
         kept = tuple(itertools.takewhile(lambda batch: bool(batch.path) and whole(batch), self.outstanding))
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
-        """Without batches, of which those that were staged may be merged in part."""
+        """Removes all batches in flight and records the end of those in `batches` that were staged: they may be merged in part."""
         ends = [batch.end for batch in batches if batch.path] + ([self.given_up] if self.given_up else [])
         return dataclasses.replace(
             self, outstanding=(), given_up=max(ends, key=lambda end: end.order_key, default=None)
         )
 
     def rollback_one(self, batch_id: int) -> Ledger:
-        """As `rollback`, if the batch is the head; the later ones go with it, for they would be handed out after it again.
+        """Does the same as `rollback` if the batch is the head. Later batches are removed with it, because they are handed out again
+        after it.
 
-        In Canal they stay and can never be acked. Raises BatchNotFoundError, or BatchNotFirstError for a later one.
+        In Canal they stay and can never be acked. Raises BatchNotFoundError, or BatchNotFirstError if another batch is the head.
         """
         self._first(batch_id, "rolled back")
         return self.rollback()
 
     def stop_table(self, stopped: StoppedTable) -> Ledger:
-        """With a table that cannot go on; one that has stopped already keeps its first position and reason."""
+        """Adds a stopped table. A table that has stopped before keeps its first position and reason."""
         if self.stopped(stopped.database, stopped.table):
             return self
         return dataclasses.replace(self, stopped_tables=(*self.stopped_tables, stopped))
 
     def restate_stop(self, stopped: StoppedTable) -> Ledger:
-        """With another state and reason of a table that has stopped; at its place it stays. Raises MetaError where it cannot be so."""
+        """Replaces the state and reason of a stopped table, in the same order. Raises MetaError if the new state cannot follow the old
+        one.
+        """
         there = self.stopped(stopped.database, stopped.table)
         before = there.state if there else TableState.FLOWING
         if not table_follows(before, stopped.state):
@@ -270,21 +282,21 @@ class Ledger:
         )
 
     def resume_table(self, database: str, table: str) -> Ledger:
-        """Without the stop of a table; raises MetaError when it has not stopped."""
+        """Removes the stop of a table. Raises MetaError if it has not stopped."""
         stopped = self.stopped(database, table)
         if stopped is None:
             raise MetaError(f"the table {database}.{table} has not stopped: nothing is to be resumed")
         return dataclasses.replace(self, stopped_tables=tuple(each for each in self.stopped_tables if each != stopped))
 
     def stopped(self, database: str, table: str) -> StoppedTable | None:
-        """The record of a table's stop."""
+        """Returns the record of a table's stop, None if it has not stopped."""
         return next((each for each in self.stopped_tables if (each.database, each.table) == (database, table)), None)
 
     def set_cursor(self, position: Position, resumed: Collection[str] = ()) -> Ledger:
-        """An operator's, or the first start's, choice of where to read from; the only move that may go backward.
+        """Sets the position to read from, chosen by an operator or by the first start. Only this transition may move the cursor backward.
 
-        What waits is forgotten, and so are the stops of tables that lie at or after the position: they are read again. A stop that the
-        stream does not show again stays (`states.UNTIL_ASKED`), unless its "database.table" is among the `resumed`.
+        Removes the batches in flight, and the stops of tables at or after the position, because those are read again. A stop that the
+        stream does not show again stays (`states.UNTIL_ASKED`), unless its "database.table" is in `resumed`.
         """
         kept = tuple(each for each in self.stopped_tables if _stays(each, position, resumed))
         return dataclasses.replace(
@@ -298,9 +310,10 @@ class Ledger:
         )
 
     def begin_epoch(self, epoch: int) -> Ledger:
-        """From now on file names count anew (another server, RESET). What waits was staged in its own epoch and stays valid.
+        """Begins an epoch, in which binlog file names start again (another server, RESET). Batches in flight were staged in their own
+        epoch and stay valid.
 
-        Raises MetaError unless the epoch is above all before it, and where a batch cannot be finished any more.
+        Raises MetaError unless the epoch is above all earlier ones and at most EPOCH_MAX. Does not check `unfinished`.
         """
         if not self.epoch < epoch <= EPOCH_MAX:
             raise MetaError(
@@ -310,9 +323,9 @@ class Ledger:
         return dataclasses.replace(self, epoch=epoch)
 
     def after(self, *, epoch: int, delivery: int) -> Ledger:
-        """With an epoch and a delivery that are not below those given: what a table has of a newer state of this very ledger.
+        """Raises epoch and delivery to at least the given ones: those that a table has from a newer state of this same ledger.
 
-        What waits is given up where it lies in an epoch below; an operator has said that this may be.
+        Removes the batches in flight if one of them has a lower epoch, which an operator has allowed.
         """
         below = any(batch.end.epoch < epoch for batch in self.outstanding)
         return dataclasses.replace(
@@ -324,7 +337,7 @@ class Ledger:
 
     @property
     def unfinished(self) -> str:
-        """Why no new epoch may begin, a sentence; empty when one may."""
+        """A sentence with the reason why no new epoch may begin; empty if one may."""
         if self.given_up is None:
             return ""
         return (

@@ -1,6 +1,7 @@
-"""meta.json ⇄ `Ledger`: the format of docs/architecture.md, read strictly. Pure; `file_meta` owns the file.
+"""Converts a `Ledger` to and from the text of meta.json: the format of docs/architecture.md, read strictly. Pure; `file_meta` owns the
+file.
 
-Unknown keys, missing keys and values of another type are refused: a ledger that is not understood must not be written over.
+Unknown keys, missing keys and values of another type are refused: a ledger that is not understood must not be overwritten.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ Value = TypeVar("Value")
 
 
 def ledger_to_text(ledger: Ledger) -> str:
-    """The text of meta.json."""
+    """Returns the text of meta.json."""
     record: dict[str, Any] = {"format": FORMAT, **dataclasses.asdict(ledger)}
     record["clients"] = [{"client_id": each.client_id, "filter": each.filter} for each in ledger.clients]
     record[GROUP] = [{**dataclasses.asdict(each), "cursor": each.cursor.to_json()} for each in ledger.group_consumers]
     if not record[GROUP]:
-        del record[GROUP]  # only that of a group has any, and what read ledgers before groups reads the others
+        del record[GROUP]  # only a group's ledger has it; versions without groups can read all others
     return json.dumps(record, indent=1) + "\n"
 
 
 def ledger_from_text(text: str, destination: str) -> Ledger:
-    """Inverse of `ledger_to_text`; raises ValueError saying what is wrong with the text."""
+    """Reads the text of `ledger_to_text`. Raises ValueError with what is wrong in the text."""
     record = json.loads(text)
     if not isinstance(record, dict) or record.get("format") != FORMAT:
         found = record.get("format") if isinstance(record, dict) else None
@@ -57,7 +58,7 @@ def ledger_from_text(text: str, destination: str) -> Ledger:
 
 
 def _check_order(ledger: Ledger) -> None:
-    """What no transition can bring about was written by something else."""
+    """Raises ValueError for a ledger that no transition can produce: something else wrote it."""
     if len(ledger.ledger_id) != LEDGER_ID_CHARS:
         raise ValueError(f"its ledger_id {ledger.ledger_id!r} does not have {LEDGER_ID_CHARS} characters")
     if any(each.ledger_id != ledger.ledger_id for each in ledger.outstanding):
@@ -103,7 +104,7 @@ def _position(record: Any) -> Position:
     return Position(**_checked(Position, record))
 
 
-# By a field's annotation; positions are records, tuples are lists.
+# By the annotation of the field. Positions are records, tuples are lists.
 JSON_TYPES = {
     "int": int,
     "str": str,
@@ -113,7 +114,9 @@ NO_OTHERS: Mapping[str, type] = {}
 
 
 def _checked(kind: type[Value], record: Any, others: Mapping[str, type] = NO_OTHERS) -> dict[str, Any]:
-    """The record, if it has exactly the fields of the dataclass `kind`, of the types they have in JSON, or as `others` says."""
+    """Returns the record if it has exactly the fields of the dataclass `kind`, with their types in JSON or those of `others`. Raises
+    ValueError.
+    """
     if not isinstance(record, dict):
         raise ValueError(f"{kind.__name__} is not a record")
     annotations = {field.name: str(field.type) for field in dataclasses.fields(kind)}  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
-"""Consumers that a destination has from its first moment on: those whom Canal left. Written by `sluice import-canal`, read once, at birth.
+"""Consumers that a destination has from its first start: those of Canal. `sluice import-canal` writes them; the first start reads them.
 
-They begin where the destination does. Without this, one that comes later would begin with what is in memory then.
+They begin at the destination's first position. Without this, a consumer that connects later would begin with the changes that are in
+memory then.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class LeftConsumer:
 
 
 def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> Path:
-    """The file; where the ledger is shared the same is beside it, for whichever host comes first. Raises MetaError."""
+    """Writes the consumers and returns the file. If the ledger is shared, also writes them to the record store, for the first host that
+    starts. Raises MetaError.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     file, text = Path(directory) / FILE_NAME, json.dumps([dataclasses.asdict(each) for each in consumers], indent=1)
     if as_place(directory).is_shared:
@@ -37,7 +40,9 @@ def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> 
 
 
 def left_consumers(directory: Path, begin: Position) -> tuple[Consumer, ...]:
-    """None where nobody was left. Raises MetaError where the file cannot be understood."""
+    """Returns the consumers with `begin` as their cursor; an empty tuple if there is no file. Raises MetaError if it cannot be
+    understood.
+    """
     texts = texts_of(directory)
     text = texts.read(FILE_NAME)
     if text is None:

@@ -1,4 +1,4 @@
-"""The contract of a ledger's keeper. `file_meta` keeps it in a file, `kept_meta` among shared texts, `memory_meta` as long as it lives."""
+"""The protocol for keeping a ledger. `file_meta` keeps it in a file, `kept_meta` in a record store, `memory_meta` in memory."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ Transition = Callable[[Ledger], Ledger]
 
 
 def stops(stopped: StoppedTable) -> Transition:
-    """The table stops, unless it has before."""
+    """Returns the transition that stops the table, unless it has stopped before."""
     return lambda ledger: ledger.stop_table(stopped)
 
 
 def begins(epoch: int, stopped: Iterable[StoppedTable]) -> Transition:
-    """A new epoch, in which tables stop, in one write."""
+    """Returns the transition that begins an epoch and stops tables in one write."""
     stops_now = tuple(stopped)
     return lambda ledger: functools.reduce(Ledger.stop_table, stops_now, ledger.begin_epoch(epoch))
 
 
 class MetaManager(Protocol):
-    """Keeps one destination's ledger. Its methods may be called from any thread."""
+    """Keeps the ledger of one destination. Its methods may be called from any thread."""
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger as it was last kept."""
+        """The ledger as it was last written."""
 
     def update(self, transition: Transition) -> Ledger:
-        """Applies one pure transition and keeps the outcome before it returns it; one at a time.
+        """Applies one pure transition and stores the result before it returns it; one at a time.
 
-        What the transition raises is passed on. Raises MetaError when the outcome cannot be kept. After either nothing has changed.
+        Passes on what the transition raises. Raises MetaError when the result cannot be stored. After either error nothing has changed.
         """
 
     @property
     def is_new(self) -> bool:
-        """Whether this ledger was never kept."""
+        """Whether this ledger was never written."""
 
     def close(self) -> None:
-        """Ends what is under way. The engine stops; nothing is called after it."""
+        """Ends what is under way. The engine stops; nothing is called after this."""

@@ -1,4 +1,4 @@
-"""The keeper of a destination's ledger, by the name that conf/ gives it. Called by `instance`, `acts` and `destination_files`."""
+"""Opens a destination's ledger in the store that conf/ names. Called by `instance`, `acts` and `destination_files`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdc_engine.ports import Lease
 
 
 def open_meta(place: Place, lease: Lease) -> MetaManager:
-    """The ledger's keeper, for who holds the lease. Raises MetaError, LeaseLostError where a later holder has written it."""
+    """Opens the ledger for the holder of the lease. Raises MetaError, or LeaseLostError if a later holder has written it."""
     place = as_place(place)
     documents = documents_of(place)
     if documents is not None:
@@ -33,7 +33,7 @@ def open_meta(place: Place, lease: Lease) -> MetaManager:
 
 
 def read_ledger(place: Place) -> Ledger:
-    """The ledger of a destination; a fresh one where there is none yet. Raises MetaError. Never locks, never writes."""
+    """Returns the ledger of a destination; a new one if there is none yet. Raises MetaError. Never locks, never writes."""
     place = as_place(place)
     documents = documents_of(place)
     if documents is None:
@@ -42,9 +42,9 @@ def read_ledger(place: Place) -> Ledger:
 
 
 def ledger_text(place: Place) -> str:
-    """The ledger as it is kept, unread: for who shows what is there even where it is no good ledger. Empty where there is none.
+    """Returns the stored text of the ledger without parsing it, to show it even if it is not a valid ledger. Empty if there is none.
 
-    Raises MetaError where nobody answers.
+    Raises MetaError if the store does not answer.
     """
     place = as_place(place)
     documents = documents_of(place)
@@ -55,7 +55,9 @@ def ledger_text(place: Place) -> str:
 
 
 def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:
-    """What Canal's tools find in ZooKeeper of a ledger: each client's cursor and filter, by path under the destination."""
+    """Returns a function that returns what Canal's tools find in ZooKeeper for a ledger: cursor and filter of each client, by path under
+    the destination.
+    """
 
     def nodes(ledger: Ledger) -> Mapping[str, str]:
         found = {f"{each.client_id}/filter": each.filter for each in ledger.clients}

@@ -1,4 +1,4 @@
-"""The ledger in memory: for tests and for looking at a stream without leaving a trace. Lost with the process."""
+"""Keeps a ledger in memory: for tests, and to look at a stream without leaving a trace. It is lost with the process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdc_engine.meta.manager import Transition
 
 
 class MemoryMeta:
-    """Implements `MetaManager`."""
+    """The ledger in memory. Implements `MetaManager`."""
 
     def __init__(self, ledger: Ledger | None = None) -> None:
         self._ledger = ledger or Ledger(ledger_id=born_id())
@@ -29,4 +29,4 @@ class MemoryMeta:
         return self._ledger.cursor is None
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Does nothing."""

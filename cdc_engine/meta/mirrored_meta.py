@@ -1,7 +1,7 @@
-"""The ledger in its file, and the cursor in ZooKeeper for others to see: the kinds `mixed` and `period_mixed` of conf/.
+"""Keeps the ledger in a file and copies the cursor to ZooKeeper for other readers: the kinds `mixed` and `period_mixed` of conf/.
 
-What makes the effect exactly once is in the file before a change returns. The cursor follows on a thread of its own, after each change or
-once a period, only ever the newest; a ZooKeeper that is away holds up nobody. `close` writes the last one.
+All that makes the effect exactly once is in the file before a change returns. A separate thread copies the cursor, always the newest,
+after each change or once per period. A ZooKeeper that does not answer delays nothing else. `close` writes the last cursor.
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import Transition
 
 log = structlog.get_logger()
-AWAY_SECONDS = 1.0  # until a ZooKeeper that did not answer is asked again
+AWAY_SECONDS = 1.0  # seconds until the next try after ZooKeeper did not answer
 CLOSE_SECONDS_MAX = 15.0
 
 
 class MirroredMeta:
-    """Implements `MetaManager`. `tell`: writes what others see of a ledger; raises MetaError. `period_seconds`: 0 is after each change."""
+    """The ledger in a file with a copied cursor. Implements `MetaManager`. `tell`: writes what other readers see of a ledger; raises
+    MetaError. `period_seconds`: 0 means after each change.
+    """
 
     def __init__(self, kept: FileMeta, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:
         self._kept, self._tell, self._period = kept, tell, period_seconds
@@ -45,7 +47,7 @@ class MirroredMeta:
         return outcome
 
     def close(self) -> None:
-        """Waits until the last cursor is written, or cannot be."""
+        """Waits until the last cursor is written or cannot be written."""
         self._closing.set()
         self._changed.set()
         self._thread.join(CLOSE_SECONDS_MAX)

@@ -1,6 +1,7 @@
-"""An operator's wish for one table: a file each, or a text beside a ledger that is shared where whoever wishes may not see the folder.
+"""Requests of an operator for one table: one file per table, or a record next to a shared ledger if the requester may not see the
+directory.
 
-`acts` writes them, the running engine deals with them.
+`acts` writes them, the running engine handles them.
 """
 
 from __future__ import annotations
@@ -21,21 +22,23 @@ from cdc_engine.errors import MetaError, StaleWriteError
 
 FOLDER = "resume-requests"
 BEGIN_FILE = "begin-anew.json"
-TEXT = "wish-"  # and a digest of the table's name
+TEXT = "wish-"  # followed by a digest of the table's name
 TRIES_MAX = 20
 
 
 class Wish(enum.StrEnum):
-    """What is to become of the table."""
+    """What an operator requests for a table."""
 
-    RESUME = "resume"  #: it goes on from where it stopped
-    ANEW = "anew"  #: it goes on from where the stream is; its rows are read anew
-    CANCEL = "cancel"  #: its snapshot ends, and it stands where it stood before
+    RESUME = "resume"  #: it continues from its stop
+    ANEW = "anew"  #: it continues at the current position of the stream, with a re-snapshot
+    CANCEL = "cancel"  #: its snapshot ends, and it returns to its state before the snapshot
 
 
 @dataclasses.dataclass(frozen=True)
 class ResumeRequest:
-    """What is wanted of a table. `path`: the file that says so, or the destination's directory, and `text` the text's name."""
+    """A request for a table. `path`: the file of the request, or the destination's directory if `text` is the name of the request's
+    record.
+    """
 
     database: str
     table: str
@@ -44,7 +47,7 @@ class ResumeRequest:
     text: str = ""
 
     def done(self) -> None:
-        """It has been dealt with. Raises MetaError."""
+        """Removes the request after it was handled. Raises MetaError."""
         if self.text:
             shared_documents(as_place(self.path)).remove(self.text)
         else:
@@ -56,7 +59,7 @@ class ResumeRequest:
 
 
 def request(destination_dir: Path, database: str, table: str, wish: Wish = Wish.RESUME) -> None:
-    """Asks the engine of the destination, now or when it runs; the newest wish for a table counts. Raises MetaError."""
+    """Requests something of the destination's engine, now or when it runs next. The newest request for a table counts. Raises MetaError."""
     digest = hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]
     text = json.dumps({"database": database, "table": table, "wish": wish})
     place = as_place(destination_dir)
@@ -73,7 +76,7 @@ def request(destination_dir: Path, database: str, table: str, wish: Wish = Wish.
 
 
 def requests(destination_dir: Path) -> tuple[ResumeRequest, ...]:
-    """The requests that wait. Raises MetaError when one cannot be understood."""
+    """Returns the waiting requests. Raises MetaError when one cannot be understood."""
     place = as_place(destination_dir)
     files = sorted((destination_dir / FOLDER).glob("*.json"))
     texts = shared_documents(place).read_all(TEXT) if place.is_apart else {}
@@ -93,15 +96,17 @@ def _wish(path: Path, where: str, read: Callable[[], str], text: str = "") -> Re
 
 
 def ask_begin(destination_dir: Path) -> None:
-    """Asks the engine, whose position is lost, to begin where the source is and to have all rows read anew. Raises MetaError."""
+    """Requests that the engine, whose position is lost, begins at the source's current position and re-snapshots all tables. Raises
+    MetaError.
+    """
     texts_of(destination_dir).keep(BEGIN_FILE, json.dumps({"wish": "begin"}))
 
 
 def begin_asked(destination_dir: Path) -> bool:
-    """Whether that was asked for and is not done. Raises MetaError."""
+    """Returns whether `ask_begin` was called and `begin_done` was not. Raises MetaError."""
     return texts_of(destination_dir).read(BEGIN_FILE) is not None
 
 
 def begin_done(destination_dir: Path) -> None:
-    """It is done, or not wanted any more. Raises MetaError."""
+    """Removes the request of `ask_begin`: it is done or not wanted any more. Raises MetaError."""
     texts_of(destination_dir).remove(BEGIN_FILE)
