@@ -1,1 +1,1 @@
-"""Small texts that several hosts share: written by compare-and-set, in a SQL database, in ZooKeeper or in memory."""
+"""The record store: small records that several hosts share, written by compare-and-set, in a SQL database, ZooKeeper or memory."""

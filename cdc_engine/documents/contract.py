@@ -1,7 +1,7 @@
-"""What a keeper of shared texts promises. `sql`, `zookeeper` and `memory` implement it; `meta` keeps the ledger in it, `ha` its leases.
+"""The protocol of a record store. `sql`, `zookeeper` and `memory` implement it; `meta` keeps the ledger in it, `ha` its leases.
 
-A text has a version that rises with each write, and the token of the lease under which it was written. Whoever writes says which version
-was read: where it is another one by now, nothing is written. So two writers can never both follow the same version.
+A record has a version that rises with each write, and the token of the lease under which it was written. A writer passes the version that
+it read; if the stored version is another one, nothing is written. So two writers can never both follow the same version.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Protocol
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
-NOT_THERE = 0  # the version of a text that was never written
+NOT_THERE = 0  # the version of a record that was never written
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
-    """A text as it was read. `version`: from 1 on. `token`: the lease's of its writer, 0 of one without."""
+    """A record as it was read. `version`: from 1 on. `token`: of the writer's lease, 0 for a writer without one."""
 
     text: str
     version: int
@@ -25,24 +25,26 @@ class Kept:
 
 
 class Documents(Protocol):
-    """The texts of one destination, by name. May be used from any thread."""
+    """The records of one destination, by name. May be used from any thread."""
 
     def read(self, name: str) -> Kept | None:
-        """The newest version; None where the text was never written. Raises MetaError where nobody answers."""
+        """Returns the newest version; None if the record was never written. Raises MetaError if the store does not answer."""
 
     def read_all(self, prefix: str) -> Mapping[str, Kept]:
-        """The newest version of each text whose name begins with `prefix`, by name. Raises MetaError where nobody answers."""
+        """Returns the newest version of each record whose name begins with `prefix`, by name. Raises MetaError if the store does not
+        answer.
+        """
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
-        """Replaces version `version` (0: the text is not there yet), and gives the new one.
+        """Replaces version `version` (0: the record does not exist yet) and returns the new version.
 
-        `also`: texts for others than Sluice, written without a version in the same step; names as the keeper of the texts spells them.
-        Raises StaleWriteError where the version is another one or was written under a higher token; then nothing has changed. Raises
-        MetaError where nobody answers: then nobody knows.
+        `also`: values for readers other than Sluice, written without a version in the same step; names as the store spells them. Raises
+        StaleWriteError if the version is another one or was written under a higher token; then nothing has changed. Raises MetaError if
+        the store does not answer; then it is unknown whether the record was written.
         """
 
     def remove(self, name: str) -> None:
-        """The text is not there any more; without effect where it is not."""
+        """Removes the record; does nothing if it does not exist."""
 
     def __str__(self) -> str:
-        """Where the texts are, without a secret."""
+        """Returns the location of the records, without a secret."""

@@ -1,4 +1,4 @@
-"""Shared texts for as long as the process lives: for tests, and for a destination that leaves no trace."""
+"""A record store in the memory of the process: for tests, and for a destination that leaves no trace."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from cdc_engine.errors import StaleWriteError
 
 
 class MemoryDocuments:
-    """Implements `Documents`."""
+    """A record store in memory. Implements `Documents`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._texts: dict[str, Kept] = {}
-        self.also: dict[str, str] = {}  # what was written for others
+        self.also: dict[str, str] = {}  # what was written for other readers
 
     def read(self, name: str) -> Kept | None:
         return self._texts.get(name)

@@ -1,4 +1,4 @@
-"""Opens what a place names: the shared texts of a destination, or none where they are files. Asked by `meta`, `ha`, `destination_files`."""
+"""Opens the record store that a `MetaPlace` names, or none if the records are files. Used by `meta`, `ha` and `destination_files`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from cdc_engine.documents.contract import Documents
 from cdc_engine.documents.memory import MemoryDocuments
 from cdc_engine.errors import ConfigurationError
 
-Place = Path | MetaPlace  # a folder is the place that it knows (`contracts.DestinationDir`), or has the ledger itself
+Place = Path | MetaPlace  # a directory knows its place (`contracts.DestinationDir`) or contains the ledger
 
 _in_memory: dict[str, MemoryDocuments] = {}
 _lock = threading.Lock()
 
 
 def as_place(place: Place) -> MetaPlace:
-    """The place that a folder knows, or is."""
+    """Returns `place` itself, the `MetaPlace` of a `DestinationDir`, or one for a plain directory."""
     if isinstance(place, MetaPlace):
         return place
     known = place.place if isinstance(place, DestinationDir) else None
@@ -25,7 +25,7 @@ def as_place(place: Place) -> MetaPlace:
 
 
 def documents_of(place: MetaPlace) -> Documents | None:
-    """The shared texts of a place; None where they are files in its directory. Raises ConfigurationError, MetaError."""
+    """Opens the record store; None if the records are files in the directory. Raises ConfigurationError, MetaError."""
     if place.kind == "memory":
         with _lock:
             return _in_memory.setdefault(str(place.directory), MemoryDocuments())
@@ -41,7 +41,7 @@ def documents_of(place: MetaPlace) -> Documents | None:
 
 
 def shared_documents(place: MetaPlace) -> Documents:
-    """The texts of a place that `is_shared`. Raises ConfigurationError, MetaError."""
+    """Opens the record store of a place that `is_shared`. Raises ConfigurationError, MetaError."""
     documents = documents_of(place)
     if documents is None:
         raise ConfigurationError(

@@ -1,6 +1,6 @@
-"""Shared texts in a table of any SQL database that SQLAlchemy reaches. Every write is one statement that names the version it follows.
+"""A record store in a table of any SQL database that SQLAlchemy supports. Every write is one statement that names the version it follows.
 
-An engine (and so its connections) belongs to one process: a forked run opens its own.
+An SQLAlchemy engine, and so its connections, belongs to one process: a forked run opens its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cdc_engine.errors import ConfigurationError, NotSharedError, StaleWriteErro
 from cdc_engine.sql_url import url_with_password
 
 TABLE = "sluice_meta"
-ANSWER_SECONDS_MAX = 10  # a database that does not answer must not hold up who holds a lease
+ANSWER_SECONDS_MAX = 10  # a database that does not answer must not delay the holder of a lease
 SETTING = "meta.url"
 LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT would end at 64 KiB
 _metadata = sqlalchemy.MetaData()
@@ -32,7 +32,7 @@ _texts = sqlalchemy.Table(
     sqlalchemy.Column("token", sqlalchemy.BigInteger, nullable=False),
     sqlalchemy.Column("record", LONG_TEXT, nullable=False),
 )
-# What each driver calls the time it waits for the server.
+# Each driver's name for the time it waits for the server.
 TIMEOUTS: dict[str, dict[str, int | str]] = {
     "mysql": {"connect_timeout": ANSWER_SECONDS_MAX, "read_timeout": ANSWER_SECONDS_MAX, "write_timeout": ANSWER_SECONDS_MAX},
     "postgresql": {
@@ -45,10 +45,14 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 
 
 class SqlDocuments:
-    """Implements `Documents`. `url`: SQLAlchemy's; a password of the form $NAME is taken from the environment."""
+    """A record store in a SQL database. Implements `Documents`. `url`: SQLAlchemy's; a password of the form $NAME is read from the
+    environment.
+    """
 
     def __init__(self, url: str, destination: str) -> None:
-        """Makes the table where it is missing. Raises ConfigurationError for a URL of no use, MetaError where nobody answers."""
+        """Creates the table if it is missing. Raises ConfigurationError for a URL that cannot be used, MetaError if the database does not
+        answer.
+        """
         self._destination = destination
         full_url = url_with_password(url, SETTING)
         self._name = f"{full_url.render_as_string(hide_password=True)} ({TABLE}, {destination})"
@@ -74,7 +78,7 @@ class SqlDocuments:
         return {str(row.name): Kept(row.record, int(row.version), int(row.token)) for row in rows}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
-        """`also` is for who reads ZooKeeper, and left out."""
+        """Ignores `also`, which is for readers of ZooKeeper."""
         values = {"record": text, "version": version + 1, "token": token}
         try:
             with self._told("written"), self._engine.begin() as connection:
@@ -86,7 +90,7 @@ class SqlDocuments:
                 if connection.execute(sqlalchemy.update(_texts).where(*is_read).values(**values)).rowcount == 1:
                     return version + 1
         except IntegrityError:
-            pass  # somebody else was first
+            pass  # another process created it first
         raise StaleWriteError(f"{name} in {self} is not of version {version} any more: another process has written it")
 
     def remove(self, name: str) -> None:
@@ -113,12 +117,13 @@ class SqlDocuments:
 @functools.lru_cache(maxsize=16)
 def _engine_of(url: sqlalchemy.URL, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
     arguments = TIMEOUTS.get(url.get_backend_name(), {})
-    # Each write is one statement, committed with it: a process that stood still in between would keep the row locked for everybody.
+    # Each write is one statement that commits by itself: a process that stopped before a separate commit would keep the row locked for
+    # all others.
     return sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments))
 
 
 def _make_table(engine: sqlalchemy.Engine) -> None:
-    """Two processes that begin at once may both miss it."""
+    """Creates the table. Two processes that start at the same time may both find it missing."""
     try:
         _metadata.create_all(engine)
     except SQLAlchemyError:

@@ -1,7 +1,7 @@
-"""Small texts of a destination that its next engine must have: files in its folder, or beside a ledger that several hosts share.
+"""Small records of a destination that its next engine needs: files in its directory, or records next to a ledger that several hosts share.
 
-What an engine noted for later and what an operator wants of it goes through here, so that an engine host which takes over finds it without
-a folder of the one before. The newest text of a name counts. Used by the rooms that own the texts; each knows its names alone.
+Notes of an engine for later and requests of an operator go through here, so that a host that takes over finds them without the directory
+of the previous host. The newest record of a name counts. Used by the packages that own the records; only they know the names.
 """
 
 from __future__ import annotations
@@ -21,37 +21,39 @@ from cdc_engine.documents.places import as_place, shared_documents
 from cdc_engine.durable_files import keep_file, sync
 from cdc_engine.errors import MetaError, StaleWriteError
 
-NAME = "text"  # of the shared documents: text-<folder>-<digest of the name>
+NAME = "text"  # prefix of the names in the record store: text-<folder>-<digest of the name>
 TRIES_MAX = 20
 
 
 class Texts(Protocol):
-    """By name, such as "filters.json" or "forget-requests/7.json". All methods raise MetaError where a text cannot be read or written."""
+    """Records by name, such as "filters.json" or "forget-requests/7.json". All methods raise MetaError if a record cannot be read or
+    written.
+    """
 
     def read(self, name: str) -> str | None:
-        """The newest text; None where there is none."""
+        """Returns the newest text; None if there is none."""
 
     def keep(self, name: str, text: str) -> None:
-        """In place of the one before. It stays when this returns."""
+        """Writes or replaces the record. It is durable when this returns."""
 
     def remove(self, name: str) -> bool:
-        """Whether it was there."""
+        """Removes the record. Returns whether it existed."""
 
     def all(self, folder: str) -> Mapping[str, str]:
-        """Name → text of all in a folder, by name."""
+        """Returns the text of every record in a folder, by name."""
 
     def where(self, name: str) -> str:
-        """Where a person finds it."""
+        """Returns where a person finds the record."""
 
 
 def texts_of(destination_dir: Path) -> Texts:
-    """Of a destination. Raises ConfigurationError, MetaError where nobody answers."""
+    """Returns the records of a destination. Raises ConfigurationError, or MetaError if the store does not answer."""
     place = as_place(destination_dir)
     return _shared(place, os.getpid()) if place.is_shared else TextFiles(destination_dir)
 
 
 class TextFiles:
-    """Implements `Texts` in the destination's folder."""
+    """Records as files in the destination's directory. Implements `Texts`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -88,7 +90,7 @@ class TextFiles:
 
 
 class SharedTexts:
-    """Implements `Texts` beside the ledger."""
+    """Records in the record store of a shared ledger. Implements `Texts`."""
 
     def __init__(self, place: MetaPlace) -> None:
         self._documents: Documents = shared_documents(place)

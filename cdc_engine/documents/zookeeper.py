@@ -1,6 +1,8 @@
-"""Shared texts in ZooKeeper: <destination>/sluice/<name>, beside what Canal keeps there. ZooKeeper's own version of a node is the text's.
+"""A record store in ZooKeeper, under <destination>/sluice/<name>, next to Canal's own nodes. The version of a node is the version of the
+record.
 
-A node holds a line with the token, then the text. Reads ask for what the leader has, so that a run never judges by an old ledger.
+A node contains a line with the token, then the text. Reads are synchronized with the leader, so that a run never decides by an old
+ledger.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 class ZooKeeperDocuments:
-    """Implements `Documents`; `also` names paths under the destination's node. `hosts`: "host:port,host:port"."""
+    """A record store in ZooKeeper. Implements `Documents`; `also` names paths under the destination's node. `hosts`:
+    "host:port,host:port".
+    """
 
     def __init__(self, hosts: str, destination: str, session_seconds: float) -> None:
         self._hosts, self._destination, self._session_seconds = hosts, destination, session_seconds
@@ -49,7 +53,7 @@ class ZooKeeperDocuments:
             asked = {name: client.get_async(self._path(name)) for name in sorted(names)}
             found = {}
             for name, each in asked.items():
-                with contextlib.suppress(NoNodeError):  # removed since
+                with contextlib.suppress(NoNodeError):  # removed meanwhile
                     data, stat = answer(each)
                     found[name] = _kept(data, stat.version, f"{name} in {self}")
         return found
@@ -71,7 +75,9 @@ class ZooKeeperDocuments:
         return version + 1
 
     def _write(self, name: str, data: bytes, version: int, also: Mapping[str, str]) -> list[Any]:
-        """One step for all: the text at its version, and what others read. What became of each; the text's comes first."""
+        """Writes the record at its version and the values for other readers in one transaction. Returns the result of each, the record's
+        first.
+        """
         client, path = self._client(), self._path(name)
         others = {destination_path(self._destination, inside): text.encode() for inside, text in also.items()}
         for parent in {each.rpartition("/")[0] for each in (path, *others)}:
@@ -97,7 +103,7 @@ class ZooKeeperDocuments:
                 return
 
     def tell(self, also: Mapping[str, str]) -> None:
-        """Writes what others read, by path under the destination's node; what was there does not matter. Raises MetaError."""
+        """Writes values for other readers, by path under the destination's node, whatever was there before. Raises MetaError."""
         with told(f"what others read in {self} cannot be written"):
             client = self._client()
             for inside, text in also.items():
@@ -106,7 +112,7 @@ class ZooKeeperDocuments:
                 answer(client.set_async(path, text.encode()))
 
     def canal(self, inside: str) -> str | None:
-        """The text of one of Canal's own nodes under the destination; None where there is none."""
+        """Returns the text of one of Canal's own nodes under the destination; None if there is none."""
         with told(f"{inside} in {self} cannot be read"):
             try:
                 data, _ = answer(self._client().get_async(destination_path(self._destination, inside)))

@@ -1,7 +1,7 @@
-"""Connections to ZooKeeper, and the paths in it. The only place that knows kazoo, beside the lease that holds a session.
+"""Connections to ZooKeeper, and the paths in it. Only this module and the lease that holds a session use kazoo.
 
-A connection belongs to one process: a forked run opens its own. Every question has an end: kazoo itself would wait for as long as there
-is no server.
+A connection belongs to one process: a forked run opens its own. Every request has a time-out: kazoo itself would wait as long as there is
+no server.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from cdc_engine.errors import NotSharedError
 
-DESTINATIONS = "/otter/canal/destinations"  # as Canal names them, so that its own tools find what they look for
+DESTINATIONS = "/otter/canal/destinations"  # Canal's names, so that its own tools find the nodes
 CLUSTER = "/otter/canal/cluster"
-OWN = "sluice"  # what Canal has no node for, under a destination
+OWN = "sluice"  # the node under a destination for what Canal has no node for
 ANSWER_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, 1 MiB unless changed
 
-logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # what goes wrong is told by who asked
+logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # the caller reports errors
 _clients: dict[tuple[str, int], Any] = {}
 _lock = threading.Lock()
 
 
 def destination_path(destination: str, *parts: str) -> str:
-    """/otter/canal/destinations/<destination>/…"""
+    """Returns /otter/canal/destinations/<destination>/…"""
     return "/".join((DESTINATIONS, destination, *parts))
 
 
 def new_client(hosts: str, session_seconds: float) -> Any:
-    """A connected client with a session of its own. Raises NotSharedError where no server answers."""
+    """Returns a connected client with a session of its own. Raises NotSharedError if no server answers."""
     client = KazooClient(hosts=hosts, timeout=session_seconds, connection_retry={"max_delay": 1.0, "max_tries": -1})
     try:
         client.start(timeout=CONNECT_SECONDS_MAX)
@@ -50,7 +50,7 @@ def new_client(hosts: str, session_seconds: float) -> Any:
 
 
 def shared_client(hosts: str, session_seconds: float) -> Any:
-    """The client of this process for what needs no session of its own."""
+    """Returns the client of this process for requests that need no session of their own."""
     key = (hosts, os.getpid())
     with _lock:
         if key not in _clients:
@@ -59,7 +59,7 @@ def shared_client(hosts: str, session_seconds: float) -> Any:
 
 
 def end_shared_clients() -> None:
-    """Ends the connections of this process; the next question opens new ones."""
+    """Closes the connections of this process; the next request opens new ones."""
     with _lock:
         mine = [key for key in _clients if key[1] == os.getpid()]
         clients = [_clients.pop(key) for key in mine]
@@ -68,20 +68,20 @@ def end_shared_clients() -> None:
 
 
 def end(client: Any) -> None:
-    """Ends a client and its session, also one that never connected."""
+    """Closes a client and its session, even if it never connected."""
     for step in (client.stop, client.close):
         with contextlib.suppress(KazooException, KazooTimeoutError):
             step()
 
 
 def answer(asked: Any) -> Any:
-    """What ZooKeeper says to an asynchronous question. Raises kazoo's errors, its time-out among them."""
+    """Waits for the result of an asynchronous request. Raises kazoo's errors, including its time-out."""
     return asked.get(timeout=ANSWER_SECONDS_MAX)
 
 
 @contextlib.contextmanager
 def told(what: str) -> Iterator[None]:
-    """kazoo's errors as NotSharedError. `what`: such as "the ledger of shop in ZooKeeper cannot be read"."""
+    """Raises kazoo's errors as NotSharedError. `what`: such as "the ledger of shop in ZooKeeper cannot be read"."""
     try:
         yield
     except (KazooException, KazooTimeoutError) as error:
