@@ -1,1 +1,1 @@
-"""Canal's service over the store and the ledger: subscribe, get, ack, rollback; no socket here."""
+"""Canal's service over the store and the ledger: subscribe, get, ack, rollback. No sockets here."""

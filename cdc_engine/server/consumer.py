@@ -1,11 +1,12 @@
-"""One consumer of a destination beside the lake: what it was given, what it has acked, and what it gets next. Pure but for its locks.
+"""One consumer of a destination other than the lake: what was handed out to it, what it has acked, and what it gets next. Pure but for
+its locks.
 
     get ─▶ Delivery waits ─▶ ack       the cursor moves to the end of the last whole transaction in it
-                    └──────▶ rollback  all that waits comes again, under new ids
+                    └──────▶ rollback  all waiting deliveries are handed out again, under new ids
 
-A delivery may end amid a transaction: then an ack is remembered by row events (`Place`), so that a rollback goes back no further than it
-must, while the cursor, which is what a restart begins with, stays at the last transaction's end (canal.md §4). Nothing here knows what the
-consumer makes of a delivery. `cdc_engine.instance.consumers` keeps the cursor in the ledger.
+A delivery may end inside a transaction. Its ack is then remembered by row events (`Place`), so that a rollback goes back no further than
+necessary, while the cursor, with which a restart begins, stays at the end of the last transaction (canal.md §4). This module does not
+know how the consumer uses a delivery. `cdc_engine.instance.consumers` keeps the cursor in the ledger.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ class Delivery(Generic[PlaceT]):
 
 @dataclasses.dataclass(frozen=True)
 class Line(Generic[PlaceT]):
-    """The deliveries that wait, in order. `acked`: up to where all is acked; `taken`: up to where all was handed out, or held nothing."""
+    """The deliveries that wait for an ack, in order. `acked`: the position up to which everything is acked. `taken`: the position up to
+    which everything was handed out or had nothing for this consumer.
+    """
 
     acked: PlaceT
     taken: PlaceT
@@ -44,17 +47,19 @@ class Line(Generic[PlaceT]):
         return dataclasses.replace(self, taken=end, waiting=(*self.waiting, delivery), next_id=self.next_id + 1)
 
     def passed(self, end: PlaceT) -> Line[PlaceT]:
-        """Nothing up to `end` is for this consumer: where nothing waits, that is as good as acked."""
+        """Moves to `end`, up to which nothing is for this consumer. If no delivery waits, this counts as acked."""
         return dataclasses.replace(self, taken=end, acked=self.acked if self.waiting else end)
 
     def acked_up_to(self, batch_id: int, who: str) -> Line[PlaceT]:
-        """Raises BatchNotFoundError, or BatchNotFirstError for a later one."""
+        """Acks the first delivery. Raises BatchNotFoundError, or BatchNotFirstError if the id is a later one's."""
         first = self._first(batch_id, f"ack error , {who} batchId:{batch_id} is not exist , please check")
         rest = self.waiting[1:]
         return dataclasses.replace(self, acked=first.end if rest else self.taken, waiting=rest)
 
     def rolled_back(self, batch_id: int | None, who: str) -> Line[PlaceT]:
-        """All that waits comes again. With an id only if that is the first; raises as `acked_up_to`."""
+        """Removes all waiting deliveries: they are handed out again. With an id only if it is the first one's; raises as `acked_up_to`
+        does.
+        """
         if batch_id is not None:
             self._first(batch_id, f"rollback error, {who} batchId:{batch_id} is not exist , please check")
         return dataclasses.replace(self, taken=self.acked, waiting=())
@@ -68,37 +73,39 @@ class Line(Generic[PlaceT]):
 
 
 class Feed(Protocol[PlaceT, Content_co]):
-    """The stream as one consumer sees it: filtered for it, from any place."""
+    """The stream as one consumer sees it: filtered for it, from any position."""
 
     @property
     def reads_alone(self) -> bool:
-        """Whether it has a connection of its own to the source."""
+        """Whether it has its own connection to the source."""
 
     def take(
         self, place: PlaceT, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
     ) -> tuple[Content_co | None, PlaceT]:
-        """What follows `place` and where it ends; None: nothing for this consumer, up to where it looked. Raises SluiceError."""
+        """Returns what follows `place`, and the position of its end. None: there is nothing for this consumer up to the returned
+        position. Raises SluiceError.
+        """
 
     def wake(self) -> None:
-        """A `take` that waits asks whether it is given up."""
+        """Makes a waiting `take` call `given_up`."""
 
     def close(self) -> None:
-        """Nobody takes any more."""
+        """Releases the stream; `take` is not called any more."""
 
 
 class ConsumerService(Generic[PlaceT, Content_co]):
-    """One consumer. All methods may be called from any thread; a rollback ends a get that waits."""
+    """The service for one consumer. All methods may be called from any thread; a rollback ends a waiting get."""
 
     def __init__(self, client_id: int, feed: Feed[PlaceT, Content_co], begin: PlaceT) -> None:
         self.client_id = client_id
         self._feed = feed
         self._line: Line[PlaceT] = Line(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
-        self._stops = 0  # gets that wait are given up
+        self._stops = 0  # rises when waiting gets must return
         self._closed = False
         self.trouble = ""  # why the last get failed
-        self.undelivered = ""  # why what it got cannot be sent on, where it is a broker's
-        self.waiting_since = 0.0  # when the oldest delivery that waits was handed out, seconds since 1970
+        self.undelivered = ""  # for a broker's consumer: why what it got cannot be sent
+        self.waiting_since = 0.0  # when the oldest waiting delivery was handed out, seconds since 1970
 
     @property
     def line(self) -> Line[PlaceT]:
@@ -106,18 +113,18 @@ class ConsumerService(Generic[PlaceT, Content_co]):
 
     @property
     def reads_alone(self) -> bool:
-        """Whether it reads the source with a connection of its own."""
+        """Whether it reads the source with its own connection."""
         return self._feed.reads_alone
 
     @property
     def acked(self) -> PlaceT:
-        """Up to where all is acked: a restart begins with the end of the last whole transaction before it."""
+        """The position up to which everything is acked. A restart begins at the end of the last whole transaction before it."""
         return self._line.acked
 
     def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Content_co | None]:
-        """The next delivery and its id; (-1, None) where nothing came in time. Raises SluiceError."""
+        """Returns the next delivery and its id; (-1, None) if nothing arrived in time. Raises SluiceError."""
         deadline = time.monotonic() + timeout_seconds
-        stops = self._stops  # also while another get is waited for: what gives that one up gives this one up too
+        stops = self._stops  # read before waiting for another get: what ends that one ends this one too
         with self._taking:
             while not self._closed:
                 left = max(0.0, deadline - time.monotonic())
@@ -135,25 +142,25 @@ class ConsumerService(Generic[PlaceT, Content_co]):
         return -1, None
 
     def ack(self, batch_id: int) -> None:
-        """Raises BatchNotFoundError, BatchNotFirstError."""
+        """Acks the first waiting delivery. Raises BatchNotFoundError, BatchNotFirstError."""
         with self._settling:
             self._line = self._line.acked_up_to(batch_id, self._who)
             self.waiting_since = time.time() if self._line.waiting else 0.0
 
     def rollback(self, batch_id: int | None = None) -> None:
-        """All that waits for an ack comes again. Raises as `ack` does where an id is given."""
+        """Hands out all waiting deliveries again. Raises as `ack` does if an id is given."""
         self.stop_waiting()
         with self._taking, self._settling:
             self._line = self._line.rolled_back(batch_id, self._who)
             self.waiting_since = 0.0
 
     def stop_waiting(self) -> None:
-        """A get that waits returns with nothing."""
+        """Makes a waiting get return with nothing."""
         self._stops += 1
         self._feed.wake()
 
     def close(self) -> None:
-        """Nobody gets anything any more."""
+        """Ends a waiting get and closes the feed; later gets return nothing."""
         self._closed = True
         self.stop_waiting()
         with self._taking:

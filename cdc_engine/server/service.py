@@ -1,8 +1,8 @@
-"""`CanalService`: what a reader of a destination may ask for, with Canal's meaning (reference canal.md §6.1) on whole transactions.
+"""`CanalService`: the requests that a reader of a destination may make, with Canal's meaning (canal.md §6.1) for whole transactions.
 
-`instance` starts it and takes batches from it; a protocol room will call it for remote clients. Every method may be called from any
-thread. The order that makes it safe is always the same: first the ledger is kept, then the store moves. A crash between the two only
-means that the store, which is memory, is built anew from the ledger.
+`instance` starts it and takes batches from it. Every method may be called from any thread. The order of steps that makes this safe is
+always the same: first the ledger is written, then the store moves. After a crash between the two, the store, which is memory, is rebuilt
+from the ledger.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ FilterChanged = Callable[[str], None]
 
 @dataclasses.dataclass(eq=False)
 class Destination:
-    """A started destination. `taking` is held by get and rollback, `settling` by ack and rollback: an ack never waits for a get.
+    """A started destination. get and rollback hold `taking`, ack and rollback hold `settling`: an ack never waits for a get.
 
-    `rewind` must empty the store and start the parser and the store again at the position it is given; it is asked for when a rollback
-    goes back further than the store does, and where it stands elsewhere than the ledger (`was_elsewhere`: the last get found it so).
-    `owed`: one that failed. `filter_changed` is told a client's filter.
+    `rewind` must empty the store and start parser and store again at the given position. It is called when a rollback goes back further
+    than the store, and when the store is not at the ledger's position (`was_elsewhere`: the last get found that). `owed`: a call of it
+    failed. `filter_changed` is called with a client's filter.
     """
 
     store: EventStore
@@ -49,7 +49,7 @@ class Destination:
     settling: threading.RLock = dataclasses.field(default_factory=threading.RLock)
 
     def start_again(self) -> None:
-        """Has the reader begin where the ledger ends. One that failed is owed, and done again before anything more is got."""
+        """Starts the reader again at the ledger's end. A failed start is marked as `owed` and repeated before the next get."""
         if self.rewind is None:
             raise NotStartedError(
                 f"what follows {self.meta.ledger.resume_position} cannot be read again: start the destination again"
@@ -59,7 +59,9 @@ class Destination:
         self.owed = False
 
     def went_elsewhere(self, error: NotContinuousError) -> None:
-        """The store does not go on where the ledger ends: read again from there; raises `error` too where that was just done."""
+        """Starts reading again at the ledger's end, because the store does not continue there. Raises `error` as well if the previous get
+        did the same.
+        """
         if self.rewind is None:
             raise error
         self.start_again()
@@ -69,10 +71,10 @@ class Destination:
 
 
 class CanalService:
-    """Started destinations by name; `known`: names that are configured and may be started later.
+    """Started destinations by name. `known`: names that are configured and may be started later.
 
-    A destination has one reader: all its clients would share one cursor, so a second one is refused instead of each losing the other's
-    part.
+    A destination has one reader. All its clients would share one cursor, so a second one is refused: otherwise each would miss what the
+    other one gets.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class CanalService:
         rewind: Rewind | None = None,
         filter_changed: FilterChanged | None = None,
     ) -> None:
-        """The destination's store and ledger are there. A filter kept in the ledger is told to `filter_changed` at once."""
+        """Adds a destination with its store and ledger. Calls `filter_changed` at once with a filter that the ledger contains."""
         self._known.add(destination)
         self._started[destination] = Destination(store, meta, rewind, filter_changed)
         for client in meta.ledger.clients:
@@ -100,18 +102,18 @@ class CanalService:
                 filter_changed(client.filter)
 
     def stop(self, destination: str) -> None:
-        """From now on calls for it raise NotStartedError; what is in its ledger stays."""
+        """Removes the destination: further calls for it raise NotStartedError. Its ledger stays as it is."""
         self._started.pop(destination, None)
 
     def subscribe(self, client: ClientIdentity) -> None:
-        """Makes the client the destination's reader; again: replaces its filter. Raises CanalServiceError if there is another one."""
+        """Makes the client the destination's reader, or replaces its filter. Raises CanalServiceError if there is another reader."""
         destination = self._destination(client)
         destination.meta.update(lambda ledger: _subscribed_alone(ledger, client))
         if destination.filter_changed is not None:
             destination.filter_changed(client.filter)
 
     def unsubscribe(self, client: ClientIdentity) -> None:
-        """The client reads no more; its batches are rolled back for whoever comes next. Without effect if it is not subscribed."""
+        """Removes the reader; its batches are rolled back for the next one. Does nothing if the client is not subscribed."""
         destination = self._destination(client)
         if client not in destination.meta.ledger.clients:
             return
@@ -124,17 +126,17 @@ class CanalService:
         return self._destination(ClientIdentity(destination=destination)).meta.ledger.clients
 
     def outstanding(self, client: ClientIdentity) -> tuple[OutstandingBatch, ...]:
-        """The batches that wait for an ack, in the order of their acks."""
+        """Returns the batches in flight, in the order of their acks."""
         return self._subscribed(client).meta.ledger.outstanding
 
     def get_without_ack(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
     ) -> Batch:
-        """The next batch, which then waits for its ack; several may wait. batch_id -1: nothing came within the time.
+        """Returns the next batch, which then waits for its ack; several may wait. batch_id -1: nothing arrived in time.
 
-        A batch with no slices holds nothing captured; its ack moves the cursor over it. Where the store goes on elsewhere than the ledger
-        (a rewind that failed) the reader is started again at the ledger's place, and nothing comes. Raises NotContinuousError where that
-        did not help.
+        A batch without slices has no captured changes; its ack moves the cursor past it. If the store does not continue at the ledger's
+        position (after a failed rewind), the reader is started again there and nothing is returned. Raises NotContinuousError if that did
+        not help.
         """
         destination = self._subscribed(client)
         with destination.taking:
@@ -159,9 +161,9 @@ class CanalService:
         *,
         kept: bool = False,
     ) -> Batch:
-        """What follows `taken`, the last batch or the last part of it, as one more part of the same batch; batch_id -1: nothing does.
+        """Returns what follows `taken`, the last batch or its last part, as one more part of the same batch; batch_id -1: nothing follows.
 
-        For a reader that has written `taken` down: its memory is freed, so a batch can be larger than the ring, unless it is `kept`. A
+        For a reader that has written `taken` to files: its memory is freed unless it is `kept`, so a batch can be larger than the ring. A
         rollback then goes back further than the store does, and the source is read again.
         """
         destination = self._subscribed(client)
@@ -187,9 +189,10 @@ class CanalService:
         event_count_max: int,
         keep: Callable[[Batch], bool],
     ) -> None:
-        """Gives `keep` what follows `taken`, the last batch, for it to enter both into the ledger as one; at once, not where nothing waits.
+        """Calls `keep` with what follows `taken`, the last batch, so that `keep` records both in the ledger as one batch. Does not wait,
+        and does not call it if nothing follows.
 
-        Where `keep` says no or raises, what follows was never taken.
+        If `keep` returns False or raises, what follows counts as never taken.
         """
         destination = self._subscribed(client)
         with destination.taking, contextlib.ExitStack() as undo:
@@ -203,9 +206,9 @@ class CanalService:
     def get(
         self, client: ClientIdentity, byte_count_max: int, event_count_max: int, timeout_seconds: float = 0.0
     ) -> Batch:
-        """The next batch, acked before it is returned: what its reader does not finish is lost to it.
+        """Returns the next batch, acked before it is returned: a reader that does not finish it loses it.
 
-        Raises OutstandingBatchError while batches wait for their ack, for this ack would come before theirs.
+        Raises OutstandingBatchError while batches wait for their ack, because this ack would overtake theirs.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
@@ -224,10 +227,10 @@ class CanalService:
             return batch
 
     def ack(self, client: ClientIdentity, batch_id: int) -> None:
-        """The batch is done: the cursor is kept at its end, then the store frees it. Acking -1 has no effect.
+        """Acks a batch: writes its end as the cursor to the ledger, then frees it in the store. Batch -1 has no effect.
 
-        Raises BatchNotFoundError, or BatchNotFirstError when an earlier batch waits; MetaError when the ledger cannot be kept, and then
-        the batch still waits.
+        Raises BatchNotFoundError, BatchNotFirstError if an earlier batch waits, or MetaError if the ledger cannot be written; the batch
+        then still waits.
         """
         destination = self._subscribed(client)
         if batch_id == -1:
@@ -238,11 +241,11 @@ class CanalService:
                 destination.store.ack(ledger.cursor)
 
     def rollback(self, client: ClientIdentity, batch_id: int | None = None) -> None:
-        """All that waits for an ack is handed out again, under new ids; cut anew.
+        """Returns all batches in flight. Their changes are handed out again under new ids, possibly in batches of other sizes.
 
-        With `batch_id` only if that batch is the first that waits (BatchNotFoundError, BatchNotFirstError); the later ones go with it.
-        Waits for a get that is under way. Batches from before a restart lie before the store: then the reader is started again at the
-        cursor by `rewind`; without one the destination is stopped and NotStartedError says so.
+        With `batch_id` only if that batch is the first one (BatchNotFoundError, BatchNotFirstError); the later ones are rolled back with
+        it. Waits for a get that is under way. If the batches are from before a restart, the store does not have them: `rewind` then
+        starts the reader again at the cursor. Without `rewind` the destination is stopped and NotStartedError is raised.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
@@ -259,7 +262,9 @@ class CanalService:
                 )
 
     def read_again(self, client: ClientIdentity) -> None:
-        """Has the reader begin where the ledger ends now; while nothing waits. Raises what `rewind` raises, and then it is owed."""
+        """Starts the reader again at the ledger's current end. Call it only while no batch is in flight. Raises what `rewind` raises,
+        which is then marked as `owed`.
+        """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
             destination.start_again()
@@ -267,7 +272,7 @@ class CanalService:
     def _entered(
         self, destination: Destination, batch: Batch, transition: Callable[[Ledger, Position], Ledger]
     ) -> Batch:
-        """The batch under the id the ledger gives it. If the ledger cannot be kept, the batch was never handed out."""
+        """Returns the batch under its id in the ledger. If the ledger cannot be written, the batch counts as never handed out."""
         end = batch.end
         if batch.empty or end is None:
             return batch

@@ -1,1 +1,1 @@
-"""Canal's protocol over TCP: frames, packets, authentication, and the server that speaks it (canal.md §6.2)."""
+"""Canal's protocol over TCP: frames, packets, authentication and the server (canal.md §6.2)."""

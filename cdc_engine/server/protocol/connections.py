@@ -1,7 +1,7 @@
-"""The connections of one listener, in two bounds: clients, and connections that have not authenticated yet. Used by `listener`.
+"""The connections of one listener, with two limits: clients, and connections that have not authenticated yet. Used by `listener`.
 
-Connections that have not authenticated never take the place of a client. Where there are too many of them the oldest one is ended: a client
-authenticates within moments, so the oldest one is the least likely to be a client.
+Connections that have not authenticated never count against the limit of clients. If there are too many of them, the oldest one is ended:
+a client authenticates within moments, so the oldest one is the least likely to be a client.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ UNAUTHENTICATED_MAX = 64
 
 
 class Connection:
-    """One connection, and the sentence that it gets where the listener ends it before it has authenticated."""
+    """One connection, and the sentence that it gets if the listener ends it before it has authenticated."""
 
     def __init__(self, channel: socket.socket, greeting_seconds: float) -> None:
         self.channel = channel
@@ -24,7 +24,9 @@ class Connection:
         self._greeting_ends = time.monotonic() + greeting_seconds
 
     def greeting_left(self) -> float:
-        """Seconds until the connection must have authenticated. Raises TimeoutError when they are over, EOFError where it is ended."""
+        """Returns the seconds until the connection must have authenticated. Raises TimeoutError when they are over, EOFError if the
+        connection is ended.
+        """
         if self.ended_because:
             raise EOFError
         left = self._greeting_ends - time.monotonic()
@@ -33,9 +35,9 @@ class Connection:
         return left
 
     def stop_reading(self) -> None:
-        """The thread that reads the connection sees its end, and answers with the sentence."""
+        """Makes the thread that reads the connection see its end, and answer with the sentence."""
         with contextlib.suppress(OSError):
-            # SSLSocket.shutdown would take TLS away from the thread that is to write the sentence.
+            # SSLSocket.shutdown would remove TLS before the other thread writes the sentence.
             socket.socket.shutdown(self.channel, socket.SHUT_RD)
 
     def end(self) -> None:
@@ -45,16 +47,16 @@ class Connection:
 
 
 class Connections:
-    """All methods may be called from any thread."""
+    """All connections of a listener. All methods may be called from any thread."""
 
     def __init__(self, clients_max: int, unauthenticated_max: int) -> None:
         self._clients_max, self._unauthenticated_max = clients_max, unauthenticated_max
         self._clients: set[Connection] = set()
-        self._unauthenticated: dict[Connection, None] = {}  # the oldest one first
+        self._unauthenticated: dict[Connection, None] = {}  # oldest first
         self._lock = threading.Lock()
 
     def enter(self, connection: Connection) -> bool:
-        """Adds one that has not authenticated. False where the oldest one is ended for it."""
+        """Adds a connection that has not authenticated. Returns False if the oldest one is ended for it."""
         with self._lock:
             oldest = None
             if len(self._unauthenticated) >= self._unauthenticated_max:
@@ -69,7 +71,7 @@ class Connections:
         return oldest is None
 
     def admit(self, connection: Connection) -> str:
-        """Counts a connection that has authenticated as a client. Returns the reason where it may not come in, else an empty text."""
+        """Counts a connection that has authenticated as a client. Returns the reason if it is refused, else an empty text."""
         with self._lock:
             if connection in self._clients:
                 return ""

@@ -1,8 +1,8 @@
-"""The sockets of Canal's protocol: one listener an address, shared by the destinations that name it, and a thread a client.
+"""The sockets of Canal's protocol: one listener per address, shared by the destinations that name it, and one thread per client.
 
-Memory is bounded by the connections allowed (`connections`): a client's packet is small, an answer is one delivery. A connection that does
-not authenticate within GREETING_SECONDS is ended, and so is one that is silent or does not read its answer. Nothing listens beyond the
-loopback unless conf/ says so.
+The number of allowed connections (`connections`) bounds memory: a client's packet is small, an answer is one delivery. A connection that
+does not authenticate within GREETING_SECONDS is ended, and so is one that is silent or does not read its answer. A listener uses only the
+loopback address unless conf/ names another one.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from cdc_engine.server.protocol.session import AUTHENTICATION, PACKET, Access, A
 logger = logging.getLogger(__name__)
 
 ACCEPT_AGAIN_SECONDS = 0.1
-# For all of it: TLS, the server's greeting and the client's authentication.
+# For TLS, the server's greeting and the client's authentication together.
 GREETING_SECONDS = 10.0
-FAREWELL_SECONDS = 1.0  # for the sentence to a connection that is ended
-SILENCE_SECONDS = 3600.0  # of a client that does not ask for less
-WRITE_SECONDS = 60.0  # for one answer to be taken
+FAREWELL_SECONDS = 1.0  # to write the sentence to a connection that is ended
+SILENCE_SECONDS = 3600.0  # for a client that does not request less
+WRITE_SECONDS = 60.0  # for the client to read one answer
 BACKLOG = 64
 SEND_BYTES = 1 << 18
 
 
 class CannotListenError(ConfigurationError):
-    """Somebody else has the port, or this host has no such address: it is tried again."""
+    """Raised when another process has the port or this host does not have the address. The listener is tried again."""
 
     code = "CANNOT_LISTEN"
 
@@ -44,7 +44,7 @@ ANYONE = Access()
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Address:
-    """Where to listen, and who may come in. `port` 0: any that is free."""
+    """Where to listen, and which clients are allowed. `port` 0: any free port."""
 
     host: str = "127.0.0.1"
     port: int = 0
@@ -79,13 +79,13 @@ class Listener:
             self._served[destination] = served
 
     def withdraw(self, destination: str) -> bool:
-        """Whether nothing is served any more."""
+        """Stops serving the destination. Returns whether no destination is left."""
         with self._lock:
             self._served.pop(destination, None)
             return not self._served
 
     def close(self) -> None:
-        """Ends every connection."""
+        """Closes the socket and ends every connection."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -104,7 +104,7 @@ class Listener:
             except OSError:
                 if self._socket.fileno() < 0:
                     return  # closed
-                threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # no descriptor is free, or the client is gone already
+                threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # no descriptor is free, or the client is already gone
                 continue
             connection = Connection(client, self.address.greeting_seconds)
             if not self._connections.enter(connection):
@@ -135,7 +135,7 @@ class Listener:
         connection.channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.channel.settimeout(connection.greeting_left())
         if self._tls is not None:
-            # It takes the descriptor away from the plain socket, so the connection must have it before the handshake waits.
+            # It takes the descriptor from the plain socket, so the connection must have it before the handshake waits.
             connection.channel = tls = self._tls.wrap_socket(
                 connection.channel, server_side=True, do_handshake_on_connect=False
             )
@@ -149,7 +149,7 @@ class Listener:
         return refused
 
     def _say_goodbye(self, connection: Connection, error: BaseException) -> None:
-        """Says why a connection ends before it has authenticated, where that is the listener's doing."""
+        """Writes the reason for the end of a connection that has not authenticated, if the listener ends it."""
         because = connection.ended_because
         if not because and isinstance(error, TimeoutError):
             because = f"no authentication within {self.address.greeting_seconds:g} s"
@@ -160,7 +160,7 @@ class Listener:
 
 
 def _answered(connection: Connection, session: Session) -> bool:
-    """Reads one packet and writes its answer. False: that was the last one."""
+    """Reads one packet and writes its answer. Returns False if the connection ends."""
     channel = connection.channel
     size = LENGTH.unpack(_read(connection, session, LENGTH.size))[0]
     if not 0 < size <= FRAME_BYTES_MAX:
@@ -178,7 +178,7 @@ def _seconds(wanted: float, most: float) -> float:
 
 
 def _read(connection: Connection, session: Session, size: int) -> bytes:
-    """Raises EOFError where the client is gone, TimeoutError where it is silent or has not authenticated in time."""
+    """Reads `size` bytes. Raises EOFError if the client is gone, TimeoutError if it is silent or has not authenticated in time."""
     data = bytearray()
     while len(data) < size:
         connection.channel.settimeout(
@@ -193,7 +193,9 @@ def _read(connection: Connection, session: Session, size: int) -> bytes:
 
 
 def _acknowledge_at_once(client: socket.socket) -> None:
-    """The stock client writes a packet in two small pieces and waits for the first to be acknowledged, which the kernel delays by 40 ms."""
+    """Turns off delayed TCP acknowledgements. The stock client writes a packet in two small pieces and waits for the acknowledgement of
+    the first, which the kernel delays by 40 ms.
+    """
     quick = getattr(socket, "TCP_QUICKACK", None)
     if quick is not None:
         client.setsockopt(socket.IPPROTO_TCP, quick, 1)
@@ -203,7 +205,7 @@ def _write(channel: socket.socket, answer: Answer) -> None:
     for part in answer.parts:
         view = memoryview(part)
         while view:
-            channel.sendall(view[:SEND_BYTES])  # the timeout is for each
+            channel.sendall(view[:SEND_BYTES])  # the time-out applies to each piece
             view = view[SEND_BYTES:]
 
 
@@ -224,7 +226,9 @@ _lock = threading.Lock()
 
 
 def listen(address: Address, destination: str, served: Served) -> Callable[[], None]:
-    """Serves a destination there; the answer ends it. Raises ConfigurationError where another one says otherwise who may come in."""
+    """Serves a destination at the address and returns a function that ends it. Raises ConfigurationError if another destination at the
+    address allows other clients.
+    """
     key = (address.host, address.port)
     with _lock:
         listener = _listeners.get(key) if address.port else None

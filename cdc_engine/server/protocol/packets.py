@@ -1,6 +1,7 @@
-"""Packets of Canal's protocol (CanalProtocol.proto, canal.md §6.2-6.3): bytes ⇄ values. Pure.
+"""Converts packets of Canal's protocol (CanalProtocol.proto, canal.md §6.2-6.3) between bytes and values. Pure.
 
-A frame is its length (4 bytes, big-endian) and a Packet: type 3, body 5. What a client sends is small: a lying length is refused.
+A frame is its length (4 bytes, big-endian) and a Packet: type 3, body 5. Clients send only small packets: a length above the limit is
+refused.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from cdc_engine.errors import CanalServiceError
 
-FRAME_BYTES_MAX = 1 << 16  # of a client's packet; the longest thing in one is a filter
+FRAME_BYTES_MAX = 1 << 16  # of a client's packet; a filter is the longest field
 FIELDS_MAX = 64
 LENGTH = struct.Struct(">I")
 VARINT_BITS_MAX = 63
@@ -33,11 +34,11 @@ class PacketType(enum.IntEnum):
     CLIENTROLLBACK = 12
 
 
-UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)  # of a get's timeout, by its code
+UNIT_SECONDS = (1e-9, 1e-6, 1e-3, 1.0, 60.0, 3600.0, 86400.0)  # units of a get's time-out, by code
 
 
 class PacketError(CanalServiceError):
-    """Bytes that are no packet of the protocol."""
+    """Raised for bytes that are not a packet of the protocol."""
 
     code = "PACKET"
 
@@ -47,13 +48,13 @@ Fields = Mapping[int, int | bytes]
 
 @dataclasses.dataclass(frozen=True)
 class Packet:
-    """`kind`: its number, which need not be one of PacketType."""
+    """A packet. `kind`: its number, which may be missing from PacketType."""
 
     kind: int
     fields: Fields
 
     def text(self, field: int) -> str:
-        """Empty where it is not there. Raises PacketError on bytes that are no text."""
+        """Returns a text field; empty if it is missing. Raises PacketError if it is not UTF-8."""
         value = self.fields.get(field, b"")
         try:
             return value.decode() if isinstance(value, bytes) else str(value)
@@ -61,7 +62,7 @@ class Packet:
             raise PacketError(f"field {field} is not UTF-8") from None
 
     def number(self, field: int, default: int = 0) -> int:
-        """Raises PacketError where it is no number."""
+        """Returns a number field. Raises PacketError if it is not a number."""
         value = self.fields.get(field, default)
         if isinstance(value, bytes):
             raise PacketError(f"field {field} is not a number")
@@ -75,7 +76,7 @@ class Packet:
 
 
 def parsed(frame: bytes) -> Packet:
-    """A packet without its frame's length. Raises PacketError."""
+    """Reads a packet from a frame without its length. Raises PacketError."""
     outer = Packet(0, dict(_fields(frame)))
     if outer.number(4) not in {0, 1}:
         raise PacketError("compressed packets are not understood")
@@ -129,12 +130,12 @@ def encoded_varint(value: int) -> bytes:
 
 
 def number_field(field: int, value: int) -> bytes:
-    """Nothing where it is 0."""
+    """Returns the encoded field; no bytes for 0."""
     return encoded_varint(field << 3) + encoded_varint(value) if value else b""
 
 
 def bytes_field(field: int, value: bytes) -> bytes:
-    """Nothing where it is empty."""
+    """Returns the encoded field; no bytes for an empty value."""
     return encoded_varint(field << 3 | 2) + encoded_varint(len(value)) + value if value else b""
 
 
@@ -156,7 +157,7 @@ def refusal(code: int, message: str) -> bytes:
 
 
 def messages_head(batch_id: int, size: int) -> bytes:
-    """All of a MESSAGES frame before its `messages`, which are `size` bytes. Its packet has no version, as Canal writes it."""
+    """Returns everything of a MESSAGES frame before its `messages`, which have `size` bytes. Its packet has no version, as in Canal."""
     ident = number_field(1, batch_id)
     body_size = len(ident) + size
     packet_head = number_field(3, PacketType.MESSAGES)

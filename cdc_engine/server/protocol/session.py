@@ -1,7 +1,7 @@
-"""One client's connection: what it asks for and what it is answered. Reads whole packets, writes whole answers; `listener` has the sockets.
+"""One client's connection: answers its requests. Reads whole packets, writes whole answers; `listener` has the sockets.
 
-Order (canal.md §6.2): handshake, authentication, then subscription, get, ack, rollback in any order. What goes wrong is answered with a
-number and a sentence; a stranger, and bytes that are no packet, end the connection.
+Order (canal.md §6.2): handshake, authentication, then subscription, get, ack and rollback in any order. An error is answered with a
+number and a sentence. A failed authentication, and bytes that are not a packet, end the connection.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from cdc_engine.server.protocol.traffic import traffic_of
 
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
-FULL = 503  # Canal has no number for it. Its clients show the sentence of any number.
-BYTES_A_UNIT = 1024  # of a fetch size (canal.md §4: batch.mode MEMSIZE, memunit)
-FETCH_BYTES_MAX = 4 << 20  # of row events; as entries they are some ten times that, for each client that gets at once
-WAIT_SECONDS_MAX = 3600.0  # of a get that waits "for ever"
+FULL = 503  # Canal has no number for this. Its clients show the sentence of any number.
+BYTES_A_UNIT = 1024  # unit of a fetch size (canal.md §4: batch.mode MEMSIZE, memunit)
+# of row events; as entries they are about ten times larger, for each client with a get at the same time
+FETCH_BYTES_MAX = 4 << 20
+WAIT_SECONDS_MAX = 3600.0  # the longest wait of a get "without end"
 CLIENT_ID_MAX = (1 << 15) - 1
 
 
 class Consumer(Protocol):
-    """One consumer; `server.consumer.ConsumerService`."""
+    """One consumer. Implemented by `server.consumer.ConsumerService`."""
 
     def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Any]: ...
     def ack(self, batch_id: int) -> None: ...
@@ -37,18 +38,18 @@ class Consumer(Protocol):
 
 
 class Served(Protocol):
-    """A destination that is served. All raise SluiceError."""
+    """A destination that is served. All methods raise SluiceError."""
 
     def subscribe(self, client_id: int, client_filter: str) -> Consumer: ...
     def unsubscribe(self, client_id: int) -> None: ...
     def service(self, client_id: int) -> Consumer: ...
     def messages(self, content: Any) -> bytes:
-        """Of a delivery, as fields 2 of Messages."""
+        """Returns a delivery, encoded as the fields 2 of Messages."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access:
-    """Who may come in. `user` empty: anyone; `password_hash` empty: without a password."""
+    """Which clients are allowed. Empty `user`: any; empty `password_hash`: no password needed."""
 
     user: str = ""
     password_hash: str = dataclasses.field(default="", repr=False)
@@ -56,7 +57,9 @@ class Access:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """Bytes to write, in order; `closes`: nothing more is read. `error`: the number of a refusal; `empty`: of a get without a row."""
+    """Bytes to write, in order. `closes`: nothing more is read. `error`: the number of a refusal. `empty`: the answer of a get without a
+    row.
+    """
 
     parts: tuple[bytes, ...] = ()
     closes: bool = False
@@ -69,16 +72,16 @@ def refused(number: int, said: str, *, closes: bool = False) -> Answer:
 
 
 class Session:
-    """`served`: a destination by its name; raises UnknownDestinationError.
+    """The session of one client. `served`: returns a destination by its name; raises UnknownDestinationError.
 
-    `admit` is asked once the client has authenticated, and returns why it may not come in, or an empty text.
+    `admit` is called once the client has authenticated. It returns why the client is refused, or an empty text.
     """
 
     def __init__(self, access: Access, served: Callable[[str], Served], admit: Callable[[], str] = lambda: "") -> None:
         self._access, self._served, self._admit = access, served, admit
         self.seed = secrets.token_bytes(SEED_BYTES)
         self.authenticated = False
-        self.read_seconds = self.write_seconds = 0.0  # as the client wants them; 0: it does not say
+        self.read_seconds = self.write_seconds = 0.0  # as the client requests; 0: not given
         self._asked: dict[PacketType, Callable[[Packet], Answer]] = {
             PacketType.SUBSCRIPTION: self._subscribe,
             PacketType.UNSUBSCRIPTION: self._unsubscribe,
@@ -92,7 +95,7 @@ class Session:
         return packets.handshake(self.seed)
 
     def answered(self, frame: bytes) -> Answer:
-        """What a frame is answered. Never raises."""
+        """Returns the answer to a frame. Never raises."""
         try:
             packet = packets.parsed(frame)
         except PacketError as error:
@@ -111,11 +114,11 @@ class Session:
             return refused(PACKET, str(error), closes=True)
         except SluiceError as error:
             return refused(PACKET, f"something goes wrong with reason: {error}")
-        except Exception as error:  # a mistake of ours: its kind, and no more of it, goes out
+        except Exception as error:  # a bug: only its type is sent
             return refused(PACKET, f"the server made a mistake ({type(error).__name__})", closes=True)
 
     def _note(self, packet: Packet, answer: Answer, seconds: float) -> None:
-        """Of a destination that is served: what a client calls one makes no counters."""
+        """Counts the packet for its destination, if that is served: a name that only a client uses gets no counters."""
         try:
             destination = packet.text(1)
             self._served(destination)
@@ -126,7 +129,9 @@ class Session:
         traffic_of(destination).note(kind, seconds, sent, answer.error, empty=answer.empty)
 
     def _authenticate(self, packet: Packet) -> Answer:
-        """Any first packet is taken for an authentication; whatever the client says of a destination comes after it."""
+        """Authenticates the client. Any first packet counts as an authentication; what it contains about a destination is used only
+        afterwards.
+        """
         user = packet.text(1)
         wanted = self._access.user
         known = not wanted or secrets.compare_digest(user.encode(), wanted.encode())
@@ -171,12 +176,12 @@ class Session:
         try:
             found = served.messages(content)
         except Exception:
-            consumer.rollback()  # the next get is to say the same, not to go on after it
+            consumer.rollback()  # the next get must fail in the same way, not continue after it
             raise
         return Answer((packets.messages_head(batch_id, len(found)), found))
 
     def _ack(self, packet: Packet) -> Answer:
-        """Without an answer; what is refused is read by the client's next get."""
+        """Acks a batch without an answer. The client reads a refusal as the answer to its next get."""
         if (missing := _missing(packet, "Ack")) is not None:
             return missing
         batch_id = packet.number(3)
@@ -187,7 +192,7 @@ class Session:
         return Answer()
 
     def _rollback(self, packet: Packet) -> Answer:
-        """Without an answer. Batch 0: all. Of one that does not subscribe, nothing is out."""
+        """Rolls back without an answer. Batch 0: all. Does nothing for a client that does not subscribe, because it has no deliveries."""
         if (missing := _missing(packet, "Rollback")) is not None:
             return missing
         try:
@@ -216,7 +221,7 @@ def _client_id(text: str) -> int:
 
 
 def _timeout(packet: Packet) -> float:
-    """-1: no waiting at all; 0, or unset: as long as it takes."""
+    """Returns a get's time-out in seconds. -1 means no waiting; 0 or a missing value means the longest wait."""
     given, unit = packet.number(4), packet.number(5)
     if given < 0:
         return 0.0

@@ -1,4 +1,4 @@
-"""Whether a client knows the password: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password), as hex text (canal.md §6.2). Pure."""
+"""Checks whether a client knows the password: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password), as hex text (canal.md §6.2). Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ HASH = re.compile(r"[0-9a-fA-F]{40}")
 
 
 def is_hash(text: str) -> bool:
-    """Whether it is hex(SHA1(SHA1(password)))."""
+    """Returns whether the text has the form of hex(SHA1(SHA1(password)))."""
     return HASH.fullmatch(text) is not None
 
 
 def knows_password(token: bytes, seed: bytes, password_hash: str) -> bool:
-    """`token`: what the client sent. `password_hash`: the server's; empty: no password is asked for."""
+    """Returns whether the token proves the password. `token`: what the client sent. `password_hash`: the server's; if empty, no password
+    is needed.
+    """
     if not password_hash:
         return True
     stored = bytes.fromhex(password_hash)
@@ -31,4 +33,4 @@ def knows_password(token: bytes, seed: bytes, password_hash: str) -> bool:
 
 
 def _sha1(data: bytes) -> bytes:
-    return hashlib.sha1(data, usedforsecurity=False).digest()  # the protocol's own choice
+    return hashlib.sha1(data, usedforsecurity=False).digest()  # the protocol requires SHA-1

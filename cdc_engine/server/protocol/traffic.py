@@ -1,4 +1,4 @@
-"""What clients of one destination asked and were answered: counters that only grow. Written by `session`, read for Prometheus."""
+"""Counts the requests and answers of one destination's clients; counters only rise. Written by `session`, read for Prometheus."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ import dataclasses
 import threading
 from collections import Counter
 
-LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # upper bounds, as Canal's own
+LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # upper bounds, the same as Canal's
 
 
 @dataclasses.dataclass(frozen=True)
 class Told:
-    """A moment of it. `packets`: by kind; `errors`: by number; `latencies`: below each of LATENCY_MS, and above the last."""
+    """The counters at one moment. `packets`: by kind. `errors`: by number. `latencies`: counts up to each bound of LATENCY_MS, and above
+    the last.
+    """
 
     packets: dict[str, int]
     errors: dict[int, int]
@@ -23,7 +25,7 @@ class Told:
 
 
 class Traffic:
-    """Of one destination, over all its clients; from any thread."""
+    """The counters of one destination for all its clients. May be used from any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,7 +36,7 @@ class Traffic:
         self._sum_ms = 0.0
 
     def note(self, kind: str, seconds: float, sent_bytes: int, error: int = 0, *, empty: bool = False) -> None:
-        """One packet of a client, answered."""
+        """Counts one answered packet."""
         milliseconds = seconds * 1000
         with self._lock:
             self._packets[kind] += 1
@@ -62,6 +64,6 @@ _lock = threading.Lock()
 
 
 def traffic_of(destination: str) -> Traffic:
-    """The counters of a destination in this process, from its first client on."""
+    """Returns the counters of a destination in this process; they begin with its first client."""
     with _lock:
         return _traffic.setdefault(destination, Traffic())
