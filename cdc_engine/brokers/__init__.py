@@ -1,1 +1,1 @@
-"""Consumers that send what they get to a broker: topics and partitions as Canal's, messages as Canal's, at least once."""
+"""Consumers that send what they get to a broker, at least once, with Canal's topics, partitions and messages."""

@@ -1,4 +1,4 @@
-"""What several brokers' clients need to connect. Asked by `rabbitmq` and `rocketmq`."""
+"""What the clients of several brokers need to connect. Used by `rabbitmq` and `rocketmq`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdc_engine.errors import ConfigurationError
 
 
 def tls_context(config: BrokerTlsConfig) -> ssl.SSLContext:
-    """Verifies certificate and host name. Raises ConfigurationError where a file cannot be used."""
+    """Returns a context that verifies certificate and host name. Raises ConfigurationError if a file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=str(config.ca_file) if config.ca_file else None)
         if config.certificate_file:

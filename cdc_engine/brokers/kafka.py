@@ -1,7 +1,8 @@
-"""Kafka as a `Publisher`, by confluent-kafka: an idempotent producer that waits for all replicas. The only file that knows Kafka.
+"""Sends to Kafka as a `Publisher`, with confluent-kafka: an idempotent producer that waits for all replicas. The only file that knows
+Kafka.
 
-librdkafka sends again by itself, in order and without duplicates, for `delivery.timeout.ms`; then a message failed. A producer whose batch
-failed is thrown away with all that it still holds, so that nothing of it comes after the batch is sent anew.
+librdkafka itself sends again, in order and without duplicates, for `delivery.timeout.ms`; after that a message has failed. A producer
+with a failed batch is discarded with everything that it still holds, so that none of it arrives after the batch is sent again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LOOK_SECONDS = 0.1
 DEFAULTS = {
     "linger.ms": "1",
     "delivery.timeout.ms": "30000",
-    "topic.metadata.propagation.max.ms": "5000",  # how long a topic that is not there may still come
+    "topic.metadata.propagation.max.ms": "5000",  # how long a missing topic may still appear
     "log.connection.close": "false",
 }
 FIXED = {"acks": "all", "enable.idempotence": "true"}
@@ -37,13 +38,13 @@ NOT_ALLOWED = (
 def settings_of(
     servers: str, options: Mapping[str, str], environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """What librdkafka is told; `$NAME` of an option is that variable. Raises ConfigurationError where it is not set."""
+    """Returns the settings for librdkafka. `$NAME` in an option becomes that variable. Raises ConfigurationError if it is not set."""
     given = {name: filled(value, f"brokers.options.{name}", environment) for name, value in options.items()}
     return {**DEFAULTS, **given, **FIXED, "bootstrap.servers": servers}
 
 
 class KafkaPublisher:
-    """Implements `Publisher`. Raises ConfigurationError where an option is none."""
+    """A connection to Kafka. Implements `Publisher`. Raises ConfigurationError for an unknown option."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         self._servers, self._said = settings["bootstrap.servers"], ""
@@ -81,7 +82,7 @@ class KafkaPublisher:
         while not given_up():
             try:
                 self._producer.produce(message.topic, message.body, partition=message.partition, on_delivery=told)
-            except BufferError:  # as much waits as may
+            except BufferError:  # the queue is full
                 self._producer.poll(LOOK_SECONDS)
             except KafkaException as error:
                 raise self._why(message, error.args[0]) from None
@@ -110,7 +111,7 @@ class KafkaPublisher:
         self._said = error.str()
 
     def close(self) -> None:
-        """Drops what it still holds."""
+        """Drops the messages that it still holds."""
         self._producer.purge()
         end = time.monotonic() + 1.0
         while len(self._producer) and time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""What a consumer was handed out → messages for a broker, in the stream's order within each topic and partition. Asked by `sender`."""
+"""Makes a broker's messages from what a consumer gets, in the order of the stream within each topic and partition. Used by `sender`."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from cdc_engine.contracts import Int64s, LoggedStatement
 Format = Literal["flat", "protobuf"]
 FORMATS: tuple[Format, ...] = ("flat", "protobuf")
 Describe = Callable[[LoggedStatement], Described | None]
-# Where in its part an event or statement stands, and what is sent of it.
+# The index of an event or statement in its part, and what is sent for it.
 Placed = tuple[int, Message]
 
 
 class MessageMaker:
-    """Of one broker. `describe`: what a statement is. `policies`, `kept`, `keys`: as of `EntryMaker`. `now_ms`: the field ts."""
+    """Makes the messages for one broker. `describe`: describes a statement. `policies`, `kept`, `keys`: as for `EntryMaker`. `now_ms`:
+    the field ts.
+    """
 
     def __init__(
         self,
@@ -49,7 +51,7 @@ class MessageMaker:
         self._flat: dict[int, tuple[TableEntries, FlatTable]] = {}
 
     def messages(self, parts: Sequence[Part], batch_id: int) -> list[Message]:
-        """Raises SluiceError."""
+        """Returns the messages of a batch. Raises SluiceError."""
         if self._form == "flat":
             now_ms = self._now_ms()
             return [message for part in parts for message in self._flat_of(part, batch_id, now_ms)]
@@ -93,7 +95,7 @@ class MessageMaker:
     # ── packets ──
 
     def _packets(self, parts: Sequence[Part]) -> list[Message]:
-        """One for each topic and partition."""
+        """Returns one message per topic and partition."""
         gathered: dict[tuple[str, int], list[bytes]] = {}
         for part in parts:
             for message in self._entries_of(part):
@@ -123,7 +125,7 @@ class MessageMaker:
     # ── both ──
 
     def _tables(self, part: Part) -> Iterator[tuple[TableEntries, Route, Int64s, Shown]]:
-        """The row events of each table, some at a time, with the places of what is shown of them in the part."""
+        """Yields the row events of each table in groups, with the offsets of the shown events in the part."""
         places = np.flatnonzero(part.kinds == ROWS)
         tables = part.block.event_table[part.indices[places]]
         for number in np.unique(tables).tolist():
@@ -138,7 +140,7 @@ class MessageMaker:
 
 
 def _in_order(found: list[Placed]) -> list[Message]:
-    """By the events' places; what is of one event stays as it is."""
+    """Sorts by the events' offsets. The order within one event stays."""
     return [message for _, message in sorted(found, key=itemgetter(0))]
 
 

@@ -1,4 +1,4 @@
-"""Messages in protobuf: packets of Canal's protocol, a batch's entries for one topic and partition in each. Driven by `messages`."""
+"""Makes messages in protobuf: packets of Canal's protocol, each with a batch's entries for one topic and partition. Used by `messages`."""
 
 from __future__ import annotations
 
@@ -16,19 +16,23 @@ MESSAGES_TYPE, VERSION, TYPE, BODY, ENTRY = 7, 2, 3, 5, 2
 
 
 def whole_packet(batch_id: int, messages: bytes) -> bytes:
-    """Of all that was handed out, begins and ends of transactions among it, with the batch's id; no version, as Canal writes these."""
+    """Returns a packet with everything that was handed out, including the begins and ends of transactions, with the batch's id. It has no
+    version, as in Canal.
+    """
     body = number_field(1, batch_id) + messages
     return number_field(TYPE, MESSAGES_TYPE) + encoded_varint(BODY << 3 | 2) + encoded_varint(len(body)) + body
 
 
 def packet_of(entries: Sequence[bytes]) -> bytes:
-    """Of entries that were chosen by topic or partition: without the batch's id."""
+    """Returns a packet of entries that were selected by topic or partition, without the batch's id."""
     body = b"".join(bytes_field(ENTRY, entry) for entry in entries)
     return number_field(VERSION, 1) + number_field(TYPE, MESSAGES_TYPE) + bytes_field(BODY, body)
 
 
 def by_unit(shown: Shown, units: Units) -> tuple[Shown, Int64s]:
-    """As if each unit were an event of its own, and how many rows the event had that it is of, which its header tells."""
+    """Returns the units as if each one were its own event, and for each the number of rows of its original event, which the entry's
+    header contains.
+    """
     paired = units.kind == KIND_UPDATE
     owner = np.repeat(np.arange(len(units.kind)), 1 + paired)
     second = np.zeros(len(owner), np.int64)

@@ -1,4 +1,4 @@
-"""What every broker is for the sender, and one in memory for the tests."""
+"""The protocol of every broker for the sender, and a broker in memory for the tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdc_engine.errors import PublishError
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """`partition`: of the topic, from 0 on; a broker without partitions takes no notice of it."""
+    """A message. `partition`: of the topic, from 0 on; a broker without partitions ignores it."""
 
     topic: str
     partition: int
@@ -23,20 +23,21 @@ class Publisher(Protocol):
     """A connection to a broker. Used by one thread."""
 
     def send(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
-        """Returns when the broker has said of every message that it keeps it; those of a partition are in their order.
+        """Returns when the broker has confirmed every message; messages of one partition are in their order.
 
-        Raises PublishError where it has not, with what is to be done; any part of the messages may be there then. `given_up` is asked
+        Raises PublishError with what must be done if it has not; any part of the messages may then have arrived. `given_up` is called
         while it waits, and ends it with a PublishError.
         """
 
     def close(self) -> None:
-        """What is not sent yet is never sent."""
+        """Closes the connection. What is not sent yet is never sent."""
 
 
 class MemoryBroker:
-    """Keeps messages by topic and partition, as long as the process lasts. `topics`: partitions of each; None: any is made when asked for.
+    """Keeps messages by topic and partition while the process runs. `topics`: the partitions of each; None: any topic is created on
+    request.
 
-    `refuses`: said instead of taking the message that it is asked about, when it gives a sentence.
+    `refuses`: called with a message; if it returns a sentence, the message is refused with it.
     """
 
     def __init__(self, topics: dict[str, int] | None = None, message_bytes_max: int = 1 << 20) -> None:
@@ -54,7 +55,7 @@ class MemoryBroker:
 
 
 class MemoryPublisher:
-    """Implements `Publisher`."""
+    """A connection to a `MemoryBroker`. Implements `Publisher`."""
 
     def __init__(self, broker: MemoryBroker) -> None:
         self._broker = broker
@@ -77,7 +78,7 @@ class MemoryPublisher:
             broker.kept.setdefault((message.topic, message.partition), []).append(message.body)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
 
 def ended_amid() -> PublishError:

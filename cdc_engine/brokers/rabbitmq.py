@@ -1,8 +1,9 @@
-"""RabbitMQ as a `Publisher`, by pika: confirmed, persistent, and to no key that has no queue. The only file that knows RabbitMQ.
+"""Sends to RabbitMQ as a `Publisher`, with pika: confirmed, persistent, and to no key without a queue. The only file that knows RabbitMQ.
 
-A batch is published without waiting between its messages, in their order on one channel, and counts as sent once the broker has confirmed
-every one. A connection whose batch failed is cut off with all that it still holds: nothing of it comes after the batch is sent anew.
-One that stood idle for longer than its heartbeat was closed by the broker, with nothing on its way: it is opened again without a word.
+The messages of a batch are published in order on one channel, without waiting between them. The batch counts as sent once the broker has
+confirmed every message. A connection with a failed batch is aborted with everything that it still holds, so that none of it arrives after
+the batch is sent again. The broker closes a connection that is idle for longer than its heartbeat; nothing is under way then, and it is
+opened again without a message.
 """
 
 from __future__ import annotations
@@ -30,18 +31,18 @@ LOOK_SECONDS = 0.1
 OPEN_SECONDS, CONFIRM_SECONDS, HEARTBEAT_SECONDS = 10.0, 30.0, 60
 UNCONFIRMED_MAX, UNCONFIRMED_BYTES_MAX = 2000, 8 << 20
 PORT, TLS_PORT = 5672, 5671
-# What Canal sends, MessageProperties.PERSISTENT_TEXT_PLAIN.
+# The properties that Canal sends, MessageProperties.PERSISTENT_TEXT_PLAIN.
 PROPERTIES = pika.BasicProperties(content_type="text/plain", delivery_mode=2, priority=0)
 TOO_LARGE = re.compile(r"message size (\d+) is larger than configured max size (\d+)")
 NO_EXCHANGE = "no exchange"
 
-# It tells each try of a connection at length, as errors; what went wrong is in ours.
+# pika logs each try to connect at length, as an error; our own messages contain the reason.
 logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 @dataclasses.dataclass(frozen=True)
 class RabbitPlace:
-    """Where it is sent to, as conf/ says, with the secret."""
+    """The target from conf/, with the secret."""
 
     config: RabbitConfig
     password: str = dataclasses.field(repr=False)
@@ -51,7 +52,7 @@ class RabbitPlace:
         return f"RabbitMQ at {self.config.servers}"
 
     def parameters(self) -> list[pika.ConnectionParameters]:
-        """Of each server."""
+        """Returns the parameters of each server."""
         port = PORT if self.context is None else TLS_PORT
         return [
             pika.ConnectionParameters(
@@ -69,13 +70,13 @@ class RabbitPlace:
 
 
 def place_of(config: RabbitConfig) -> RabbitPlace:
-    """Raises ConfigurationError where the secret or a certificate cannot be read."""
+    """Returns the target. Raises ConfigurationError if the secret or a certificate cannot be read."""
     password = config.password.value() if config.password else "guest" if config.user == "guest" else ""
     return RabbitPlace(config, password, tls_context(config.tls) if config.tls else None)
 
 
 class RabbitPublisher:
-    """Implements `Publisher`. Connects when something is sent."""
+    """A connection to RabbitMQ. Implements `Publisher`. Connects at the first send."""
 
     def __init__(self, place: RabbitPlace) -> None:
         self._place = place
@@ -90,7 +91,7 @@ class RabbitPublisher:
         self._link.publish(messages, given_up)
 
     def _opened(self, given_up: Callable[[], bool]) -> _Link:
-        """To the first server that lets us in."""
+        """Connects to the first server that accepts."""
         errors = []
         for parameters in self._place.parameters():
             link = _Link(self._place, parameters)
@@ -110,7 +111,7 @@ class RabbitPublisher:
 
 
 class _Link:
-    """One connection with one channel; its loop turns in the thread that sends, and only while it waits."""
+    """One connection with one channel. Its loop runs in the sending thread, and only while that waits."""
 
     def __init__(self, place: RabbitPlace, parameters: pika.ConnectionParameters) -> None:
         self._place, self._where = place, f"{parameters.host}:{parameters.port}"
@@ -139,13 +140,13 @@ class _Link:
             self._wait(given_up)
 
     def alive(self) -> bool:
-        """Whether it may be used, as far as can be known without sending; what the broker said meanwhile is read."""
+        """Returns whether the connection can be used, as far as can be known without sending. Reads what the broker sent meanwhile."""
         if self._failed is None:
             self._turn(0.0)
         return self._failed is None and self._connection.is_open and self._channel.is_open
 
     def publish(self, messages: Sequence[Message], given_up: Callable[[], bool]) -> None:
-        """Returns once all are confirmed. Raises PublishError."""
+        """Returns once all messages are confirmed. Raises PublishError."""
         self._heard = time.monotonic()
         for message in messages:
             while len(self._unconfirmed) >= UNCONFIRMED_MAX or self._bytes > UNCONFIRMED_BYTES_MAX:
@@ -159,8 +160,8 @@ class _Link:
             raise self._failed
 
     def cut(self) -> None:
-        """Drops what it still holds: a connection that is closed in order is sent the rest of it first."""
-        with contextlib.suppress(Exception):  # it may be gone in any way, and nothing of it is wanted
+        """Drops what it still holds. An orderly close would send the rest first."""
+        with contextlib.suppress(Exception):  # it may be gone in any way, and it is not needed any more
             transport = self._connection._transport  # noqa: SLF001  there is no other way
             if transport is not None:
                 transport.abort()
@@ -180,7 +181,7 @@ class _Link:
             self._fail(self._gone(type(error).__name__))
 
     def _wait(self, given_up: Callable[[], bool]) -> None:
-        """A moment. Raises PublishError."""
+        """Runs the loop for a moment. Raises PublishError."""
         self._turn(LOOK_SECONDS)
         if self._failed:
             raise self._failed
@@ -195,7 +196,7 @@ class _Link:
         loop.start()
         loop.remove_timeout(handle)
 
-    # ── said by the broker, in the loop ──
+    # ── callbacks of the broker, in the loop ──
 
     def _opened(self, connection: Any) -> None:
         connection.channel(on_open_callback=self._channel_opened)
@@ -254,7 +255,7 @@ class _Link:
         self._failed = self._failed or error
         self._connection.ioloop.stop()
 
-    # ── in words ──
+    # ── messages ──
 
     def _gone(self, why: str) -> PublishError:
         return PublishError(
@@ -275,7 +276,7 @@ class _Link:
         return self._gone(f"no connection to {self._where}: {said}")
 
     def _closed(self, reason: Any) -> PublishError:
-        """Why the broker closed the channel."""
+        """Returns the reason why the broker closed the channel."""
         said = getattr(reason, "reply_text", str(reason))
         if size := TOO_LARGE.search(said):
             lengths = {len(each.body): each for each in self._unconfirmed.values()}
@@ -298,7 +299,7 @@ class _Link:
 
 
 def _innermost(error: object) -> str:
-    """What the system, or the broker, said: the client wraps it up to four times."""
+    """Returns the system's or the broker's error; the client wraps it up to four times."""
     while True:
         inner = [*getattr(error, "exceptions", ()), getattr(error, "exception", None), *getattr(error, "args", ())]
         found = [each for each in inner if isinstance(each, BaseException)]

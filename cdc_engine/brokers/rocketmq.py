@@ -1,7 +1,8 @@
-"""RocketMQ as a `Publisher`, by its remoting protocol: to the queue that Canal would choose, each queue's messages in turn.
+"""Sends to RocketMQ as a `Publisher`, with its remoting protocol: to the queue that Canal would choose, in order within each queue.
 
-A broker takes requests of one connection with several threads, so a queue has one request on its way at most: several messages in it, of
-which the broker keeps all or none. The queues of a batch go side by side. docs/decisions says why this is no library.
+A broker handles the requests of one connection with several threads, so a queue has at most one request under way. A request has several
+messages, and the broker stores all of them or none. The queues of a batch are sent in parallel. docs/decisions says why no library is
+used.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ OPEN_SECONDS, ANSWER_SECONDS, ROUTE_SECONDS = 5.0, 10.0, 30.0
 PORT = 9876
 REQUEST_BYTES_MAX, REQUEST_MESSAGES_MAX = 1 << 20, 500
 SAID_MAX = 300
-SEPARATOR = "%"  # of namespace and name
+SEPARATOR = "%"  # between namespace and name
 
 
 @dataclasses.dataclass(frozen=True)
 class RocketPlace:
-    """Where it is sent to, as conf/ says, with the secret."""
+    """The target from conf/, with the secret."""
 
     config: RocketConfig
     secret: str = dataclasses.field(repr=False)
@@ -46,18 +47,18 @@ class RocketPlace:
         return (self.config.access_key, self.secret) if self.config.access_key else None
 
     def named(self, name: str) -> str:
-        """Within the namespace."""
+        """Returns the name within the namespace."""
         return f"{self.config.namespace}{SEPARATOR}{name}" if self.config.namespace else name
 
 
 def place_of(config: RocketConfig) -> RocketPlace:
-    """Raises ConfigurationError where the secret or a certificate cannot be read."""
+    """Returns the target. Raises ConfigurationError if the secret or a certificate cannot be read."""
     secret = config.secret_key.value() if config.secret_key else ""
     return RocketPlace(config, secret, tls_context(config.tls) if config.tls else None)
 
 
 class RocketPublisher:
-    """Implements `Publisher`. Connects when something is sent."""
+    """A connection to RocketMQ. Implements `Publisher`. Connects at the first send."""
 
     def __init__(self, place: RocketPlace) -> None:
         self._place = place
@@ -86,7 +87,7 @@ class RocketPublisher:
             connection.close()
 
     def _some(self, messages: Sequence[Message]) -> Iterator[list[Message]]:
-        """As many as one request takes."""
+        """Yields groups of messages, each as large as one request allows."""
         some: list[Message] = []
         size = 0
         for message in messages:
@@ -107,7 +108,7 @@ class RocketPublisher:
         return wire.several_messages(written, fields)
 
     def _queues(self, topic: str, given_up: Callable[[], bool]) -> list[Queue]:
-        """Those that are written to. Raises PublishError."""
+        """Returns the topic's queues that accept messages. Raises PublishError."""
         asked, queues = self._routes.get(topic, (0.0, []))
         if queues and time.monotonic() - asked < ROUTE_SECONDS:
             return queues
@@ -146,7 +147,7 @@ class RocketPublisher:
         return found
 
     def _check(self, answer: Answer, connection: _Connection, some: Sequence[Message]) -> None:
-        """Raises PublishError where the messages are not kept."""
+        """Raises PublishError if the messages are not stored."""
         if answer.code == wire.SUCCESS:
             return
         topic, said = some[0].topic, answer.remark[:SAID_MAX]
@@ -173,7 +174,7 @@ class RocketPublisher:
 
 
 class _Connection:
-    """To one server; a request's answer is waited for when it is wanted."""
+    """A connection to one server. A request does not wait for its answer; `answer` does."""
 
     def __init__(self, place: RocketPlace, address: str) -> None:
         self._place, self._address = place, address
@@ -183,7 +184,7 @@ class _Connection:
         self._socket: socket.socket | None = None
 
     def ask(self, code: int, fields: dict[str, str], body: bytes) -> int:
-        """The request's number. Raises PublishError."""
+        """Sends a request and returns its number. Raises PublishError."""
         number = next(self._numbers)
         frame = wire.request(code, number, fields, body, self._place.key)
         try:
@@ -193,7 +194,7 @@ class _Connection:
         return number
 
     def answer(self, number: int, given_up: Callable[[], bool]) -> Answer:
-        """Raises PublishError where none comes."""
+        """Waits for the answer to a request. Raises PublishError if none arrives."""
         end = time.monotonic() + ANSWER_SECONDS
         while number not in self._answers:
             if given_up():
@@ -224,7 +225,7 @@ class _Connection:
         return self._socket
 
     def _receive(self) -> None:
-        """What comes in a moment."""
+        """Reads what arrives within a moment."""
         opened = self._open()
         opened.settimeout(LOOK_SECONDS)
         try:

@@ -1,7 +1,7 @@
-"""RocketMQ's remoting protocol, as far as a producer needs it: requests, answers, routes, signatures. Pure; asked by `rocketmq`.
+"""RocketMQ's remoting protocol, as far as a producer needs it: requests, answers, routes, signatures. Pure; used by `rocketmq`.
 
-A frame is its length, its header's length (the highest byte says how it is written: 0 is JSON), the header, and a body. A producer asks a
-name server for a topic's route, and sends each queue's messages to the master that has it.
+A frame is its length, its header's length (the highest byte is the header's format: 0 is JSON), the header, and a body. A producer
+requests a topic's route from a name server and sends each queue's messages to the master of the queue.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from cdc_engine.errors import PublishError
 
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
 SUCCESS, SYSTEM_BUSY, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 2, 13, 16, 17
-# The master has it and its disk, or a replica that it waits for, has not.
+# The master has it, but its disk or a replica that it waits for does not.
 KEPT_IN_PART = {10: "its disk was too slow", 11: "it has no replica", 12: "its replica was too slow"}
-VERSION = 401  # 4.9.4: the oldest that is answered in JSON as others read it
+VERSION = 401  # 4.9.4: the oldest version with answers in standard JSON
 MASTER = "0"
 WRITABLE = 1 << 1
 MAGIC = struct.Struct(">ii")
-# Older name servers write a map's numbers as keys without quotes.
+# Older name servers write numeric keys of a map without quotes.
 BARE_KEY = re.compile(rb"([{,])(\d+):")
-DEFAULT_TOPIC, DEFAULT_QUEUES = "TBW102", 4  # of a topic that a broker makes by itself
-BETWEEN, AFTER = "\x01", "\x02"  # name and value, and after them
+DEFAULT_TOPIC, DEFAULT_QUEUES = "TBW102", 4  # for a topic that the broker creates automatically
+BETWEEN, AFTER = "\x01", "\x02"  # between name and value, and after them
 FRAME_BYTES_MAX = 64 << 20
 
 _sender, _count = secrets.token_bytes(10), itertools.count()
@@ -40,7 +40,7 @@ _sender, _count = secrets.token_bytes(10), itertools.count()
 
 @dataclasses.dataclass(frozen=True)
 class Queue:
-    """`number`: of the broker's. `address`: of its master, empty where it has none now."""
+    """A queue of a topic. `number`: within the broker. `address`: of its master, empty if it has none now."""
 
     broker: str
     number: int
@@ -57,7 +57,7 @@ class Answer:
 def request(
     code: int, number: int, fields: Mapping[str, str], body: bytes = b"", key: tuple[str, str] | None = None
 ) -> bytes:
-    """A frame. `number`: comes back with the answer. `key`: access key and secret, by which it is signed."""
+    """Returns a frame. `number`: returned with the answer. `key`: access key and secret for the signature."""
     header = {
         "code": code,
         "extFields": signed(fields, body, *key) if key else dict(fields),
@@ -72,14 +72,14 @@ def request(
 
 
 def signed(fields: Mapping[str, str], body: bytes, access_key: str, secret: str) -> dict[str, str]:
-    """With HMAC-SHA1 of the values by their names' order, and of the body."""
+    """Returns the fields with an HMAC-SHA1 of their values, in the order of their names, and of the body."""
     found = {**fields, "AccessKey": access_key}
     content = "".join(found[name] for name in sorted(found)).encode() + body
     return {**found, "Signature": base64.b64encode(hmac.digest(secret.encode(), content, "sha1")).decode()}
 
 
 def answer_of(frame: bytes) -> tuple[int, Answer]:
-    """Of a frame without its length: the request's number, and what is answered. Raises ValueError where it is none."""
+    """Reads a frame without its length. Returns the request's number and the answer. Raises ValueError if it is not an answer."""
     (length,) = struct.unpack_from(">i", frame)
     if length >> 24:
         raise ValueError("the header of an answer is not JSON")
@@ -90,7 +90,9 @@ def answer_of(frame: bytes) -> tuple[int, Answer]:
 
 
 def queues_of(topic: str, body: bytes) -> list[Queue]:
-    """The queues that a topic is written to, in the order of RocketMQ's own client, of a name server's answer. Raises PublishError."""
+    """Reads a name server's answer. Returns the queues of a topic that accept messages, in the order of RocketMQ's own client. Raises
+    PublishError.
+    """
     route: dict[str, Any] = json.loads(BARE_KEY.sub(rb'\1"\2":', body))
     masters = {
         each["brokerName"]: each["brokerAddrs"].get(MASTER, "")
@@ -113,12 +115,12 @@ def queues_of(topic: str, body: bytes) -> list[Queue]:
 
 
 def queue_of(queues: Sequence[Queue], partition: int) -> Queue:
-    """As Canal chooses it."""
+    """Returns the queue that Canal chooses."""
     return queues[partition % len(queues)]
 
 
 def properties(tag: str, namespace: str) -> str:
-    """Of one message, as RocketMQ's own client writes them: its id, by which consoles find it, its tag."""
+    """Returns the properties of one message as RocketMQ's own client writes them: the id by which consoles find it, and its tag."""
     found = {"UNIQ_KEY": message_id(), "WAIT": "true"}
     if tag:
         found["TAGS"] = tag
@@ -132,7 +134,7 @@ def _written(found: Mapping[str, str]) -> str:
 
 
 def message_id() -> str:
-    """16 bytes: who sent it, milliseconds of the month, a count."""
+    """Returns an id of 16 bytes: the sender, the milliseconds of the month and a counter."""
     now = time.time()
     month = dt.datetime.fromtimestamp(now).astimezone().replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     passed = int((now - month.timestamp()) * 1000) & 0x7FFFFFFF
@@ -140,16 +142,16 @@ def message_id() -> str:
 
 
 def one_message(body: bytes, written: str, fields: Mapping[str, str]) -> tuple[int, dict[str, str], bytes]:
-    """Code, fields and body of a request. `written`: its properties. `fields`: of `send_fields`."""
+    """Returns code, fields and body of a request with one message. `written`: its properties. `fields`: those of `send_fields`."""
     return SEND_MESSAGE_V2, {**fields, "i": written, "m": "false"}, body
 
 
 def several_messages(
     messages: Sequence[tuple[bytes, str]], fields: Mapping[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
-    """The same of bodies and properties that go into one queue together, in their order.
+    """Returns code, fields and body of a request with several messages (body, properties) for one queue, in their order.
 
-    What the request itself says of properties wins over what each message says: so it says nothing of ids.
+    Properties of the request override those of the messages, so the request's own properties contain no id.
     """
     parts = []
     for body, own in messages:
@@ -160,7 +162,7 @@ def several_messages(
 
 
 def send_fields(group: str, topic: str, queue: Queue) -> dict[str, str]:
-    """Of a request that sends; one letter each, as the protocol has it since 3.2."""
+    """Returns the fields of a request that sends, with names of one letter, as the protocol has them since 3.2."""
     return {
         "a": group,
         "b": topic,

@@ -1,4 +1,4 @@
-"""Which topic and partition a table's changes go to, by Canal's rules (canal.md §8.3). Pure; asked by `messages`."""
+"""Selects the topic and partition of a table's changes by Canal's rules (canal.md §8.3). Pure; used by `messages`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEY = "$pk$"
 
 
 def hash_of(text: str) -> int:
-    """String.hashCode of Java."""
+    """Returns Java's String.hashCode."""
     data = np.frombuffer(text.encode(), np.uint8)
     return int(java_hash(data, 0, len(data)))
 
@@ -28,9 +28,10 @@ def partition_of(value: int, partitions: int) -> int:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What conf/ says; empty and 0 as in Canal. `exact_names`: columns of partition_hash in their own letters, as flat messages want them.
+    """The rules from conf/; empty and 0 mean the same as in Canal. `exact_names`: columns of partition_hash match case-sensitively, as
+    for flat messages.
 
-    `splits`: an update that changes the partition is a delete there and an insert here.
+    `splits`: an update that changes the partition becomes a delete in the old one and an insert in the new one.
     """
 
     topic: str
@@ -46,7 +47,7 @@ class Rules:
 
 @dataclasses.dataclass(frozen=True)
 class Route:
-    """`partition` is of all rows where nothing is hashed."""
+    """A topic and partition. `partition` applies to all rows if nothing is hashed."""
 
     topic: str
     partition: int
@@ -55,7 +56,7 @@ class Route:
 
 @dataclasses.dataclass(frozen=True)
 class Pattern:
-    """A name in any letters, or where it has a wildcard an expression for the whole name."""
+    """A name that matches case-insensitively, or, if it has a wildcard, an expression for the whole name."""
 
     text: str
 
@@ -65,7 +66,7 @@ class Pattern:
 
     @functools.cached_property
     def expression(self) -> re.Pattern[str]:
-        """Raises ConfigurationError."""
+        """The compiled expression. Raises ConfigurationError."""
         text = self.text if self.is_wild else re.escape(self.text)
         try:
             return re.compile(f"(?:{text})", re.IGNORECASE | re.DOTALL)
@@ -79,7 +80,7 @@ class Pattern:
 
 
 class Routing:
-    """Raises ConfigurationError where a rule is none."""
+    """Applies the rules. Raises ConfigurationError for an invalid rule."""
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
@@ -91,15 +92,15 @@ class Routing:
 
     @property
     def is_plain(self) -> bool:
-        """Whether everything goes to one topic and partition."""
+        """Whether everything is sent to one topic and partition."""
         return not (self._rules.dynamic_topic or self._rules.partition_hash)
 
     def statement(self, database: str, table: str) -> Route:
-        """Of a statement about a table, or about none."""
+        """Returns the route of a statement about a table, or about none."""
         return Route(self._topic(database, table), 0 if self._rules.partition_hash else self._rules.partition)
 
     def rows(self, database: str, table: str, columns: Sequence[str], keys: Sequence[bool]) -> Route:
-        """Of a table's rows. `keys`: which of the columns are of the primary key."""
+        """Returns the route of a table's rows. `keys`: for each column, whether it is in the primary key."""
         topic = self._topic(database, table)
         if not self._rules.partition_hash:
             return Route(topic, self._rules.partition)
@@ -119,7 +120,7 @@ class Routing:
         return Route(topic, 0, Hashing(tuple(hashed), partitions, seed, self._rules.splits, name))
 
     def _topic(self, database: str, table: str) -> str:
-        """A dot in a topic is an underscore where topics are by table."""
+        """Returns the topic. If topics depend on tables, a dot in a topic becomes an underscore."""
         rules = self._rules
         if not rules.dynamic_topic:
             return rules.topic
@@ -149,7 +150,7 @@ def _topic_item(item: str) -> tuple[str, Pattern]:
 
 
 def _hash_item(item: str) -> tuple[Pattern, tuple[str, ...]]:
-    """No words: by the table's name."""
+    """Reads one item of partition_hash. No columns: hashes the table's name."""
     name, colon, words = item.rpartition(":")
     if not (colon and name):
         return Pattern(item), ()

@@ -1,10 +1,12 @@
-"""The loop of one broker: get a batch, send it, and ack it once the broker keeps all of it. Started and ended by `consumers.sending`.
+"""The loop of one broker: get a batch, send it, and ack it once the broker has confirmed all of it. Started and ended by
+`consumers.sending`.
 
-    get ─▶ messages ─▶ send ─▶ broker keeps all ─▶ ack
-                         └────▶ refused, or not known ─▶ rollback: the batch comes again, after a pause
+    get ─▶ messages ─▶ send ─▶ broker confirms all ─▶ ack
+                         └────▶ refused, or unknown ─▶ rollback: the batch is sent again, after a pause
 
-The ack follows the broker's, and the cursor in the ledger follows the ack: what ends in between comes again, and nothing is ever left out.
-A message that the broker refuses is sent until it is taken: to pass it by would be to lose it. `status` says why the consumer waits.
+The ack follows the broker's confirmation, and the cursor in the ledger follows the ack: a batch that is interrupted in between is sent
+again, and nothing is ever left out. A refused message is sent until it is accepted, because skipping it would lose it. `status` shows why
+the consumer waits.
 """
 
 from __future__ import annotations
@@ -20,10 +22,10 @@ import structlog
 from cdc_engine.brokers.publisher import Message, Publisher
 from cdc_engine.errors import CanalServiceError, SluiceError
 
-WAIT_SECONDS = 5.0  # for the next batch in one go
+WAIT_SECONDS = 5.0  # for the next batch in one round
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 30.0
 STOP_SECONDS = 10.0
-LOOK_SECONDS = 0.1  # between two looks whether it may still send
+LOOK_SECONDS = 0.1  # between two checks whether it may still send
 
 ContentT = TypeVar("ContentT")
 ContentT_co = TypeVar("ContentT_co", covariant=True)
@@ -31,7 +33,9 @@ log = structlog.get_logger()
 
 
 class Taken(Protocol[ContentT_co]):
-    """A consumer's service; `server.consumer.ConsumerService`. `undelivered`: why what it took cannot be sent on, for the status."""
+    """The service of a consumer, implemented by `server.consumer.ConsumerService`. `undelivered`: why what it got cannot be sent, for the
+    status.
+    """
 
     undelivered: str
 
@@ -42,18 +46,19 @@ class Taken(Protocol[ContentT_co]):
 
 
 class Turn(enum.Enum):
-    """What came of one round."""
+    """The result of one round."""
 
     SENT = "sent"
-    NOTHING = "nothing"  #: nothing was there to send
-    AGAIN = "again"  #: it did not come to an ack
+    NOTHING = "nothing"  #: there was nothing to send
+    AGAIN = "again"  #: nothing was acked
 
 
 class Sender(Generic[ContentT]):
-    """`service`: the consumer, which may be another each time. `make`: the messages of what it got, given the batch's id.
+    """Sends the batches of one consumer. `service`: returns the consumer's service, which may be a new one each time. `make`: makes the
+    messages of a batch, given its id.
 
-    `open_publisher`: a connection to the broker; raises PublishError, or ConfigurationError. `may_send`: asked amid a batch too; False
-    where the destination is another host's by now, which sends the same and what comes after it.
+    `open_publisher`: connects to the broker; raises PublishError or ConfigurationError. `may_send`: also called within a batch. It
+    returns False if another host runs the destination by now, which sends the same changes and those after them.
     """
 
     def __init__(
@@ -80,7 +85,7 @@ class Sender(Generic[ContentT]):
         self._thread.start()
 
     def end(self) -> None:
-        """A batch that is being sent is given up: it comes again."""
+        """Ends the loop. A batch that is being sent is given up, and sent again later."""
         self._ended.set()
         if self._last is not None:
             self._last.stop_waiting()
@@ -96,14 +101,14 @@ class Sender(Generic[ContentT]):
         self._close()
 
     def turn(self) -> Turn:
-        """One batch, if one comes in time. Raises nothing: what is wrong is told by the service, and tried again."""
+        """Sends one batch if one arrives in time. Raises nothing: errors are reported through the service, and the batch is tried again."""
         try:
             service = self._last = self._service()
             batch_id, content = service.get(self._bytes_max, self._wait_seconds)
         except SluiceError as error:
             log.debug("broker_waits", broker=self._name, reason=str(error))
             return Turn.AGAIN
-        except Exception as error:  # a mistake of ours: it must not end the thread silently
+        except Exception as error:  # a bug: it must not end the thread silently
             log.warning("broker_waits", broker=self._name, reason=f"{type(error).__name__}: {error}")
             return Turn.AGAIN
         if content is None:
@@ -116,7 +121,7 @@ class Sender(Generic[ContentT]):
         except SluiceError as error:
             self._close()
             return self._rolled_back(service, str(error))
-        except Exception as error:  # a mistake of ours, or of the client's library: it must not end the thread silently
+        except Exception as error:  # a bug, here or in the client's library: it must not end the thread silently
             self._close()
             return self._rolled_back(service, f"{type(error).__name__}: {error}")
         service.undelivered = ""
@@ -130,12 +135,12 @@ class Sender(Generic[ContentT]):
         self._publisher.send(messages, self._giving_up())
 
     def _giving_up(self) -> Callable[[], bool]:
-        """Whether the batch is to be given up, asked between its messages; once it is so, it stays so."""
+        """Returns a function that returns whether to give up the batch, for calls between its messages. Once True, it stays True."""
         given_up, looked = False, 0.0
 
         def asked() -> bool:
             nonlocal given_up, looked
-            now = time.monotonic()  # it goes on while a process is paused: the next question is a look
+            now = time.monotonic()  # it advances while a process is paused, so the next call checks again
             if not given_up and (self._ended.is_set() or now - looked >= LOOK_SECONDS):
                 given_up, looked = self._ended.is_set() or not self._may_send(), now
             return given_up
