@@ -1,1 +1,1 @@
-"""What the outside sees of engines beside `status`: figures for Prometheus, alarms for people. Started by the engine's host."""
+"""Reports engines to the outside, in addition to `status`: metrics for Prometheus, alarms for people. Started by the engine's host."""

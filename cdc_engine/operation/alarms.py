@@ -1,7 +1,7 @@
-"""When somebody is to be told: what came up and what is over between two moments of an engine. Pure; `handlers` tells it.
+"""Decides which alarms to report: the problems that began or ended between two states of an engine. Pure; `handlers` reports them.
 
-A matter has a key that stays while the matter does, whatever its sentence says of seconds. It is told once when it comes up and once when
-it is over; what comes and goes within `QUIET_SECONDS` is not told twice.
+A problem has a key that stays the same while the problem lasts, even if its sentence contains seconds that change. It is reported once
+when it begins and once when it ends. A problem that ends and begins again within `QUIET_SECONDS` is not reported twice.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from cdc_engine.errors import SluiceError
 from cdc_engine.instance.status import EngineStatus
 from cdc_engine.states import ENDED
 
-QUIET_SECONDS = 60.0  # a matter that was over for less goes on
-FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")  # an age with its unit, which grows too
+QUIET_SECONDS = 60.0  # a problem that was over for less continues
+FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")  # also an age with its unit, which rises too
 ENGINE = "engine"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """`state`: a word of docs/operations.md, or TROUBLE. `over`: it was told before, and is no more."""
+    """A problem to report. `state`: a state of docs/operations.md, or TROUBLE. `over`: the problem was reported before and has ended."""
 
     destination: str
     key: str
@@ -32,7 +32,7 @@ class Alarm:
 
 
 def matters(destination: str, status: EngineStatus) -> Iterator[Alarm]:
-    """All that is wrong at this moment."""
+    """Yields all current problems."""
     if status.state in ENDED:
         yield Alarm(destination=destination, key=ENGINE, state=status.state, text=status.reason)
     for stopped in status.stopped_tables:
@@ -47,12 +47,12 @@ def matters(destination: str, status: EngineStatus) -> Iterator[Alarm]:
 
 
 def failed(destination: str, error: SluiceError) -> Alarm:
-    """An engine that cannot be started."""
+    """Returns the alarm for an engine that cannot be started."""
     return Alarm(destination=destination, key=ENGINE, state=error.code, text=str(error))
 
 
 class Watcher:
-    """Of one destination; by one thread at a time. `tell`: must not wait."""
+    """Finds new and ended problems of one destination. For one thread at a time. `tell`: must not wait."""
 
     def __init__(self, tell: Callable[[Alarm], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._tell, self._clock = tell, clock
@@ -60,11 +60,13 @@ class Watcher:
         self._gone_at: dict[str, float] = {}
 
     def see_failed(self, alarm: Alarm) -> None:
-        """No engine came up. It speaks of the engine alone: what tables and consumers stopped for, no engine has looked at since."""
+        """Takes the alarm of an engine that did not start. It is about the engine only: no engine has checked tables and consumers since,
+        so their alarms stay.
+        """
         self.see([alarm, *(told for key, told in self._told.items() if key != alarm.key)])
 
     def see(self, now: list[Alarm]) -> None:
-        """What is wrong now; what was wrong and is not in it is over after a while."""
+        """Takes the current problems. An earlier problem that is not among them ends after `QUIET_SECONDS`."""
         there = {alarm.key: alarm for alarm in now}
         for key, alarm in there.items():
             self._gone_at.pop(key, None)

@@ -1,6 +1,6 @@
-"""The address at which Prometheus asks: one a process, for all its engines. Started by `launcher` where conf/ names a port.
+"""The HTTP endpoint for Prometheus: one per process, for all its engines. Started by `launcher` if conf/ names a port.
 
-It answers from what the engines say of themselves and waits for none of them. A port that somebody else has is tried again.
+It answers with the states that the engines have stored, and waits for none of them. If another process has the port, it is tried again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Statuses = Callable[[], Mapping[str, EngineStatus | None]]
 
 
 class EngineCollector(Collector):
-    """`statuses`: of every destination of this process, None where no engine runs."""
+    """Collects the metrics. `statuses`: of every destination of this process; None if no engine runs."""
 
     def __init__(self, statuses: Statuses) -> None:
         self._statuses = statuses
@@ -38,10 +38,10 @@ class EngineCollector(Collector):
 
 
 class Endpoint:
-    """Listens until `close`. `port`: 0 for any that is free, which is then in `port`."""
+    """Listens until `close`. `port` 0: any free port, which is then in `port`."""
 
     def __init__(self, host: str, port: int, statuses: Statuses) -> None:
-        """Raises OSError where it cannot listen."""
+        """Raises OSError if it cannot listen."""
         registry = CollectorRegistry()
         registry.register(EngineCollector(statuses))
         self._server, self._thread = start_http_server(port, addr=host, registry=registry)
@@ -65,7 +65,7 @@ _kept = _Kept()
 
 
 def keep_served(host: str, port: int, statuses: Statuses) -> None:
-    """From now on, once a process; without effect where `port` is 0."""
+    """Starts the endpoint, once per process; does nothing if `port` is 0."""
     with _kept.lock:
         if _kept.begun or not port:
             return

@@ -1,6 +1,6 @@
-"""A moment of the engines → Prometheus' metrics: Canal's names where the meaning is the same, Debezium's, and Sluice's own. Pure.
+"""Converts the state of engines to Prometheus metrics: Canal's names if the meaning is the same, Debezium's, and Sluice's own. Pure.
 
-docs/canal.md has the table. A figure that Canal has and Sluice does not measure in the same sense has no metric of that name.
+docs/canal.md has the table. A value that Canal has and Sluice does not measure in the same sense has no metric of that name.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from cdc_engine.instance.status import EngineStatus
 from cdc_engine.server.protocol.traffic import LATENCY_MS, Told
 from cdc_engine.states import EngineState
 
-DOWN = "NOT_STARTED"  # there is a place for its engine, and none in it
+DOWN = "NOT_STARTED"  # the process has the destination but no engine for it
 DEBEZIUM = {"plugin": "mysql", "context": "streaming"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """Of one destination in this process. `status` None: no engine runs."""
+    """The state of one destination in this process. `status` None: no engine runs."""
 
     destination: str
     status: EngineStatus | None
@@ -32,7 +32,7 @@ class Moment:
 
 
 Value = Callable[[EngineStatus, Moment], float]
-# (name, what it says, is it a counter, its value)
+# (name, description, whether it is a counter, its value)
 FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     (
         "canal_instance_traffic_delay",
@@ -101,7 +101,7 @@ STREAMING: tuple[tuple[str, str, bool, Value], ...] = (
 
 
 def families(moments: list[Moment]) -> Iterator[Metric]:
-    """Every metric once, with a sample a destination."""
+    """Yields every metric once, with one sample per destination."""
     running = [(moment, moment.status) for moment in moments if moment.status is not None]
     reading = [(moment, status) for moment, status in running if status.group is None]
     yield from _each(FIGURES, reading, lambda moment: {"destination": moment.destination})
@@ -170,7 +170,7 @@ def _consumers(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
 
 
 def _clients(moments: list[Moment]) -> Iterator[Metric]:
-    """Of the protocol server, by Canal's names."""
+    """Yields the metrics of the protocol server, with Canal's names."""
     packets = CounterMetricFamily(
         "canal_instance_client_packets", "packets of clients", labels=["destination", "packetType"]
     )
@@ -193,6 +193,6 @@ def _clients(moments: list[Moment]) -> Iterator[Metric]:
 
 
 def _buckets(told: Told) -> list[tuple[str, float]]:
-    """Cumulative, as Prometheus has them."""
+    """Returns cumulative buckets, as Prometheus defines them."""
     bounds = [*map(str, LATENCY_MS), "+Inf"]
     return [(bound, float(sum(told.latencies[: at + 1]))) for at, bound in enumerate(bounds)]

@@ -1,6 +1,7 @@
-"""Tells alarms: into the log, to a webhook, by email. A thread each: none waits for another, an engine for none. Started by `operator`.
+"""Sends alarms to the log, to a webhook, or by email. Each way has a thread: none waits for another, and an engine waits for none.
+Started by `operator`.
 
-What is not taken is tried again, then dropped with a line in the log: `sluice status` says the same for as long as it holds.
+An alarm that is not accepted is tried again, then dropped with a line in the log. `sluice status` shows the same while the problem lasts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ TRIES, PAUSE_SECONDS = 5, 1.0
 ANSWER_SECONDS = 10.0
 
 log = structlog.get_logger()
-# Raises where the alarm was not taken, and it is tried again.
+# Raises if the alarm was not accepted; it is then tried again.
 Handler = Callable[[Alarm], None]
 
 
@@ -43,7 +44,7 @@ def to_log(alarm: Alarm) -> None:
 
 
 def to_webhook(url: str, headers: dict[str, str]) -> Handler:
-    """A POST of JSON: destination, state, about, text, over, at (seconds since 1970)."""
+    """Returns a handler that sends a POST with JSON: destination, state, about, text, over, at (seconds since 1970)."""
 
     def tell(alarm: Alarm) -> None:
         record = {
@@ -64,10 +65,12 @@ def to_webhook(url: str, headers: dict[str, str]) -> Handler:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: followed, the alarm would be a GET without its body, and the secrets of the headers with a stranger."""
+    """Makes a redirect an error. If it were followed, the alarm would be a GET without its body, and another server would get the secrets
+    in the headers.
+    """
 
     def redirect_request(self, *_args: Any, **_kwargs: Any) -> None:
-        """None: what was answered is raised as an HTTPError."""
+        """Returns None, so that the answer is raised as an HTTPError."""
 
 
 def _opener() -> urllib.request.OpenerDirector:
@@ -75,7 +78,7 @@ def _opener() -> urllib.request.OpenerDirector:
 
 
 def handler_of(config: AlarmConfig) -> Handler:
-    """Raises ConfigurationError where an environment variable is not set."""
+    """Returns the handler that conf/ describes. Raises ConfigurationError if an environment variable is not set."""
     if config.kind == "log":
         return to_log
     if config.kind == "email":
@@ -86,24 +89,24 @@ def handler_of(config: AlarmConfig) -> Handler:
 
 
 class Teller:
-    """`pause`: between two tries of one alarm."""
+    """Sends alarms to all handlers. `pause`: waits between two tries of one alarm."""
 
     def __init__(self, handlers: Sequence[Handler], pause: Callable[[float], object] = time.sleep) -> None:
         self._each = [_Told(handler, pause) for handler in handlers]
 
     def tell(self, alarm: Alarm) -> None:
-        """At once; it is handed on by the threads."""
+        """Queues the alarm for the handlers' threads and returns at once."""
         for told in self._each:
             told.tell(alarm)
 
     def close(self) -> None:
-        """After what waits."""
+        """Ends the threads after the queued alarms."""
         for told in self._each:
             told.close()
 
 
 class _Told:
-    """One handler, with a queue and a thread of its own."""
+    """One handler, with its own queue and thread."""
 
     def __init__(self, handler: Handler, pause: Callable[[float], object]) -> None:
         self._handler, self._pause = handler, pause
@@ -118,7 +121,7 @@ class _Told:
             log.error("alarm_dropped", destination=alarm.destination, about=alarm.key, reason="too many wait")
 
     def close(self) -> None:
-        """After what waits."""
+        """Ends the thread after the queued alarms."""
         self._waiting.put(None)
         self._thread.join()
 
@@ -130,7 +133,7 @@ class _Told:
         for turn in range(1, TRIES + 1):
             try:
                 self._handler(alarm)
-            except Exception as error:  # a handler's mistake ends no thread
+            except Exception as error:  # an error of a handler must not end the thread
                 log.warning("alarm_not_taken", about=alarm.key, turn=turn, reason=_why(error))
                 if turn < TRIES:
                     self._pause(PAUSE_SECONDS * 2 ** (turn - 1))
@@ -140,7 +143,7 @@ class _Told:
 
 
 def _why(error: Exception) -> str:
-    """Without the address, and without a server's own words, which may have a secret in them."""
+    """Returns the reason without the address and without a server's own text, which may contain a secret."""
     if isinstance(error, urllib.error.HTTPError):
         redirect = ", a redirect: name the address itself in alarms" if 300 <= error.code < 400 else ""
         return f"answered {error.code}{redirect}"

@@ -1,4 +1,4 @@
-"""Alarms by email, with the standard library's SMTP client. Chosen by `handlers`."""
+"""Sends alarms by email, with the standard library's SMTP client. Used by `handlers`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from cdc_engine.operation.alarms import Alarm
 
 ANSWER_SECONDS = 10.0
 SUBJECT_MAX = 120
-# To the server; the host's own would be asked of a name server, which may take longer than all else.
+# Our name for the server. The host's own name would need a request to a name server, which may take longer than everything else.
 OUR_NAME = "sluice"
 
 log = structlog.get_logger()
 
 
 def letter(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
-    """Its subject begins as those of all alarms of the destination, for who sorts them."""
+    """Returns the mail for an alarm. The subjects of all alarms of a destination begin the same, so that they can be sorted."""
     found = EmailMessage()
     subject = f"Sluice {alarm.destination}: {alarm.state}{' is over' if alarm.over else ''}, {alarm.key}"
     found["Subject"] = " ".join(subject.split())[:SUBJECT_MAX]
@@ -35,7 +35,9 @@ def letter(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
 
 
 def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None]:
-    """A connection for each alarm: they are few, and one that is kept would be closed by then. Raises ConfigurationError."""
+    """Returns a handler that opens one connection per alarm: alarms are rare, and an open connection would time out. Raises
+    ConfigurationError.
+    """
     context = _trusted(config)
 
     def tell(alarm: Alarm) -> None:
@@ -44,7 +46,7 @@ def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None
                 server.login(config.user, password)
             refused = server.send_message(letter(alarm, config.sender, config.to))
         for address, (code, _) in refused.items():
-            # No error: tried again, the others would get it once more.
+            # No error is raised: a new try would send it to the other addresses again.
             log.error(
                 "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
             )
