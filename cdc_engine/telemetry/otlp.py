@@ -1,6 +1,6 @@
-"""Spans to an OpenTelemetry collector, by OTLP over HTTP. The SDK is read in only where conf/ or the environment names a collector.
+"""Sends spans to an OpenTelemetry collector, by OTLP over HTTP. The SDK is imported only if conf/ or the environment names a collector.
 
-The SDK's processor has a bounded queue and a thread: where the collector is away spans are dropped, with a line in the log.
+The SDK's processor has a bounded queue and a thread: if the collector does not answer, spans are dropped with a line in the log.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _senders: dict[tuple[str, tuple[tuple[str, str], ...]], Sender] = {}
 
 
 def is_wanted(config: TelemetryConfig, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether conf/ names a collector, or OpenTelemetry's own variables do and do not say that nothing is to be sent."""
+    """Returns whether conf/ names a collector, or OpenTelemetry's own variables do and do not turn traces off."""
     if config.otlp:
         return True
     off = (
@@ -34,7 +34,9 @@ def is_wanted(config: TelemetryConfig, environment: Mapping[str, str] = os.envir
 
 
 def sender_of(config: TelemetryConfig) -> Sender | None:
-    """One a process for each collector; None where none is wanted. Raises ConfigurationError where a variable is not set."""
+    """Returns the sender, one per process and collector; None if no collector is configured. Raises ConfigurationError if a variable is
+    not set.
+    """
     if not is_wanted(config):
         return None
     headers = {name: filled(value, f"telemetry.headers.{name}") for name, value in config.headers.items()}
@@ -46,7 +48,7 @@ def sender_of(config: TelemetryConfig) -> Sender | None:
 
 
 class OtlpSender:
-    """`otlp`: the collector's address, as http://host:4318; empty: as OpenTelemetry's own variables say."""
+    """Sends to one collector. `otlp`: its address, such as http://host:4318; if empty, OpenTelemetry's own variables apply."""
 
     def __init__(self, otlp: str, headers: dict[str, str]) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
@@ -89,7 +91,7 @@ class OtlpSender:
 
 
 def _endpoint(otlp: str) -> str | None:
-    """With the path of traces, unless one is said; None: the variables say it."""
+    """Returns the address with the path of traces, unless it has a path; None if the variables contain the address."""
     if not otlp:
         return None
     return otlp if "/" in otlp.split("://", 1)[1].rstrip("/") else f"{otlp.rstrip('/')}{PATH}"

@@ -1,6 +1,6 @@
-"""What a run tells of itself: a file beside the staged files, which the engine sends on when it settles the batch.
+"""Records a run's spans in a file next to the staged files. The engine sends them when it settles the batch.
 
-A run sends nothing: a collector that does not answer would hold up its end, and with it the ack. Written by `orchestration.run`.
+A run sends nothing itself: a collector that does not answer would delay its end, and so the ack. Written by `orchestration.run`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ PATTERN = "spans-{delivery}-*.json"
 
 
 class RunSpans:
-    """Of one run's work on one delivery. `folder`: of the staged batch, as the engine's host sees it; None: nothing is kept."""
+    """The spans of one run for one delivery. `folder`: of the staged batch, as the engine's host sees it; None: nothing is recorded."""
 
     def __init__(self, folder: Path | None, delivery: int, run: str) -> None:
         self._folder, self._delivery, self._run = folder, delivery, run
         self._begun, self._merged, self._path = time.time_ns(), list[Span](), (BATCH, f"{RUN} {run}")
 
     def merged(self, table: str, milliseconds: int, rows: int, way: str) -> None:
-        """A table was merged just now."""
+        """Records that a table was merged just now."""
         if self._folder is not None:
             now = time.time_ns()
             told: dict[str, Value] = {"sluice.table": table, "sluice.rows": rows, "sluice.way": way}
@@ -37,7 +37,7 @@ class RunSpans:
             )
 
     def ended(self, error: str = "") -> None:
-        """The run is done with this delivery. Raises nothing: a batch does not fail for want of its trace."""
+        """Writes the file at the end of the run's work on this delivery. Raises nothing: a missing trace must not fail a batch."""
         if self._folder is None:
             return
         told: dict[str, Value] = {"sluice.run": self._run, "host.name": platform.node(), "process.pid": os.getpid()}
@@ -54,7 +54,7 @@ class RunSpans:
 
 
 def spans_of_runs(folder: Path, delivery: int) -> list[Span]:
-    """What runs left of this delivery. What cannot be read is left out, with a line in the log."""
+    """Returns the spans that runs recorded for this delivery. Files that cannot be read are left out, with a line in the log."""
     found: list[Span] = []
     for file in sorted(folder.glob(PATTERN.format(delivery=delivery))):
         try:

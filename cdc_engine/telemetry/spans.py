@@ -1,10 +1,11 @@
-"""A batch as a trace, as values. What names a hand-out for ever gives the trace its id, so nothing has to carry it from process to process.
+"""A batch as a trace, in plain values. The trace's id is made from the permanent identity of the delivery, so that it need not be passed
+between processes.
 
-batch                  from taking it until it is acked or rolled back; one trace a delivery
-├── stage              until its files are there to be merged
-├── run                in the run's process; as many as tried this delivery
-│   └── merge TABLE
-└── ack · rollback     the ledger's write; or lengthen: a longer batch took its place, before any run began it
+    batch                  from taking it until it is acked or rolled back; one trace per delivery
+    ├── stage              until its files can be merged
+    ├── run                in the run's process; one per try of this delivery
+    │   └── merge TABLE
+    └── ack · rollback     the write of the ledger; or lengthen: a longer batch replaced it before any run began it
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ Value = str | int | float | tuple[str, ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Of one delivery of a ledger's batch."""
+    """The trace of one delivery of a ledger's batch."""
 
     ledger_id: str
     delivery: int
 
     @property
     def trace_id(self) -> int:
-        """128 bits."""
+        """The id of the trace, 128 bits."""
         return _hashed(16, self.ledger_id, self.delivery)
 
     def span_id(self, path: tuple[str, ...]) -> int:
-        """64 bits, of the span with this path."""
+        """Returns the id of the span with this path, 64 bits."""
         return _hashed(8, self.ledger_id, self.delivery, *path)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
-    """`path`: keys, its own last, those of its parents before it. Times in nanoseconds since 1970. `error`: why it failed, or empty."""
+    """One span. `path`: the keys of its parents, then its own. Times in nanoseconds since 1970. `error`: why it failed, or empty."""
 
     path: tuple[str, ...]
     name: str
@@ -51,7 +52,7 @@ class Span:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Span:
-        """Inverse of `to_json`. Raises KeyError, TypeError or ValueError on a record of another shape."""
+        """Reads the result of `to_json`. Raises KeyError, TypeError or ValueError for a record of another shape."""
         return cls(
             path=tuple(str(each) for each in record["path"]),
             name=str(record["name"]),
@@ -67,6 +68,6 @@ def _value(value: Any) -> Value:
 
 
 def _hashed(size: int, *words: object) -> int:
-    """Never 0, which no id may be."""
+    """Returns a hash that is never 0, which is not a valid id."""
     text = "\0".join(str(word) for word in words).encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=size).digest()) or 1

@@ -1,4 +1,4 @@
-"""What an engine tells of its batches, as they go. Called by `hand_out`; does nothing without a collector, and never waits or raises."""
+"""Traces an engine's batches. Called by `hand_out`; does nothing without a collector, and never waits or raises."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from cdc_engine.telemetry.run_spans import spans_of_runs
 from cdc_engine.telemetry.spans import BATCH, STAGE, Span, Trace, Value
 
 log = structlog.get_logger()
-MANIFEST = "manifest.json"  # written when the batch was staged
+MANIFEST = "manifest.json"  # written when the batch is staged
 
 
 class Sender(Protocol):
     def send(self, trace: Trace, spans: Sequence[Span]) -> None:
-        """At once; what it is sent to may be away."""
+        """Queues the spans and returns at once; the collector may be unreachable."""
 
     def flush(self) -> None:
-        """What waits goes out, or a moment has passed."""
+        """Waits a moment for queued spans to be sent."""
 
 
 class Traces:
-    """Of one destination. `sender`: None where nobody wants them."""
+    """The traces of one destination. `sender`: None if there is no collector."""
 
     def __init__(self, destination: str, directory: Path, sender: Sender | None = None) -> None:
         self._destination, self._directory, self._sender = destination, directory, sender
@@ -35,7 +35,7 @@ class Traces:
         self._lock = threading.Lock()
 
     def staged(self, batch: OutstandingBatch, taken_ns: int) -> None:
-        """The batch, taken at that time, is staged and handed out."""
+        """Traces that the batch, taken at that time, is staged and handed out."""
         if self._sender is not None:
             with self._lock:
                 self._taken = {batch.delivery: taken_ns}  # one batch at a time
@@ -43,7 +43,9 @@ class Traces:
             self._send(batch, [stage])
 
     def settled(self, batch: OutstandingBatch, word: str, begun_ns: int, error: str = "") -> None:
-        """The ledger has it; `begun_ns`: before that was written. `error`: why it comes again. Before its files are removed."""
+        """Traces that the ledger has the batch's end. `begun_ns`: before the ledger was written. `error`: why the batch is handed out
+        again. Call it before the batch's files are removed.
+        """
         if self._sender is None:
             return
         now, runs = time.time_ns(), spans_of_runs(self._directory / batch.path, batch.delivery)
@@ -59,7 +61,7 @@ class Traces:
             self._sender.flush()
 
     def _begun(self, batch: OutstandingBatch, otherwise: int) -> int:
-        """When it was taken; of one that another process took, when it was staged."""
+        """Returns when the batch was taken; if another process took it, when it was staged."""
         with self._lock:
             taken = self._taken.pop(batch.delivery, 0)
         try:
@@ -83,5 +85,5 @@ class Traces:
         if self._sender is not None:
             try:
                 self._sender.send(Trace(ledger_id=batch.ledger_id, delivery=batch.delivery), spans)
-            except Exception as error:  # a batch does not fail for want of its trace
+            except Exception as error:  # a missing trace must not fail a batch
                 log.warning("spans_not_sent", destination=self._destination, reason=type(error).__name__)
