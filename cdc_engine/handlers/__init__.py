@@ -1,4 +1,6 @@
-"""What others install is called around each batch of a destination: here is what such a package imports (docs/handlers.md)."""
+"""Calls the handlers of other packages before and after each batch of a destination. Such a package imports its protocol from here
+(docs/handlers.md).
+"""
 
 from cdc_engine.handlers.contract import BatchHandler, HandledBatch
 

@@ -1,7 +1,7 @@
-"""When the handlers of a destination are called, and what a crash leaves of it. `instance.hand_out` calls this.
+"""Decides when the handlers of a destination are called, over crashes too. Called by `instance.hand_out`.
 
-That a batch is to be acked or rolled back is written here first (`handlers.json`), then in the ledger, and then the handlers are told. So
-what the ledger has of that batch says at any time whether they are still to be told, also to the process that comes next.
+The intent to ack or roll back a batch is written first (`handlers.json`), then the ledger is written, and then the handlers are called.
+So the ledger's state of that batch shows at any time whether they must still be called, also to the next process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Kind = Literal["after", "retry"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Call:
-    """What is to be told of a batch once the ledger has it."""
+    """A call that the handlers get once the ledger has acked or rolled back the batch."""
 
     kind: Kind
     batch: OutstandingBatch
@@ -35,7 +35,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Line:
-    """What of a ledger says whether a call is due."""
+    """The part of a ledger that decides whether a call is due."""
 
     ledger_id: str
     cursor: Position | None
@@ -49,7 +49,7 @@ class Due(enum.Enum):
 
 
 def due(call: Call, line: Line) -> Due:
-    """Whether the handlers are to be told now."""
+    """Returns whether the handlers must be called now."""
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
     if any(each.delivery == call.batch.delivery for each in line.outstanding):
@@ -59,9 +59,9 @@ def due(call: Call, line: Line) -> Due:
 
 
 class Calls:
-    """Of one destination. `handlers`: by name, in the order in which they are called. Without any it does nothing.
+    """The calls of one destination's handlers. `handlers`: by name, in the order of the calls. Does nothing without handlers.
 
-    `fence`: raises where the destination is another process's by now. Raises MetaError where its file cannot be read.
+    `fence`: raises if the destination is another process's by now. Raises MetaError if its file cannot be read.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Calls:
         self._destination, self._directory, self._handlers = destination, directory, handlers
         self._fence, self._texts, self._lock = fence, texts_of(directory), threading.Lock()
         self._call = _read(self._texts) if handlers else None
-        self._told: set[int] = set()  # places of the handlers that were told of it
+        self._told: set[int] = set()  # indices of the handlers that were called
         if not handlers:
-            self._texts.remove(FILE)  # of handlers that conf/ no longer names
+            self._texts.remove(FILE)  # from handlers that conf/ no longer names
 
     @property
     def any(self) -> bool:
@@ -85,15 +85,15 @@ class Calls:
         return bool(self._handlers)
 
     def before(self, batch: OutstandingBatch) -> None:
-        """The batch is staged. Raises HandlerError."""
+        """Calls `before` of each handler for a staged batch. Raises HandlerError."""
         for name, handler in self._handlers:
             with self._named(name, "before", batch):
                 handler.before(self._handled(batch))
 
     def will_be(self, kind: Kind, batch: OutstandingBatch, line: Line, reason: str = "") -> None:
-        """The ledger is about to have it. Raises MetaError; nothing is to be done with the batch then.
+        """Records the call before the ledger is written. Raises MetaError; the batch must then be left as it is.
 
-        Of a batch that is not out any more nothing is told: the ledger will refuse it.
+        Records nothing for a batch that is not in flight any more: the ledger will refuse it.
         """
         if not self._handlers or all(each.delivery != batch.delivery for each in line.outstanding):
             return
@@ -104,12 +104,12 @@ class Calls:
             self._call, self._told = call, set()
 
     def owed(self, line: Line) -> bool:
-        """Whether the handlers are to be told of something before the next batch is handed out."""
+        """Returns whether handlers must be called before the next batch is handed out."""
         call = self._call
         return call is not None and due(call, line) is not Due.NOT_YET
 
     def tell(self, line: Line) -> None:
-        """Does what is owed; a handler that was told is not told again. Raises HandlerError."""
+        """Makes the calls that are due. A handler that was called is not called again. Raises HandlerError."""
         with self._lock:
             call, told = self._call, self._told
         if call is None or (when := due(call, line)) is Due.NOT_YET:
@@ -148,7 +148,7 @@ class Calls:
 
 
 class _Named:
-    """What is raised within is a HandlerError that begins with `words`."""
+    """Raises errors of its block as a HandlerError that begins with `words`."""
 
     def __init__(self, words: str) -> None:
         self._words = words

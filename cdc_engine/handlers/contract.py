@@ -1,4 +1,6 @@
-"""What a handler is, and what it is told. Packages that are no part of Sluice build on this file: what it has stays."""
+"""The protocol of a handler, and the values that it gets. Packages outside Sluice build on this file: nothing in it is removed or
+changed.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ from cdc_engine.position import Position
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HandledBatch:
-    """One hand-out of a batch. (ledger_id, delivery) names it for ever: who is called twice with it knows by that.
+    """One delivery of a batch. (ledger_id, delivery) identifies it permanently: a handler that is called twice recognizes it by them.
 
-    From after `start` up to `end`, in the source's binlog. `rows`: row images; `size_bytes`: of the staged files; `tables`: the
-    "database.table" in it. `folder`: with the staged Parquet files and manifest.json, to be read only; gone once the batch is acked.
+    It reaches from after `start` up to `end` in the source's binlog. `rows`: row images; `size_bytes`: of the staged files; `tables`:
+    their "database.table". `folder`: has the staged Parquet files and manifest.json, for reading only; it is removed once the batch is
+    acked.
     """
 
     destination: str
@@ -29,18 +32,20 @@ class HandledBatch:
 
 
 class BatchHandler(Protocol):
-    """Called by the engine of one destination, one call at a time, on a thread of its own. To be derived from: what is not overridden
-    does nothing.
+    """A base class of handlers. The engine of one destination calls it, one call at a time, on a thread of its own. A method that is not
+    overridden does nothing.
 
-    What a method raises holds up the destination under the state HANDLER_FAILED, with the handler's name: the call is made again with
-    each tick of the sensor, and no batch is handed out before it returns. A kill may have a call made twice.
+    An error that a method raises holds up the destination in the state HANDLER_FAILED, with the handler's name. The call is repeated with
+    each tick of the sensor, and no batch is handed out before it returns. A call may be made twice if the process is killed.
     """
 
     def before(self, batch: HandledBatch) -> None:
-        """The batch is staged and is to be handed out to a run. Where this raises, it is staged anew under another delivery."""
+        """Called when the batch is staged, before it is handed out to a run. If this raises, the batch is staged again under another
+        delivery.
+        """
 
     def after(self, batch: HandledBatch) -> None:
-        """The batch is in the lake and acked; the next one is not handed out yet."""
+        """Called when the batch is in the lake and acked, before the next one is handed out."""
 
     def retry(self, batch: HandledBatch, reason: str) -> None:
-        """The batch could not be merged, and the same changes are to be handed out again."""
+        """Called when the batch could not be merged, before the same changes are handed out again."""

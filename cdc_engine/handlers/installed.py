@@ -1,6 +1,6 @@
-"""Handlers that are installed beside Sluice: entry points of the group `sluice.handlers`. Asked by the engine's start and by `check`.
+"""Loads handlers of installed packages: entry points of the group `sluice.handlers`. Used by the engine's start and by `check`.
 
-An entry point is a class or a function that takes the destination's name and the options of conf/, and gives a `BatchHandler`.
+An entry point is a class or a function that takes the destination's name and the options from conf/, and returns a `BatchHandler`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ METHODS = ("before", "after", "retry")
 
 
 class Named(Protocol):
-    """What conf/ says of one handler."""
+    """The settings of one handler in conf/."""
 
     @property
     def name(self) -> str: ...
@@ -27,12 +27,12 @@ class Named(Protocol):
 
 
 def handlers_of(destination: str, wanted: Iterable[Named]) -> tuple[tuple[str, BatchHandler], ...]:
-    """Each by its name, in the order of conf/. Raises ConfigurationError with the name of the one that cannot be made."""
+    """Returns the handlers by name, in the order of conf/. Raises ConfigurationError with the name of a handler that cannot be created."""
     return tuple((each.name, _made(each.name, destination, each.options)) for each in wanted)
 
 
 def problem_of(name: str) -> str:
-    """Why a name of conf/ is that of no handler, with those that are; empty where it is one."""
+    """Returns why a name in conf/ is not a handler's, with the existing names; empty if it is one."""
     found = _named(name)
     if not found:
         names = sorted({each.name for each in entry_points(group=GROUP)})
@@ -57,7 +57,7 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
     given = {key: _given(name, key, value) for key, value in options.items()}
     try:
         handler: BatchHandler = entry.load()(destination, given)
-    except Exception as error:  # of a package that is not ours
+    except Exception as error:  # an error of a package outside Sluice
         raise ConfigurationError(
             f"handlers: {name} ({entry.value} of {_package(entry)}) cannot be made: {type(error).__name__}: {error}"
         ) from error
@@ -69,7 +69,7 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
 
 
 def _given(name: str, key: str, value: object) -> object:
-    """An option as the handler gets it; what is no text is itself."""
+    """Returns an option as the handler gets it. Only texts are changed."""
     return filled(value, f"handlers: {name}: options {key}") if isinstance(value, str) else value
 
 
