@@ -1,4 +1,4 @@
-"""Object stores: what conf/ says of one in deltalake's words, pyarrow's file system for it, and folders of staged files in it.
+"""Object stores: the `storage_options` of conf/, pyarrow's file system for a store, and directories of staged files in it.
 
-Imports nothing else of ours: engine, run and Spark's tasks must find one store.
+Imports nothing else of Sluice: engine, run and Spark tasks must open the same store in the same way.
 """

@@ -1,5 +1,5 @@
-"""What goes wrong with a store, as one sentence without secrets. Whoever asked says it in the words of its own room."""
+"""The error of an object store, as one sentence without secrets. Callers convert it to an error of their own package."""
 
 
 class StoreError(Exception):
-    """A store does not answer, refuses, or is not named rightly."""
+    """Raised when a store does not answer, refuses, or has a wrong name."""

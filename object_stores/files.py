@@ -1,4 +1,4 @@
-"""The one file that opens pyarrow's file system of a store. Used by `folder`, and by Spark's tasks for a single file."""
+"""Opens pyarrow's file system of a store; no other file does. Used by `folder`, and by Spark tasks for a single file."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0
 
 
 def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """pyarrow's file system, and the path in it. `options`: `storage_options` with their values.
+    """Returns pyarrow's file system and the path in it. `options`: `storage_options` with their values.
 
-    Without credentials S3 takes those of the environment or the role of the machine; other stores always do. Raises StoreError.
+    Without credentials in `options`, S3 uses those of the environment or the role of the machine; other stores always do. Raises
+    StoreError.
     """
     with told(url, options):
         if url.startswith(S3):
@@ -29,7 +30,7 @@ def file_system(url: str, options: Mapping[str, str]) -> tuple[Any, str]:
 
 
 def opened(url: str, options: Mapping[str, str]) -> Any:
-    """A file of the store to read from, at any place of it. Raises StoreError."""
+    """Returns a file of the store, for reads at any offset. Raises StoreError."""
     store, path = file_system(url, options)
     with told(url, options):
         return store.open_input_file(path)
@@ -37,7 +38,7 @@ def opened(url: str, options: Mapping[str, str]) -> Any:
 
 @contextlib.contextmanager
 def told(url: str, options: Mapping[str, str]) -> Iterator[None]:
-    """What pyarrow raises of a store becomes a StoreError; what is not there is FileNotFoundError as it is."""
+    """Raises pyarrow's errors about a store as StoreError; FileNotFoundError stays as it is."""
     try:
         yield
     except FileNotFoundError:

@@ -1,6 +1,6 @@
-"""A folder of files in a store: put there whole, its manifest last, brought back, removed. Each call is one that may be repeated.
+"""A directory of files in a store: uploaded as a whole with its manifest last, downloaded, removed. Every call may be repeated.
 
-A store has no folders and renames nothing: what makes a folder whole is that the file which names the others is there.
+A store has no directories and cannot rename. A directory is complete if the file that names the others exists.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ import pyarrow.fs as pafs
 
 from object_stores.files import file_system, told
 
-PARALLEL = 8  # files on their way at a time
+PARALLEL = 8  # files transferred at the same time
 
 
 class StoreFolder:
-    """`url`: of the folder. `options`: `storage_options` with their values. Every method raises StoreError where the store fails."""
+    """A directory in a store. `url`: of the directory. `options`: `storage_options` with their values. Every method raises StoreError if
+    the store fails.
+    """
 
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.url, self._options = url.rstrip("/"), dict(options)
@@ -28,17 +30,17 @@ class StoreFolder:
         return f"StoreFolder({self.url!r})"
 
     def sizes(self) -> dict[str, int]:
-        """Each file below, by its name relative to the folder → its bytes; empty where nothing is there."""
+        """Returns the bytes of each file below, by name relative to the directory; empty if there is none."""
         with told(self.url, self._options):
             found = self._store.get_file_info(pafs.FileSelector(self._path, allow_not_found=True, recursive=True))
         return {each.path.removeprefix(f"{self._path}/"): int(each.size) for each in found if each.is_file}
 
     def children(self) -> set[str]:
-        """Names of the folders right below that hold a file."""
+        """Returns the names of the directories directly below that contain a file."""
         return {name.partition("/")[0] for name in self.sizes() if "/" in name}
 
     def read(self, name: str) -> bytes | None:
-        """A file's content; None where there is none."""
+        """Returns a file's content; None if there is no such file."""
         with told(self.url, self._options):
             try:
                 with self._store.open_input_stream(f"{self._path}/{name}") as stream:
@@ -48,7 +50,7 @@ class StoreFolder:
         return content
 
     def put(self, folder: Path, last: str = "", below: str = "") -> None:
-        """All files of a local folder, under `below` of this one; the one that is named `last` when all others are there."""
+        """Uploads all files of a local directory, under `below` of this one; the file named `last` after all others."""
         names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file())
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="put") as pool:
             list(
@@ -58,16 +60,16 @@ class StoreFolder:
             self._put(folder / last, below + last)
 
     def get(self, names: Collection[str], folder: Path) -> None:
-        """Files of this folder into a local one."""
+        """Downloads files of this directory into a local one."""
         for parent in {(folder / name).parent for name in names}:
             parent.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="get") as pool:
             list(pool.map(lambda name: self._copy(f"{self._path}/{name}", folder / name), names))
 
     def remove(self, first: str = "") -> None:
-        """The folder with all below; the file `first` before all others, so that what is left of it counts as nothing.
+        """Removes the directory with everything below it, the file `first` before all others, so that the rest counts as nothing.
 
-        Another host may remove it in the same moment.
+        Another host may remove it at the same time.
         """
         names = self.sizes()
         self.remove_files([first] if first in names else [])
@@ -76,18 +78,18 @@ class StoreFolder:
                 self._store.delete_dir(self._path)
 
     def write(self, name: str, content: bytes) -> None:
-        """A small file."""
+        """Writes a small file."""
         with told(self.url, self._options):
             self._make_parent(name)
             with self._store.open_output_stream(f"{self._path}/{name}") as stream:
                 stream.write(content)
 
     def put_file(self, file: Path, name: str = "") -> None:
-        """One file, under its name or another one."""
+        """Uploads one file, under its own name or another one."""
         self._put(file, name or file.name)
 
     def remove_files(self, names: Iterable[str]) -> None:
-        """Those of them that are there."""
+        """Removes those of the files that exist."""
         with told(self.url, self._options):
             for name in names:
                 with contextlib.suppress(FileNotFoundError):
@@ -102,7 +104,7 @@ class StoreFolder:
             )
 
     def _make_parent(self, name: str) -> None:
-        """Where a folder stands for a store, a file's own folder must be there first."""
+        """Creates the parent directory of a file, if a local directory is used as the store."""
         if self._store.type_name == "local":
             self._store.create_dir(f"{self._path}/{name}".rpartition("/")[0])
 

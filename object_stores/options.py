@@ -1,4 +1,6 @@
-"""`storage_options` of conf/: deltalake's words for a store, which of them are secrets, and their values. Pure but for the environment."""
+"""`storage_options` of conf/: deltalake's names for a store's options, which of them are secrets, and their values. Pure but for the
+environment.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from collections.abc import Mapping
 from object_stores.errors import StoreError
 
 SECRET_CHARS_MIN = 6
-DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake draws its causes as a tree, in colours
-# deltalake's name, in lower case and without aws_ → ours; it takes all of these
+DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake formats its causes as a tree, in colours
+# deltalake's name, in lower case and without aws_ → ours; deltalake accepts all of these
 NAMES = {
     "region": "region",
     "default_region": "region",
@@ -25,22 +27,22 @@ NAMES = {
     "session_token": "session_token",
     "token": "session_token",
 }
-CREDENTIALS = {  # of the environment, where AWS's own client looks
+CREDENTIALS = {  # variables of the environment that AWS's own client reads
     "access_key_id": "AWS_ACCESS_KEY_ID",
     "secret_access_key": "AWS_SECRET_ACCESS_KEY",
     "session_token": "AWS_SESSION_TOKEN",
 }
 PLAIN = frozenset(NAMES.values()) - frozenset(CREDENTIALS)
-YES = frozenset({"1", "true", "on", "yes", "y"})  # as deltalake reads them
+YES = frozenset({"1", "true", "on", "yes", "y"})  # the values that deltalake reads as true
 
 
 def known(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Our name of each option of S3 that we know → its value."""
+    """Returns the values of the known S3 options, by our names."""
     return {found: value for name, value in storage_options.items() if (found := _name(name))}
 
 
 def resolved(configured: Mapping[str, str]) -> dict[str, str]:
-    """`$NAME` values read from the environment: they are secrets. Raises StoreError naming what lacks."""
+    """Replaces `$NAME` values, which are secrets, by the environment's values. Raises StoreError with the missing names."""
     missing = sorted(
         value[1:] for value in configured.values() if value.startswith("$") and value[1:] not in os.environ
     )
@@ -50,7 +52,9 @@ def resolved(configured: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
-    """An error of a store, in one line: it may show what it was asked with. An option that we do not know is taken for a secret."""
+    """Returns a store's error as one line without secrets: it may contain what was sent. The value of an unknown option counts as a
+    secret.
+    """
     text = " ".join(DRAWN.sub("", text).split())
     hidden = [value for name, value in storage_options.items() if _name(name) not in PLAIN]
     for value in sorted(hidden, key=len, reverse=True):
@@ -61,5 +65,5 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
 
 
 def _name(option: str) -> str:
-    """What deltalake's option is to us; empty for one that we do not know."""
+    """Returns our name of deltalake's option; empty for an unknown one."""
     return NAMES.get(option.lower().removeprefix("aws_"), "")

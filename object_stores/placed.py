@@ -1,6 +1,6 @@
-"""Parquet files of one folder, on the disk or in a store: what was read and held of a table whose snapshot is under way.
+"""Parquet files of one directory, on the disk or in a store: the rows and buffered changes of a table during its snapshot.
 
-The run that reads a table writes them, the runs that merge and publish read them, which may be on other hosts.
+The run that reads a table writes them. The runs that merge and publish read them, possibly on other hosts.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ SUFFIX = ".parquet"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PlacedFiles:
-    """`url`: of the folder in a store; empty: `folder` has the files, which else is for what is on its way. `options`: `storage_options`
-    with their values. Every method raises StoreError where a store fails, OSError where a disk does.
+    """A directory of Parquet files. `url`: of the directory in a store. If it is empty, `folder` has the files; otherwise `folder` is for
+    files that are being transferred. `options`: `storage_options` with their values. Every method raises StoreError if a store fails,
+    OSError if a disk does.
     """
 
     folder: Path
@@ -33,29 +34,29 @@ class PlacedFiles:
     options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
     def names(self) -> list[str]:
-        """Of the Parquet files, in order."""
+        """Returns the names of the Parquet files, in order."""
         if not self.url:
             return sorted(path.name for path in self.folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
         return sorted(name for name in self.store().sizes() if name.endswith(SUFFIX) and "/" not in name)
 
     def opened(self, name: str) -> Any:
-        """What pyarrow reads a file of them from."""
+        """Returns what pyarrow reads one of the files from."""
         return opened(f"{self.url}/{name}", self.options) if self.url else self.folder / name
 
     def schema(self, name: str) -> pa.Schema:
         return pq.read_schema(self.opened(name))
 
     def rows(self) -> int:
-        """Of all files."""
+        """Returns the number of rows in all files."""
         with ThreadPoolExecutor(PARALLEL, thread_name_prefix="footers") as pool:
             return sum(pool.map(lambda name: int(pq.read_metadata(self.opened(name)).num_rows), self.names()))
 
     def put(self, file: Path, name: str) -> None:
-        """A file of the disk into the store, under another name. Whoever lists the store finds it whole or not at all."""
+        """Uploads a local file under another name. A listing of the store shows the whole file or none."""
         try:
             self.store().put_file(file, name)
         except BaseException:
-            with contextlib.suppress(StoreError):  # a file that could not be read to its end may be there in part
+            with contextlib.suppress(StoreError):  # a file that could not be read to its end may exist in part
                 self.store().remove_files([name])
             raise
 
