@@ -1,6 +1,6 @@
-"""Reads the tables of a destination as they were together, at the end of a batch: joins then see whole transactions.
+"""Reads a consistent snapshot of a destination's tables, as they were at the end of a batch: joins then see whole transactions.
 
-For who reads the lake; it needs `deltalake` alone, and DuckDB or Spark where their functions are called. docs/readers.md has examples.
+For readers of the lake. It needs only `deltalake`, and DuckDB or Spark if their functions are called. docs/readers.md has examples.
 """
 
 from lake_cut.cut import Cut, CutError, CutTable, read_cut

@@ -1,6 +1,7 @@
-"""A consistent cut: which version of each table of a destination belongs to one position of the source. A row of `_sluice_cuts`.
+"""Finds a consistent snapshot of the tables: the version of each table of a destination for one position of the source. A row of
+`_sluice_cuts`.
 
-A run writes one as its last commit, after all tables of the batch (`spark_jobs.cuts`); read here.
+A run writes one as its last commit, after all tables of the batch (`spark_jobs.cuts`). This module reads it.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ SCHEMA = pa.schema(FIELDS)
 
 
 class CutError(Exception):
-    """There is no cut that was asked for, or a table is not what the cut says; the message says what to do."""
+    """Raised when there is no such snapshot, or a table differs from it. The message contains what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CutTable:
-    """One table of a cut. `stopped`: it stands still, at an earlier position than the others."""
+    """One table of a consistent snapshot. `stopped`: the table has stopped, at an earlier position than the others."""
 
     name: str
     path: str
@@ -51,7 +52,7 @@ class CutTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cut:
-    """A position of the source, and the version that each table has of it. `commit_time`: of the last transaction in it."""
+    """A position of the source, and each table's version for it. `commit_time`: of the last transaction in it."""
 
     order_key: int
     commit_time: dt.datetime
@@ -65,7 +66,7 @@ class Cut:
 
 
 def cuts_path(lake: str, destination: str) -> str:
-    """The Delta table with the cuts of a destination."""
+    """Returns the path of the Delta table with a destination's consistent snapshots."""
     return f"{lake}/{FOLDER}/{destination}"
 
 
@@ -76,7 +77,9 @@ def read_cut(
     at: dt.datetime | None = None,
     storage_options: Mapping[str, str] | None = None,
 ) -> Cut:
-    """The newest cut; with `at`, the newest whose transactions were all committed by then. Raises CutError."""
+    """Returns the newest consistent snapshot; with `at`, the newest one in which all transactions were committed by then. Raises
+    CutError.
+    """
     path = cuts_path(lake, destination)
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None)
@@ -94,9 +97,10 @@ def read_cut(
 
 
 def newest_row(log: deltalake.DeltaTable, at: dt.datetime | None = None) -> dict[str, Any] | None:
-    """The row of the newest cut, or of the newest whose transactions were all committed by then; None where there is none.
+    """Returns the row of the newest consistent snapshot, or of the newest one in which all transactions were committed by `at`; None if
+    there is none.
 
-    The names of all tables are in each row, so they are read of one row alone. Raises DeltaError.
+    Each row contains the names of all tables, so they are read from one row only. Raises DeltaError.
     """
     places: Any = pa.table(log.scan(columns=["order_key", "commit_time", "published_at"]))
     if at is not None:

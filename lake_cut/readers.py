@@ -1,4 +1,6 @@
-"""The tables of a cut, in deltalake, DuckDB and Spark. Each checks that a table is still the one that the cut saw."""
+"""Opens the tables of a consistent snapshot in deltalake, DuckDB and Spark. Each function checks that a table is still the one of the
+snapshot.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,14 @@ from lake_cut.cut import Cut, CutError, CutTable
 
 
 def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None) -> dict[str, deltalake.DeltaTable]:
-    """Each table at its version, by "database.table". Raises CutError where a version is gone."""
+    """Returns each table at its version, by "database.table". Raises CutError if a version is gone."""
     return {table.name: _opened(table, storage_options) for table in cut.tables.values()}
 
 
 def duckdb_views(connection: Any, cut: Cut) -> list[str]:
-    """Makes views `database.table` in a DuckDB connection that has loaded its delta extension; returns their names.
+    """Creates views `database.table` in a DuckDB connection that has loaded its delta extension; returns their names.
 
-    Tables whose names differ by capitals only, which DuckDB takes for one, are `table__1`, `table__2`, …. Raises CutError.
+    Tables whose names differ only in case, which are one name in DuckDB, get the names `table__1`, `table__2`, …. Raises CutError.
     """
     made = []
     named = list(_named(cut))
@@ -39,9 +41,9 @@ def duckdb_views(connection: Any, cut: Cut) -> list[str]:
 
 
 def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
-    """Makes temporary views `database_table` of a Spark session with Delta; returns their names.
+    """Creates temporary views `database_table` in a Spark session with Delta; returns their names.
 
-    Names that Spark takes for one have `__1`, `__2`, … after them. Raises CutError.
+    Names that are one name in Spark get `__1`, `__2`, … at the end. Raises CutError.
     """
     made = []
     named = list(_named(cut))
@@ -64,7 +66,7 @@ def _named(cut: Cut) -> Iterator[tuple[CutTable, str, str]]:
 
 
 def _told_apart(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """(schema, name) of views, with a number after names that are one where capitals do not count: none may replace another."""
+    """Returns (schema, name) of views, with a number after names that differ only in case: no view may replace another."""
     lowered = [(schema.lower(), name.lower()) for schema, name in names]
     taken, found = set(lowered), list(names)
     for at, (schema, name) in enumerate(names):
@@ -77,12 +79,12 @@ def _told_apart(names: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _of_spark(path: str) -> str:
-    """Spark's client of S3 has a name of its own."""
+    """Returns the path with the scheme of Spark's own S3 client."""
     return path.replace("s3://", "s3a://", 1) if path.startswith("s3://") else path
 
 
 def _opened(table: CutTable, storage_options: Mapping[str, str] | None) -> deltalake.DeltaTable:
-    """The table at its version. A table of another id was dropped and made anew: its versions are not those of the cut."""
+    """Opens the table at its version. A table with another id was dropped and created again: its versions do not belong to the snapshot."""
     options = dict(storage_options or {}) or None
     try:
         found = deltalake.DeltaTable(table.path, version=table.version, storage_options=options)
