@@ -1,10 +1,10 @@
-"""A client of Canal's protocol, for Sluice's server and Canal's own: typed changes, or Arrow tables. For other people's programs.
+r"""A client for Canal's protocol, for Sluice's server and Canal's own: typed changes, or Arrow tables. For use in other programs.
 
-    with CanalClient("shop", table_filter=r"shop\\..*") as client:
+    with CanalClient("shop", table_filter=r"shop\..*") as client:
         for batch in client.batches():
             tables = batch.to_arrow()
 
-It needs `protobuf` alone; `pyarrow` where Arrow is asked for, `kazoo` for a cluster. docs/canal.md has examples.
+It needs only `protobuf`; in addition `pyarrow` for Arrow and `kazoo` for a cluster. docs/canal.md has examples.
 """
 
 from canal_client.batch import Batch, Change, Place, RowChange, Statement, TransactionBegin, TransactionEnd

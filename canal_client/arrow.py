@@ -1,14 +1,14 @@
-"""Entries → one Arrow table a source table, a row an image, in the order of the binlog. Called by `Batch.to_arrow`.
+"""Converts entries to one Arrow table per source table, one row per image, in the order of the binlog. Called by `Batch.to_arrow`.
 
-Beside the table's own columns:
+In addition to the table's own columns:
 
 | column | |
 |---|---|
-| `_change_type` | insert, update_preimage, update_postimage or delete, as Delta's change data feed says it |
+| `_change_type` | insert, update_preimage, update_postimage or delete, as in Delta's change data feed |
 | `_commit_timestamp` | of the source's clock, UTC |
 | `_file`, `_offset` | of the row event in the binlog |
 
-A column that changes its type amid a batch is text in that batch; what an image lacks is NULL.
+A column that changes its type within a batch is text in that batch; a value that is missing in an image is NULL.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ABOUT = {
 
 @dataclasses.dataclass
 class _Images:
-    """Of one table. A column that comes late has NULL before."""
+    """The images of one table. A column that appears later is NULL in the earlier rows."""
 
     about: list[tuple[str, int, str, int]] = dataclasses.field(default_factory=list)
     texts: dict[str, list[str | None]] = dataclasses.field(default_factory=dict)
@@ -65,7 +65,7 @@ class _Images:
 
 
 def tables_of(entries: Iterable[Any]) -> dict[str, pa.Table]:
-    """ "database.table" → its images."""
+    """Returns the images of each table, by "database.table"."""
     found: dict[str, _Images] = {}
     for entry in entries:
         if entry.entryType != EntryType.ROWDATA:

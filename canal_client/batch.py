@@ -1,4 +1,4 @@
-"""What a server gives at once: typed changes in the order of the binlog, and the same as Arrow tables. Made by `client`."""
+"""What a server returns at once: typed changes in the order of the binlog, and the same as Arrow tables. Created by `client`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where in the binlog, and when: `offset` is that of the event's first byte, `time` of the source's clock."""
+    """A position in the binlog and its time. `offset`: of the event's first byte. `time`: of the source's clock."""
 
     file: str
     offset: int
@@ -35,10 +35,10 @@ class Place:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RowChange:
-    """One row. `kind`: insert, update or delete. `before`, `after`: column → value, None where there is no such image.
+    """One row. `kind`: insert, update or delete. `before`, `after`: the values by column, None if there is no such image.
 
-    `key`: the columns of the primary key. `updated`: those whose value is another; all, of an insert. Columns that the source left out of
-    the image are not there.
+    `key`: the columns of the primary key. `updated`: the columns whose value changed; for an insert, all. Columns that the source left
+    out of the image are missing.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class RowChange:
 
     @property
     def row(self) -> dict[str, Any]:
-        """The newest image there is."""
+        """The newest image that exists."""
         return self.after if self.after is not None else self.before or {}
 
 
@@ -84,7 +84,7 @@ Change = RowChange | Statement | TransactionBegin | TransactionEnd
 
 
 class Batch:
-    """Empty (and false) where nothing was there. `ack` says that it is done with; `rollback`, that it is to come again."""
+    """A batch of entries; empty (and false) if the server had none. `ack` confirms it; `rollback` requests it again."""
 
     def __init__(self, batch_id: int, raw: tuple[bytes, ...], settle: Callable[[Batch, bool], None]) -> None:
         self.id, self.raw = batch_id, raw
@@ -94,27 +94,27 @@ class Batch:
         return self.id != NOTHING
 
     def __len__(self) -> int:
-        """Entries: row events, statements, begins and ends."""
+        """Returns the number of entries: row events, statements, begins and ends."""
         return len(self.raw)
 
     def ack(self) -> None:
-        """Raises BatchGoneError where its connection has ended, CanalConnectionError where it ends now."""
+        """Confirms the batch. Raises BatchGoneError if its connection has ended, CanalConnectionError if it ends now."""
         self._settle(self, True)
 
     def rollback(self) -> None:
-        """Of everything that is not acked. Raises as `ack`."""
+        """Requests again everything that is not acked. Raises as `ack` does."""
         self._settle(self, False)
 
     @functools.cached_property
     def entries(self) -> tuple[Any, ...]:
-        """As protobuf. Raises CanalProtocolError."""
+        """The entries as protobuf messages. Raises CanalProtocolError."""
         try:
             return tuple(messages.Entry.FromString(each) for each in self.raw)
         except DecodeError as error:
             raise CanalProtocolError("the server sent what is no Entry of Canal's protocol") from error
 
     def everything(self) -> Iterator[Change]:
-        """Rows, statements, and where transactions begin and end, in the order of the binlog. Raises CanalProtocolError."""
+        """Yields rows, statements, and begins and ends of transactions, in the order of the binlog. Raises CanalProtocolError."""
         for entry in self.entries:
             if entry.entryType == EntryType.TRANSACTIONBEGIN:
                 yield TransactionBegin(
@@ -127,11 +127,11 @@ class Batch:
                 yield from _changes(entry)
 
     def changes(self) -> Iterator[RowChange]:
-        """The rows alone."""
+        """Returns only the rows."""
         return (each for each in self.everything() if isinstance(each, RowChange))
 
     def to_arrow(self) -> dict[str, pa.Table]:
-        """ "database.table" → its images in order; an update is two rows. See `canal_client.arrow`."""
+        """Returns the images of each table in order, by "database.table"; an update is two rows. See `canal_client.arrow`."""
         from canal_client.arrow import tables_of  # noqa: PLC0415  only who asks for Arrow needs pyarrow
 
         return tables_of(self.entries)
@@ -174,7 +174,7 @@ def _changes(entry: Any) -> Iterator[Change]:
 
 
 def row_change(entry: Any) -> Any:
-    """Of an entry with rows or a statement. Raises CanalProtocolError."""
+    """Returns the RowChange of an entry with rows or a statement. Raises CanalProtocolError."""
     try:
         return messages.RowChange.FromString(entry.storeValue)
     except DecodeError as error:

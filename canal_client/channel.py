@@ -1,7 +1,8 @@
-"""One connection to a server: frames in and out, the handshake, who we are. Used by `client`, which knows what to ask.
+"""One connection to a server: frames, handshake and authentication. Used by `client`, which makes the requests.
 
-A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer; what the server says against one arrives in
-place of the answer to the next question, after which nobody knows which answer belongs to which: the connection is then of no use.
+A frame is its length (4 bytes, big-endian) and a Packet. An ack and a rollback have no answer. If the server refuses one, the refusal
+arrives instead of the answer to the next request; after that it is unknown which answer belongs to which request, and the connection
+cannot be used any more.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from canal_client.messages import PacketType
 
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 1 << 30
-NET_TIMEOUT_MS = 3_600_000  # the server may close a connection that is silent for so long
-PLAIN = {0, 1}  # compressions
-FULL = 503  # Sluice's number for a server that has as many clients as it takes
+NET_TIMEOUT_MS = 3_600_000  # the server may close a connection that is silent for this time
+PLAIN = {0, 1}  # numbers for no compression
+FULL = 503  # Sluice's number for a server with the maximum number of clients
 
 
 @dataclasses.dataclass(frozen=True)
 class Login:
-    """Who comes in, and how. `tls` None: without. `connect_seconds`: for the connection and each step of coming in."""
+    """The credentials and options of a connection. `tls` None: without TLS. `connect_seconds`: the time-out of the connection and of each
+    step of the login.
+    """
 
     user: str = ""
     password: str = dataclasses.field(default="", repr=False)
@@ -38,7 +41,7 @@ class Login:
 
 
 def token(password: str, seed: bytes) -> bytes:
-    """Proves that one knows the password, as hex text: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password)."""
+    """Returns the proof that one knows the password, as hex text: SHA1(seed, SHA1(SHA1(password))) XOR SHA1(password)."""
     if not password:
         return b""
     once = _sha1(password.encode())
@@ -47,11 +50,13 @@ def token(password: str, seed: bytes) -> bytes:
 
 
 def _sha1(data: bytes) -> bytes:
-    return hashlib.sha1(data, usedforsecurity=False).digest()  # the protocol's own choice
+    return hashlib.sha1(data, usedforsecurity=False).digest()  # the protocol requires SHA-1
 
 
 class Channel:
-    """Open and let in, when it is made. Raises CanalConnectionError, CanalAuthenticationError, CanalProtocolError."""
+    """A connection that is open and authenticated when it is created. Raises CanalConnectionError, CanalAuthenticationError,
+    CanalProtocolError.
+    """
 
     def __init__(self, host: str, port: int, login: Login) -> None:
         self.address = f"{host}:{port}"
@@ -80,7 +85,7 @@ class Channel:
         return f"{host}:{port}"
 
     def ask(self, kind: PacketType, body: Any, expected: PacketType, answer: Any, seconds: float) -> Any:
-        """The answer's message. Raises CanalServerError, CanalConnectionError, CanalProtocolError."""
+        """Sends a request and returns the message of its answer. Raises CanalServerError, CanalConnectionError, CanalProtocolError."""
         packet = self._exchanged(kind, body, seconds)
         if packet.type == PacketType.ACK:
             found = _parsed(messages.Ack, packet.body, self.address)
@@ -92,7 +97,7 @@ class Channel:
         return _parsed(answer, packet.body, self.address)
 
     def tell(self, kind: PacketType, body: Any) -> None:
-        """What has no answer. Raises CanalConnectionError."""
+        """Sends a request that has no answer. Raises CanalConnectionError."""
         try:
             self._write(kind, body)
         except OSError as error:
@@ -126,7 +131,7 @@ class Channel:
             raise CanalAuthenticationError(f"{self.address} does not let in {login.user!r}: {told.error_message}")
 
     def _turned_away(self, told: Any) -> CanalConnectionError:
-        """The server is there and takes no client now; another one, or a later attempt, may do."""
+        """Returns the error for a server that accepts no client now; another server or a later try may succeed."""
         said = told.error_message or "it does not say why"
         return CanalConnectionError(f"{self.address} takes no connection now ({told.error_code}): {said}")
 

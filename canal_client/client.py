@@ -1,8 +1,8 @@
-"""The client: subscribes, gets, acks, rolls back, and comes again by itself when the connection or the server ends.
+"""The client: subscribes, gets, acks, rolls back, and reconnects by itself when the connection or the server ends.
 
     connect ─▶ subscribe ─▶ roll back ─▶ get ─▶ Batch ─▶ ack
        ▲                                  │
-       └──────── connection gone ◀────────┘     what was not acked comes again: at least once
+       └──────── connection gone ◀────────┘     changes without an ack are sent again: at least once
 
 One client belongs to one thread.
 """
@@ -25,20 +25,20 @@ from canal_client.messages import PacketType
 from canal_client.servers import Address, ClusterServers, FixedServers, Servers
 
 PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
-MILLISECONDS = 2  # the code of the unit of a get's timeout
+MILLISECONDS = 2  # the code for the unit of a get's time-out
 NO_WAIT = -1
 ANSWER_SECONDS = 60.0
-WAIT_SECONDS = 1.0  # of a get in a loop, so that the loop ends soon after it is told to
+WAIT_SECONDS = 1.0  # of a get in a loop, so that the loop ends soon when requested
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
-NOT_HERE = ("should start first", "can't find destination")  # of a server that stands by
+NOT_HERE = ("should start first", "can't find destination")  # errors of a standby server
 
 
 class CanalClient:
     """A consumer of one destination, of Sluice's server or of Canal's.
 
-    `table_filter`: comma-separated patterns of database.table; it narrows what the server captures. `batch_size`: entries, or KiB where the
-    server counts memory, as Sluice does. `tls`: True for the system's authorities, a file of authorities, or a context.
-    `retry_seconds`: how long a loop tries to come back before it raises.
+    `table_filter`: comma-separated patterns of database.table; it narrows what the server captures. `batch_size`: entries, or KiB for
+    servers that count memory, such as Sluice. `tls`: True for the system's authorities, a file of authorities, or a context.
+    `retry_seconds`: how long a loop tries to reconnect before it raises.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class CanalClient:
             self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
         self._retry_seconds = retry_seconds
         self._channel: Channel | None = None
-        self._unanswered = False  # an ack was told: what is said against it comes as the answer to the next get
-        self._refused_since = 0.0  # since then acks of a loop are refused; 0: none is
+        self._unanswered = False  # an ack was sent: a refusal arrives as the answer to the next get
+        self._refused_since = 0.0  # when acks of a loop began to be refused; 0: none is
 
     @classmethod
     def cluster(
@@ -82,7 +82,9 @@ class CanalClient:
         tls: bool | str | Path | ssl.SSLContext = False,
         retry_seconds: float = 300.0,
     ) -> CanalClient:
-        """One that asks ZooKeeper ("zk1:2181,zk2:2181") which server reads the destination, and takes turns with others of its id."""
+        """Returns a client that finds the destination's server through ZooKeeper ("zk1:2181,zk2:2181"). Of the clients with the same id
+        only one reads at a time.
+        """
         return cls(
             destination,
             user=user,
@@ -104,18 +106,19 @@ class CanalClient:
 
     @property
     def connected_to(self) -> str:
-        """host:port, or empty."""
+        """The address host:port, or empty."""
         return self._channel.address if self._channel is not None else ""
 
     def connect(self) -> None:
-        """To the first server that has the destination; subscribes, and what was out comes again. Harmless when connected.
+        """Connects to the first server that has the destination and subscribes; batches without an ack are sent again. Does nothing when
+        connected.
 
         Raises CanalConnectionError, CanalAuthenticationError, CanalServerError, CanalProtocolError.
         """
         if self._channel is not None and self._servers.allowed:
             return
         self.disconnect()
-        # First, and for as long as another one of this id reads: a connection that waits in silence is closed by the server.
+        # Before the connection, and waiting while another client of this id reads: the server closes a connection that is silent.
         self._servers.enter(socket.gethostname())
         try:
             self._connect_to_one()
@@ -155,7 +158,7 @@ class CanalClient:
         self._channel, self._unanswered = channel, False
 
     def disconnect(self) -> None:
-        """The cursor stays; what was not acked comes again."""
+        """Closes the connection. The cursor stays; batches without an ack are sent again."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -166,16 +169,16 @@ class CanalClient:
         self._servers.close()
 
     def unsubscribe(self) -> None:
-        """The server forgets the cursor; the next subscription begins anew."""
+        """Makes the server forget the cursor. The next subscription begins without one."""
         asked = messages.Sub(destination=self.destination, client_id=str(self.client_id), filter=self.table_filter)
         with self._talking() as channel:
             channel.ask(PacketType.UNSUBSCRIPTION, asked, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
         self.disconnect()
 
     def get(self, batch_size: int = 0, *, wait_seconds: float = 0.0) -> Batch:
-        """The next batch, which waits for its ack; an empty one where nothing came within `wait_seconds`.
+        """Returns the next batch, which waits for its ack; an empty one if nothing arrived within `wait_seconds`.
 
-        Raises CanalConnectionError and CanalServerError, after which the next call connects again.
+        Raises CanalConnectionError and CanalServerError, after which the next call reconnects.
         """
         wait_ms = int(wait_seconds * 1000)
         asked = messages.Get(
@@ -199,12 +202,12 @@ class CanalClient:
         return Batch(found.batch_id, tuple(found.messages), settle)
 
     def batches(self, *, idle_seconds: float | None = None, ack: bool = True) -> Iterator[Batch]:
-        """Batch after batch, for ever, or until nothing came for `idle_seconds`; none is empty.
+        """Yields batches without end, or until nothing arrived for `idle_seconds`; none is empty.
 
-        With `ack`, a batch is acked when the loop asks for the next one: where its body raises, the batch comes again. Else the body calls
-        `batch.ack()`. A connection that ends is made again, and so is one on which an ack was refused: the engine behind it was replaced,
-        and the batch comes again. Raises CanalAuthenticationError, CanalServerError (also where acks are refused for `retry_seconds`), and
-        CanalConnectionError after `retry_seconds` without a server.
+        With `ack`, a batch is acked when the loop requests the next one: if the loop's body raises, the batch is sent again. Otherwise
+        the body calls `batch.ack()`. The client reconnects when a connection ends, and when an ack was refused: the engine was then
+        replaced, and the batch is sent again. Raises CanalAuthenticationError, CanalServerError (also if acks are refused for
+        `retry_seconds`), and CanalConnectionError after `retry_seconds` without a server.
         """
         last = time.monotonic()
         while idle_seconds is None or time.monotonic() - last < idle_seconds:
@@ -213,11 +216,11 @@ class CanalClient:
                 yield batch
                 last = time.monotonic()
                 if ack:
-                    with contextlib.suppress(BatchGoneError, CanalConnectionError):  # then it comes again
+                    with contextlib.suppress(BatchGoneError, CanalConnectionError):  # then it is sent again
                         batch.ack()
 
     def changes(self, *, idle_seconds: float | None = None) -> Iterator[RowChange]:
-        """Row after row, as `batches` with `ack`."""
+        """Yields rows, as `batches` with `ack` does."""
         for batch in self.batches(idle_seconds=idle_seconds):
             yield from batch.changes()
 
@@ -237,7 +240,9 @@ class CanalClient:
             pause = min(2 * pause, PAUSE_SECONDS_MAX)
 
     def _refused_ack(self, error: CanalConnectionError | CanalServerError) -> bool:
-        """Whether it may answer the ack before: where it is said against the get itself, the next connection's get hears it again."""
+        """Returns whether the error may answer the ack before. If it is about the get itself, the get of the next connection returns it
+        again.
+        """
         unanswered, self._unanswered = self._unanswered, False
         if not unanswered or not isinstance(error, CanalServerError):
             return False
@@ -246,7 +251,7 @@ class CanalClient:
 
     @contextlib.contextmanager
     def _talking(self) -> Iterator[Channel]:
-        """What goes wrong ends the connection: nobody knows then which answer belongs to which question."""
+        """Closes the connection after an error, because it is then unknown which answer belongs to which request."""
         try:
             yield self._connected()
         except (CanalConnectionError, CanalServerError, CanalProtocolError):
@@ -267,7 +272,7 @@ class CanalClient:
         self._unanswered = True
 
     def _rollback_of(self, batch_id: int) -> object:
-        """0: all that is out."""
+        """Returns a request to roll back a batch; 0: all batches."""
         return messages.ClientRollback(destination=self.destination, client_id=str(self.client_id), batch_id=batch_id)
 
 

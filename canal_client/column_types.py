@@ -1,6 +1,6 @@
-"""A column's values: Canal's texts → Python values and Arrow columns, by the declared type that an entry carries. Pure.
+"""Converts Canal's texts to Python values and Arrow columns, by the declared column type in an entry. Pure.
 
-What no Python or Arrow value can hold (dates such as 2020-00-00 and 2021-02-31) stays its text in Python and is NULL in Arrow.
+A value that Python or Arrow cannot represent (dates such as 2020-00-00 and 2021-02-31) stays text in Python and is NULL in Arrow.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LABELS = {"enum", "set"}
 
 @dataclasses.dataclass(frozen=True)
 class ColumnType:
-    """`name`: in lower case. `numbers`: precision and scale, or length. `labels`: of an enum or set."""
+    """The type of a column. `name`: in lower case. `numbers`: precision and scale, or length. `labels`: of an enum or set."""
 
     name: str
     numbers: tuple[int, ...] = ()
@@ -40,24 +40,24 @@ class ColumnType:
     labels: tuple[str, ...] = ()
 
     def value(self, text: str) -> Any:
-        """As Python has it; the text itself where no such value is."""
+        """Returns the Python value; the text itself if there is no such value."""
         try:
             return _reader(self)(text)
         except (ValueError, ArithmeticError, LookupError):
             return text
 
     def arrow(self) -> pa.DataType:
-        """Text for what is not known."""
+        """Returns the Arrow type; text for an unknown type."""
         return _arrow(self)
 
     def column(self, texts: list[str | None]) -> pa.Array[Any]:
-        """Raises pyarrow.ArrowInvalid where a text is none of the type."""
+        """Returns the Arrow column. Raises pyarrow.ArrowInvalid if a text is not of the type."""
         return _column(self, texts)
 
 
 @functools.lru_cache(maxsize=10_000)
 def column_type(declared: str) -> ColumnType:
-    """`int(10) unsigned`, `decimal(10,2)`, `enum('a','b')`, …"""
+    """Parses a declared type: `int(10) unsigned`, `decimal(10,2)`, `enum('a','b')`, …"""
     found = DECLARED.match(declared)
     if found is None:
         return ColumnType("")
@@ -149,11 +149,11 @@ def _column(kind: ColumnType, texts: list[str | None]) -> pa.Array[Any]:
         try:
             made: pa.Array[Any] = column.cast(_arrow(kind))
             return made
-        except pa.ArrowInvalid:  # ALLOW_INVALID_DATES lets any day up to the 31st in
+        except pa.ArrowInvalid:  # ALLOW_INVALID_DATES allows any day up to the 31st
             column = pa.array([None if _no_such_day(kind, text) else text for text in column.to_pylist()], pa.string())
     return column.cast(_arrow(kind))
 
 
 def _no_such_day(kind: ColumnType, text: str | None) -> bool:
-    """It is written as a day that no month has. What is not written as a day is no such."""
+    """Returns whether the text is written as a day that does not exist. False for a text that is not written as a day."""
     return text is not None and DAY.match(text) is not None and isinstance(kind.value(text), str)

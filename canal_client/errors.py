@@ -1,4 +1,4 @@
-"""What goes wrong between a client and its server. Each error says what happened, where, and what to do."""
+"""Errors between a client and its server. Each message contains what happened, where, and what to do."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ class CanalError(Exception):
 
 
 class CanalConnectionError(CanalError):
-    """No server was reached, or the connection ended. What was not acked comes again after the next connection."""
+    """No server was reached, or the connection ended. What was not acked is sent again after the next connection."""
 
     code = "CONNECTION"
 
 
 class CanalAuthenticationError(CanalError):
-    """The server does not take this user and password."""
+    """The server does not accept this user and password."""
 
     code = "AUTHENTICATION"
 
 
 class CanalServerError(CanalError):
-    """The server refused. `number`: 400, 401 or 402, as Canal counts; `said`: its sentence."""
+    """The server refused a request. `number`: 400, 401 or 402, as Canal numbers them; `said`: its sentence."""
 
     code = "REFUSED"
 
@@ -32,12 +32,12 @@ class CanalServerError(CanalError):
 
 
 class CanalProtocolError(CanalError):
-    """Bytes that are not of Canal's protocol: another server listens there, or it speaks TLS and this client does not."""
+    """Bytes that are not of Canal's protocol: another kind of server listens there, or it requires TLS and this client does not use it."""
 
     code = "PROTOCOL"
 
 
 class BatchGoneError(CanalError):
-    """The connection that gave the batch has ended: the batch comes again, and that one can be acked."""
+    """The connection that returned the batch has ended: the batch is sent again, and must be acked then."""
 
     code = "BATCH_GONE"

@@ -1,7 +1,7 @@
 """The messages of Canal's protocol (CanalProtocol.proto, EntryProtocol.proto) as protobuf classes; the rest of the client builds on them.
 
-They are described here and made at import, in a pool of their own, so that other clients of Canal in the same process do not clash.
-Enumerations are plain numbers: on the wire they are the same.
+They are described here and created at import, in a separate pool, so that they do not clash with other clients of Canal in the same
+process. Enumerations are plain numbers: their encoding is the same.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 PACKAGE = "com.alibaba.otter.canal.protocol"
-# message → its fields: name:number:type, "*" before what repeats
+# message → its fields: name:number:type, "*" before the type of a repeated field
 SHAPES = {
     "Packet": "magic_number:1:int32 version:2:int32 type:3:int32 compression:4:int32 body:5:bytes",
     "Handshake": "communication_encoding:1:string seeds:2:bytes supported_compressions:3:int32",
@@ -57,7 +57,7 @@ class EntryType(enum.IntEnum):
 
 
 class EventType(enum.IntEnum):
-    """Of a row change or a statement. What is none of these is QUERY to this client."""
+    """The type of a row change or a statement. All other types are QUERY for this client."""
 
     INSERT = 1
     UPDATE = 2

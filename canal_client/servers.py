@@ -1,7 +1,8 @@
-"""Where the servers of a destination are: addresses that are tried in turn, or what ZooKeeper says of a cluster. Asked by `client`.
+"""Finds the servers of a destination: fixed addresses that are tried in order, or those that ZooKeeper has for a cluster. Used by `client`.
 
-In a cluster of Canal's kind the server that reads a destination says so in `…/<destination>/running`, and of the clients with one id only
-that which holds `…/<destination>/<client id>/running` may talk; the others wait for it. Both nodes go with their holder's session.
+In a cluster as Canal builds it, the server that reads a destination writes itself to `…/<destination>/running`. Of the clients with one
+id only the one that holds `…/<destination>/<client id>/running` may read; the others wait for it. Both nodes are removed with their
+holder's session.
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ Address = tuple[str, int]
 
 
 class Servers(Protocol):
-    """Raises CanalConnectionError where nobody is known, or ZooKeeper does not answer."""
+    """The servers of a destination. Raises CanalConnectionError if there is no server, or ZooKeeper does not answer."""
 
     def addresses(self) -> Sequence[Address]:
-        """Whom to try, in this order."""
+        """Returns the addresses to try, in this order."""
 
     def enter(self, local_address: str) -> None:
-        """Called before a server is connected to: this client now speaks for its id. Waits as long as another one does.
+        """Reserves the client's id; called before the connection to a server. Waits while another client has it.
 
-        `local_address`: what others are told of this client.
+        `local_address`: shown to others for this client.
         """
 
     @property
     def allowed(self) -> bool:
-        """Whether it still does."""
+        """Whether this client still has the id."""
 
     def leave(self) -> None: ...
     def close(self) -> None: ...
 
 
 class FixedServers:
-    """One address, or several that stand by for each other."""
+    """One address, or several that are standby for each other."""
 
     def __init__(self, addresses: Sequence[Address]) -> None:
         self._addresses = tuple(addresses)
@@ -51,21 +52,21 @@ class FixedServers:
         return self._addresses
 
     def enter(self, local_address: str) -> None:
-        """Nobody else is asked."""
+        """Does nothing: the id is not reserved."""
 
     @property
     def allowed(self) -> bool:
         return True
 
     def leave(self) -> None:
-        """As `enter`."""
+        """Does nothing, as `enter`."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing."""
 
 
 class ClusterServers:
-    """`hosts`: "zk1:2181,zk2:2181". The connection to ZooKeeper is opened by the first question."""
+    """The servers of a cluster. `hosts`: "zk1:2181,zk2:2181". The first request connects to ZooKeeper."""
 
     def __init__(self, hosts: str, destination: str, client_id: int, *, wait_seconds: float | None = None) -> None:
         self._hosts, self._destination, self._client_id = hosts, destination, client_id
@@ -73,7 +74,7 @@ class ClusterServers:
         self._running = f"{self._path}/{client_id}/running"
         self._wait_seconds = wait_seconds
         self._zookeeper: Any = None
-        self._session = 0  # counts sessions that ended
+        self._session = 0  # number of ended sessions
         self._entered = -1
         self._lock = threading.Lock()
 
@@ -105,7 +106,7 @@ class ClusterServers:
                     if held is None:
                         continue
                     if held.ephemeralOwner == (zookeeper.client_id or [None])[0]:
-                        # It is ours, from before ZooKeeper was out of reach.
+                        # It is our own node, from before ZooKeeper was unreachable.
                         self._entered = session
                         return
                 else:
@@ -123,7 +124,7 @@ class ClusterServers:
     def leave(self) -> None:
         entered, self._entered = self._entered == self._session, -1
         if entered and self._zookeeper is not None:
-            with contextlib.suppress(Exception):  # it goes with the session at the latest
+            with contextlib.suppress(Exception):  # it is removed with the session at the latest
                 self._zookeeper.delete(self._running)
 
     def close(self) -> None:
@@ -165,7 +166,7 @@ class ClusterServers:
             return self._zookeeper
 
     def _hear(self, state: str) -> None:
-        if state != "CONNECTED":  # SUSPENDED too: another one may hold the node before we hear of it
+        if state != "CONNECTED":  # SUSPENDED too: another client may hold the node before we notice it
             self._session += 1
 
     @contextlib.contextmanager
