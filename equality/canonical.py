@@ -1,8 +1,9 @@
-"""One column, two sides, one form: how the server is asked for it, what its text becomes, and what Delta's value becomes. Pure.
+"""Brings a column of both sides into one form: how it is selected from the server, and how the server's text and Delta's value are
+converted. Pure.
 
-Both sides end as the same type of DuckDB's, which hashes and compares them. Nothing is rounded on the way: a FLOAT is asked for as a
-double (its own text has six digits) and becomes the 32-bit number that it is. Texts are compared by their bytes in UTF-8, never by a
-collation. What docs/fidelity.md says a type becomes in Delta is what the server's text becomes here.
+Both sides end as the same DuckDB type, which DuckDB hashes and compares. Nothing is rounded: a FLOAT is selected as a double (its own
+text has six digits) and becomes the exact 32-bit number. Texts are compared by their bytes in UTF-8, never by a collation. The server's
+text is converted as docs/fidelity.md defines for its type in Delta.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 
 from cdc_engine.contracts import Column
 
-# Spark SQL's name of a Delta type → the type of DuckDB's in which both sides are compared
+# Spark SQL's name of a Delta type → the DuckDB type in which both sides are compared
 TYPES = {
     "boolean": "BOOLEAN",
     "tinyint": "TINYINT",
@@ -27,17 +28,19 @@ TYPES = {
     "string": "BLOB",
     "binary": "BLOB",
 }
-BY_PLACE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))  # of a key: ranges that both sides find alike
-NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")  # `+ 0`: no zeros in front, no bytes
+# Types of a key whose ranges are the same on both sides.
+BY_PLACE = frozenset(("TINYINT", "SMALLINT", "INTEGER", "BIGINT"))
+NUMBERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year", "bit")  # `+ 0`: no leading zeros, no bytes
 FLOATS = ("float", "double")
-DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'  # a text of the document, or the end of a whole double
+DOUBLE_IN_JSON = r'("(?:[^"\\]|\\.)*")|\.0([,\]}]|$)'  # a text in the document, or the end of a whole double
 
 
 @dataclasses.dataclass(frozen=True)
 class Canonical:
-    """One column. `type`: DuckDB's. `select`: asks the server for it, quoted. `from_text`, `from_delta`: `{}` is the column.
+    """The canonical form of one column. `type`: DuckDB's. `select`: the quoted expression for the server. `from_text`, `from_delta`:
+    expressions in which `{}` is the column.
 
-    `is_bytes`: of a byte string; a text is a BLOB too, of its characters in UTF-8.
+    `is_bytes`: whether it is a byte string. A text is a BLOB too, of its characters in UTF-8.
     """
 
     name: str
@@ -49,10 +52,10 @@ class Canonical:
 
 
 def canonical(column: Column, spark_type: str, *, charset: str = "", whole_doubles: bool = True) -> Canonical:
-    """The form of a column whose Delta type is `spark_type`. Raises KeyError for a type that Delta tables of Sluice do not have.
+    """Returns the form of a column whose Delta type is `spark_type`. Raises KeyError for a type that Sluice's Delta tables do not have.
 
-    `charset`: that its bytes really have, where conf/ says so. `whole_doubles`: the server prints `1.0` in a document as `1.0`; MySQL 5.7
-    prints `1`, so there both are one.
+    `charset`: the real charset of its bytes, if conf/ names one. `whole_doubles`: whether the server prints `1.0` in a document as `1.0`.
+    MySQL 5.7 prints `1`; both then count as equal.
     """
     kind = TYPES.get(spark_type, spark_type)
     if kind not in TYPES.values() and not re.fullmatch(r"decimal\(\d+,\d+\)", spark_type):
@@ -72,7 +75,7 @@ def canonical(column: Column, spark_type: str, *, charset: str = "", whole_doubl
 
 
 def base_of(mysql_type: str) -> str:
-    """`int` of `int(5) unsigned zerofill`."""
+    """Returns the base of a type: `int` for `int(5) unsigned zerofill`."""
     return mysql_type.lower().partition("(")[0].partition(" ")[0]
 
 
@@ -101,7 +104,9 @@ def _from_text(kind: str) -> str:
 
 
 def _unless_year_0(expression: str) -> str:
-    """What is no day of the calendar is NULL in the lake; TRY_CAST says so of all but the year 0."""
+    """Returns the expression, with NULL for the year 0. Days that do not exist are NULL in the lake, and TRY_CAST handles all of them but
+    the year 0.
+    """
     return "CASE WHEN {} LIKE '0000-%' THEN NULL ELSE " + expression + " END"
 
 
@@ -114,10 +119,10 @@ def _without_whole_doubles(text: str) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name in MySQL's SQL."""
+    """Quotes a name for MySQL's SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def identifier(name: str) -> str:
-    """A name in DuckDB's SQL."""
+    """Quotes a name for DuckDB's SQL."""
     return '"' + name.replace('"', '""') + '"'

@@ -1,9 +1,9 @@
-"""How a table is cut into chunks, so that both sides put each row into the same one without comparing two collations. Pure.
+"""Splits a table into chunks so that both sides put each row into the same chunk, without comparing two collations. Pure.
 
-A table whose first key column is an integer is cut into ranges of it: the server evaluates them by its index. Any other key is cut by a
-digest (MD5) of its first column's text in UTF-8, or of its bytes: the server and DuckDB compute the same. Keys that are equal for a
-collation and differ in bytes may then fall into two chunks; who asks for the row by its key asks the server. A table without a key is one
-chunk.
+A table whose first key column is an integer is split into ranges of it, which the server reads by its index. Any other key is split by a
+digest (MD5) of the UTF-8 text or of the bytes of its first column, which the server and DuckDB compute alike. Keys that are equal for a
+collation and differ in bytes may then be in two chunks; code that selects a row by its key leaves that to the server. A table without a
+key is one chunk.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from equality.canonical import BY_PLACE, Canonical, identifier, quoted
 
 ROWS_A_CHUNK = 50_000
 CHUNKS_MAX = 4_096
-UNSIGNED = "DECIMAL(20,0)"  # what an unsigned bigint is in Delta
-DIGITS = 4  # hexadecimal ones of the digest
+UNSIGNED = "DECIMAL(20,0)"  # the type of an unsigned bigint in Delta
+DIGITS = 4  # hexadecimal digits of the digest
 DIGESTS = 16**DIGITS
 
 
 class Chunks(Protocol):
-    """A way to cut a table into `count` chunks, numbered from 0 on."""
+    """A way to split a table into `count` chunks, numbered from 0."""
 
     @property
     def count(self) -> int: ...
 
     def number(self) -> str:
-        """DuckDB's expression for the chunk of a row, over the canonical columns."""
+        """Returns DuckDB's expression for the chunk of a row, over the canonical columns."""
 
     def where(self, numbers: Iterable[int]) -> list[str]:
-        """Conditions in MySQL's SQL, one statement each, that together read these chunks; empty text: all rows."""
+        """Returns conditions in MySQL's SQL, one per statement, that together read these chunks; empty text: all rows."""
 
     def name(self, number: int) -> str:
-        """What an operator reads."""
+        """Returns the chunk's name for an operator."""
 
     def record(self) -> dict[str, Any]:
-        """What makes the same chunks again, as JSON."""
+        """Returns what is needed to make the same chunks again, as JSON."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Whole:
-    """One chunk."""
+    """The whole table as one chunk."""
 
     count: int = 1
 
@@ -61,7 +61,7 @@ class Whole:
 
 @dataclasses.dataclass(frozen=True)
 class Ranges:
-    """Of an integer column, `width` values each, from `low` on; the first and the last are open-ended."""
+    """Ranges of an integer column, `width` values each, from `low` on; the first and the last are open-ended."""
 
     column: str
     low: int
@@ -91,7 +91,7 @@ class Ranges:
 
 @dataclasses.dataclass(frozen=True)
 class Digests:
-    """Of a column of any other type, by the first digits of an MD5. `text`: of its characters, else of its bytes."""
+    """Ranges of the first digits of an MD5, for a column of any other type. `text`: of its characters, otherwise of its bytes."""
 
     column: str
     count: int
@@ -110,7 +110,7 @@ class Digests:
         return [" OR ".join(parts)] if parts else []
 
     def _first(self, number: int) -> int:
-        """The lowest digest of a chunk."""
+        """Returns the lowest digest of a chunk."""
         first: int = -(-number * DIGESTS // self.count)
         return first
 
@@ -124,14 +124,16 @@ class Digests:
 
 
 def chunks_from(record: dict[str, Any]) -> Chunks:
-    """Inverse of `record`. Raises KeyError or TypeError on a record of another shape."""
+    """Reads the result of `record`. Raises KeyError or TypeError for a record of another shape."""
     kinds: dict[str, Any] = {"whole": Whole, "ranges": Ranges, "digests": Digests}
     made: Chunks = kinds[record["kind"]](**{name: value for name, value in record.items() if name != "kind"})
     return made
 
 
 def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int | None) -> Chunks:
-    """The chunks of a table with some `rows`; `low`, `high`: the bounds of its first key column in the source, where it is an integer."""
+    """Returns the chunks of a table with about `rows` rows. `low`, `high`: the bounds of its first key column in the source, if that is
+    an integer.
+    """
     wanted = max(1, min(CHUNKS_MAX, -(-rows // ROWS_A_CHUNK)))
     if not key:
         return Whole()
@@ -147,5 +149,5 @@ def chunks_of(key: tuple[Canonical, ...], rows: int, low: int | None, high: int 
 
 
 def is_integer(column: Canonical) -> bool:
-    """Whether ranges of its values are the same on both sides."""
+    """Returns whether ranges of the column's values are the same on both sides."""
     return column.type in BY_PLACE or column.type == UNSIGNED

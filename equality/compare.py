@@ -1,8 +1,9 @@
-"""Compares one table: sums by chunk, then the rows of the chunks that differ, then those rows again until it is known which differ.
+"""Compares one table: sums per chunk, then the rows of the chunks that differ, then those rows again until it is known which differ.
 
-The source changes meanwhile and the lake follows it, so a first look finds rows that are merely on their way. Each further look reads the
-source, waits until the lake has merged all up to there, and reads the lake: what is alike then is equal; what neither side has changed
-since the look before is different; what the lake has from after that place follows the source, and is said to be in motion.
+The source changes meanwhile and the lake follows it, so the first look also finds rows whose changes are not merged yet. Each further
+look reads the source, waits until the lake has merged everything up to there, and reads the lake. What is alike then is equal. What
+neither side has changed since the previous look is different. A row that the lake has from a later position follows the source, and is
+reported as moving.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from equality.values import (
 )
 
 LOOKS_MAX = 8
-LOOKED_ROWS = 2_000_000  # of the chunks whose rows are looked at together
-KEYS_MAX = 1_000_000  # that are told for a repair; the next one has those beyond
+LOOKED_ROWS = 2_000_000  # rows of the chunks that one look reads together
+KEYS_MAX = 1_000_000  # keys that are reported for a repair; the next repair gets the rest
 Sums = Mapping[int, Sum]
 Choose = Callable[[Chunks, Sums], Collection[int] | None]
 
 
 @dataclasses.dataclass
 class Found:
-    """What the looks at the rows have told so far. `chunks`: those with rows that differ, and those that were not looked into any more.
+    """What the looks have found so far. `chunks`: those with rows that differ, and those that were not looked into.
 
-    `late`: the merges did not come as far as the source was read. `keys`: those that differ; beyond those looked into also such as may be
-    on their way.
+    `late`: the merges did not reach the position up to which the source was read. `keys`: those that differ; after the looked-into ones,
+    also keys whose changes may not be merged yet.
     """
 
     differences: list[Difference] = dataclasses.field(default_factory=list)
@@ -59,9 +60,9 @@ class Found:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A result, and the lake's sums of the chunks that were found equal, for the next comparison. `compared`: numbers of chunks.
+    """A result, with the lake's sums of the chunks that are equal, for the next comparison. `compared`: numbers of the chunks.
 
-    `keys`: that differ, of a table with a key.
+    `keys`: those that differ, for a table with a key.
     """
 
     result: TableResult
@@ -72,7 +73,7 @@ class Compared:
 
 
 class Comparison:
-    """One table, both sides open. `folder`: for what does not fit into memory; the system's if empty."""
+    """The comparison of one table, with both sides open. `folder`: for what does not fit into memory; empty: the system's."""
 
     def __init__(
         self, plan: TablePlan, source: SourceSide, lake: LakeSide, merged: Merged, *, extent: Extent, folder: str = ""
@@ -83,7 +84,9 @@ class Comparison:
         self._place: Place | None = None
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
-        """`chunks`: those of an earlier comparison. `choose`: which of them are compared, by the lake's sums now; all unless given."""
+        """Compares the table. `chunks`: those of an earlier comparison. `choose`: selects the chunks to compare, by the lake's current
+        sums; all by default.
+        """
         started, began_us = time.monotonic(), time.time_ns() // 1000
         chunks = chunks or chunks_of(self._plan.key_columns, self._lake.row_count(), *self._source.bounds(self._plan))
         self._chunks, self._tables = chunks, Tables(self._plan, chunks, self._folder)
@@ -145,14 +148,14 @@ class Comparison:
         return source, lake, found
 
     def _add_keys(self, left: list[int], found: Found) -> None:
-        """The keys of chunks that differ, without a second look: a row that is on its way may be among them."""
+        """Adds the keys of chunks that differ, without a second look: their changes may not be merged yet."""
         while left and len(found.keys) < KEYS_MAX:
             looked, keys = self._candidates(left, KEYS_MAX - len(found.keys))
             found.keys.update({key: each for key, each in keys.items() if key not in found.keys})
             left = left[len(looked) :]
 
     def _candidates(self, left: list[int], limit: int) -> tuple[list[int], dict[Key, Differs]]:
-        """The first chunks that together have rows that differ, and these rows' keys."""
+        """Reads the first chunks again, about LOOKED_ROWS rows together. Returns them, and the keys of the rows that differ."""
         looked = left[: max(1, LOOKED_ROWS // max(1, self._rows_a_chunk()))]
         self._tables.keep_source(self._source.rows(self._plan, self._chunks.where(looked)), whole=False)
         self._lake.refresh()
@@ -163,7 +166,7 @@ class Comparison:
         return self._lake.row_count() // self._chunks.count
 
     def _settle(self, first: Mapping[Key, Differs], found: Found) -> None:
-        """Looks at the rows under the keys until it is known of each whether it differs."""
+        """Looks at the rows of the keys until it is known of each whether it differs."""
         keys = list(first)
         before: Mapping[Key, Seen] = {}
         sure: set[Key] = set()
@@ -183,10 +186,10 @@ class Comparison:
             columns = self._steady(columns, keys)
             keys = sorted({*keys, *sure}, key=repr)
             before = now
-        # a row that changed at each look, and a column of it that had one value in the source and another one in the lake at all of them
+        # also rows that changed at each look, with a column that had the same two different values in source and lake at all of them
         sure |= {key for key in keys if columns and columns.get(key)}
         self._tell(sure, rows, found)
-        # byte by byte as both sides were read whole: what the server takes for one key may be two
+        # byte by byte, as both sides were read completely: keys that are equal for the server may be two
         found.keys.update(
             {key: dataclasses.replace(first[key], lake_rows=rows[key].lake_rows) for key in sure if key in first}
         )
@@ -196,7 +199,7 @@ class Comparison:
         found.open += len([key for key in keys if key not in sure | moving])
 
     def _steady(self, before: dict[Key, dict[str, Any]] | None, keys: list[Key]) -> dict[Key, dict[str, Any]]:
-        """Key → its columns that differ as in all looks `before`, by `values.steady`. Call after `_look`."""
+        """Returns for each key the columns that differ as in all looks `before`, by `values.steady`. Call it after `_look`."""
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         names = [column.name for column in self._plan.columns]
         return {
@@ -206,7 +209,7 @@ class Comparison:
         }
 
     def _look(self, keys: list[Key], found: Found) -> dict[Key, Row] | None:
-        """Both sides under the keys, the lake after it had what the source had; None where the merges do not come so far."""
+        """Reads both sides for the keys, the lake after it has merged what the source had. None if the merges do not get that far."""
         columns = self._plan.key_columns
         literals = [[literal(column, value) for column, value in zip(columns, key, strict=True)] for key in keys]
         self._tables.keep_source(self._source.rows_of_keys(self._plan, literals), whole=True)
@@ -219,7 +222,7 @@ class Comparison:
         return self._tables.rows()
 
     def _reach(self, keys: list[Key]) -> str:
-        """A condition by which Delta skips files that have none of the keys; empty where there is none so simple."""
+        """Returns a condition by which Delta skips files that have none of the keys; empty if there is no simple one."""
         if not self._plan.key or not all(isinstance(key[0], int) for key in keys):
             return ""
         name = self._lake.spelled(self._plan.key[0]).replace('"', '""')
@@ -227,7 +230,7 @@ class Comparison:
         return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
 
     def _tell(self, sure: Collection[Key], rows: Mapping[Key, Row], found: Found) -> None:
-        """What differs, row by row. A key of the lake that the source finds under other bytes is one row, not two."""
+        """Records the differences row by row. A key of the lake that the source has with other bytes is one row, not two."""
         keys = sorted(sure, key=repr)
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
         renamed = self._equal_for_the_server([key for key in keys if key not in source][:DIFFERENCES_MAX])
@@ -246,7 +249,7 @@ class Comparison:
                 )
 
     def _equal_for_the_server(self, keys: list[Key]) -> dict[Key, Key]:
-        """Keys that the lake has → the key that the source's row has, where its collation takes the two for one."""
+        """Returns, for keys that the lake has, the key of the source's row, if its collation takes the two for equal."""
         columns, found = self._plan.key_columns, {}
         if not any(column.type == "BLOB" and not column.is_bytes for column in columns):
             return {}
@@ -260,7 +263,7 @@ class Comparison:
     # without a key
 
     def _keyless(self) -> tuple[Sums, Sums, Found]:
-        """The source at an exact place, and the replay of the change log up to there."""
+        """Compares the source at an exact position with the replay of the change log up to there."""
         found = Found()
         before: Mapping[Key, Seen] = {}
         source: Sums = {}

@@ -1,4 +1,4 @@
-"""Compares tables of one destination with its source: joins the parts. The console, the asset checks and the demo call it."""
+"""Compares tables of one destination with its source: joins the parts. Called by the console, the asset checks and the demo."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from equality.values import Extent, TableResult, Verdict
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: how far its lake is.
+    """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: reports how far its lake is merged.
 
-    `say` gets a sentence about each table that is compared, and about what is waited for.
+    `say` is called with a sentence for each table that is compared, and for each wait.
     """
 
     config: SluiceConfig
@@ -63,23 +63,23 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differing:
-    """What was found of a table. `scope`: the keys that differ; None where none are known, or the table has no key."""
+    """The result for a table. `scope`: the keys that differ; None if none are known or the table has no key."""
 
     result: TableResult
     scope: Scope | None = None
 
 
 def compare_destination(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
-    """One result a table, as they are found; all captured tables where none is named, but those that have a change log alone.
+    """Yields one result per table as soon as it is known. Without `tables`: all captured tables except those that have only a change log.
 
-    Raises ConfigurationError for a table that is not captured, SourceConnectionError where the source does not answer.
+    Raises ConfigurationError for a table that is not captured, SourceConnectionError if the source does not answer.
     """
     for each in differing(asked, tables, extent):
         yield each.result
 
 
 def differing(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
-    """As `compare_destination`, with the keys that differ."""
+    """Does the same as `compare_destination`, and yields the keys that differ too."""
     captured = TableFilter(asked.settings.include, asked.settings.exclude)
     with SourceSide(asked.source) as side:
         snapshot = side.ask(lambda session: read_snapshot(session, captured.keeps))
@@ -98,7 +98,7 @@ def differing(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[D
 
 
 def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | None, extent: Extent) -> Differing:
-    """One table; what cannot be compared is a result too. `schema`: as the server has it now."""
+    """Compares one table. A table that cannot be compared is a result too. `schema`: the server's current one."""
     began = time.time_ns() // 1000
     try:
         if schema is None:
@@ -106,7 +106,7 @@ def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | N
         return _compare(asked, side, schema, extent)
     except SourceConnectionError:
         raise
-    except Exception as error:  # of whatever kind: the others are compared all the same
+    except Exception as error:  # of any kind: the other tables are compared in any case
         why = (
             str(error)
             if isinstance(error, RefusedError)
@@ -147,7 +147,7 @@ def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent
 
 
 def _lake(asked: Asked, version: TableVersion, kept: Sequence[int]) -> LakeSide:
-    """The table's mirror; without one what is open in its history. Raises RefusedError."""
+    """Opens the table's current-state table; if it has none, the open rows of its history. Raises RefusedError."""
     refuse_log_alone(version, asked.settings)
     path = asked.config.kept_path(asked.name, version.database, version.table)
     if asked.settings.table(version.database, version.table).mirror:
@@ -158,7 +158,7 @@ def _lake(asked: Asked, version: TableVersion, kept: Sequence[int]) -> LakeSide:
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:
-    """A table that was never merged: right as long as the source's is empty."""
+    """Returns the result for a table that was never merged: equal as long as the source's is empty."""
     rows = side.row_count(schema.database, schema.table)
     place = side.place()
     return TableResult(
@@ -176,7 +176,7 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
 
 
 def _changed(before: Sums) -> Choose:
-    """The chunks whose rows in the lake are not those that were found equal."""
+    """Selects the chunks whose rows in the lake differ from those that were found equal."""
 
     def choose(chunks: Chunks, now: Sums) -> Collection[int]:
         return {number for number in range(chunks.count) if before.get(number) != now.get(number)}
@@ -185,7 +185,7 @@ def _changed(before: Sums) -> Choose:
 
 
 def _sample(extent: Extent) -> Choose:
-    """Chunks by chance, at least one."""
+    """Selects random chunks, at least one."""
 
     def choose(chunks: Chunks, _: Sums) -> Collection[int]:
         wanted = max(1, min(chunks.count, round(chunks.count * extent.percent / 100)))

@@ -1,4 +1,4 @@
-"""The lake's side of a table without a mirror: what is open in its history, as the rows of it. `destination` makes it."""
+"""The lake's side of a table without a current-state table: the open rows of its history. Created by `destination`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 
 
 class HistorySide(LakeSide):
-    """`wanted`: column of the source → Spark type; in the history it may go on under another name since its type changed."""
+    """The open rows of a history. `wanted`: the Spark type of each column of the source. In the history a column may continue under
+    another name after a change of its type.
+    """
 
     def __init__(self, name: str, path: str, storage_options: Mapping[str, str], wanted: Mapping[str, str]) -> None:
         self._wanted = wanted
@@ -30,7 +32,7 @@ class HistorySide(LakeSide):
         return {**found, ORDER_KEY: there[FROM_KEY]}
 
     def spelled(self, name: str) -> str:
-        """As the history has it."""
+        """Returns the column's name in the history."""
         own = next(each for each in self._wanted if each.lower() == name.lower())
         return self._find(super().columns(), own)
 
@@ -47,7 +49,7 @@ class HistorySide(LakeSide):
         return pa.RecordBatchReader.from_batches(schema, _renamed(reader, schema))
 
     def _find(self, there: Mapping[str, str], name: str) -> str:
-        """The column of the history that a column of the source goes to; empty where there is none."""
+        """Returns the column of the history that stores a column of the source; empty if there is none."""
         spelled = {each.lower(): each for each in there}
         kind = self._wanted[name]
         ways = [spelled.get(each.lower(), "") for each in (name, typed_name(name, kind))]

@@ -1,7 +1,7 @@
-"""`equality.json`: what the last comparison of each table found, so that the next one may look at what changed since. Owned here.
+"""Owns `equality.json`: the results of each table's last comparison, so that the next one need only compare what has changed.
 
-Kept per table: the chunks, and the lake's sum of each chunk that was equal to the source's. The fingerprints are DuckDB's, so its version
-is kept with them: another one's sums say nothing.
+For each table it contains the chunks, and the lake's sum of each chunk that was equal to the source's. The fingerprints are DuckDB's, so
+its version is stored too: the sums of another version have no meaning.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ FORMAT = 1
 
 
 class KeptSums:
-    """The file of one destination. A file that cannot be read counts as none: the next comparison is a full one."""
+    """The file of one destination. A file that cannot be read counts as missing: the next comparison is a full one."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
 
     def get(self, plan: TablePlan, table_id: str) -> tuple[Chunks, dict[int, Sum]] | None:
-        """Chunks and sums of a table, None where there are none that hold for its columns and its Delta table."""
+        """Returns chunks and sums of a table; None if there are none that are valid for its columns and its Delta table."""
         record = self._read().get(plan.name)
         if record is None or record.get("made_of") != _made_of(plan, table_id):
             return None
@@ -43,7 +43,7 @@ class KeptSums:
     def keep(
         self, plan: TablePlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
     ) -> None:
-        """Replaces what is known of the chunks that were `compared`; all, where the chunks are other ones than before."""
+        """Replaces the sums of the chunks that were `compared`; all sums if the chunks have changed."""
         before = self.get(plan, table_id)
         if before is not None and before[0] == chunks:
             sums = {**{number: each for number, each in before[1].items() if number not in compared}, **sums}
@@ -64,7 +64,7 @@ class KeptSums:
 
 
 def _made_of(plan: TablePlan, table_id: str) -> str:
-    """A digest of all that a sum depends on beside the rows."""
+    """Returns a digest of everything except the rows that a sum depends on."""
     columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
     told = json.dumps([duckdb.__version__, table_id, plan.key, columns])
     return hashlib.sha256(told.encode()).hexdigest()[:16]

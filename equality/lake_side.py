@@ -1,4 +1,6 @@
-"""The lake's side: a Delta table at its newest version, streamed by Delta's own reader, which knows deletion vectors and column mapping."""
+"""The lake's side: a Delta table at its newest version, streamed by Delta's own reader, which supports deletion vectors and column
+mapping.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,9 @@ SIGN = "_sluice_sign"
 
 
 class LakeSide:
-    """One Delta table, or the rows of it that have a value in a column: `shard`, (column, value).
+    """One Delta table, or its rows that have a value in a column: `shard`, (column, value).
 
-    `exists` is False, and its version -1, while there is none. Raises RefusedError where it cannot be read.
+    `exists` is False, and the version -1, while there is no table. Raises RefusedError if it cannot be read.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class LakeSide:
         self.refresh()
 
     def refresh(self) -> None:
-        """Goes to the newest version."""
+        """Moves to the newest version."""
         try:
             if self._log is None:
                 self._log = deltalake.DeltaTable(self.path, storage_options=self._options)
@@ -60,18 +62,18 @@ class LakeSide:
         return "" if self._log is None else str(self._log.metadata().id)
 
     def columns(self) -> dict[str, str]:
-        """Name → Spark type."""
+        """Returns the Spark type of each column."""
         found = {field.name: spark_type(field.type) for field in self._log.schema().fields} if self._log else {}
         return {name: kind for name, kind in found.items() if self._shard is None or name != self._shard[0]}
 
     def row_count(self) -> int:
-        """By the files' statistics, with rows that deletion vectors mark: a hint."""
+        """Returns the approximate number of rows, from the files' statistics. Includes rows that deletion vectors mark."""
         if self._log is None:
             return 0
         return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)
 
     def rows(self, plan: TablePlan, condition: str = "") -> Any:
-        """The rows as Delta has them, read as they are consumed; `condition` in SQL, for files to be skipped by."""
+        """Returns Delta's rows, read as they are consumed. `condition`: SQL by which files are skipped."""
         ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
         conditions = [f"({each})" for each in (condition, _is(*self._shard) if self._shard else "") if each]
@@ -82,7 +84,7 @@ class LakeSide:
             raise RefusedError(f"the Delta table {self.path} cannot be read: {error}") from error
 
     def spelled(self, name: str) -> str:
-        """A column as Delta spells it: a name's capitals do not count there."""
+        """Returns a column's name in Delta, which ignores case."""
         return next(each for each in self.columns() if each.lower() == name.lower())
 
 
@@ -92,7 +94,7 @@ def _is(column: str, value: str) -> str:
 
 
 def canonical_rows(plan: TablePlan) -> str:
-    """DuckDB's SELECT list that makes Delta's values canonical, and what a row counts."""
+    """Returns DuckDB's SELECT list that makes Delta's values canonical, with the number that a row counts."""
     columns = [
         f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
         for column in plan.columns
@@ -108,7 +110,7 @@ def _sign(plan: TablePlan) -> str:
 
 
 def counted(plan: TablePlan, order_key_max: int | None) -> str:
-    """DuckDB's condition for the rows that count: not those marked as deleted; of a change log those up to a place."""
+    """Returns DuckDB's condition for the rows that count: those not marked as deleted; in a change log, those up to a position."""
     if plan.soft:
         return f"NOT coalesce({DELETED}, false)"
     return "true" if plan.key or order_key_max is None else f"{ORDER_KEY} <= {order_key_max}"

@@ -1,4 +1,4 @@
-"""How far the lake is, against a place in the source: the ledger's cursor. What compares waits here."""
+"""Compares how far the lake is merged, which is the ledger's cursor, with a position in the source. Comparisons wait here."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from equality.source_side import Place
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
-GONE_SECONDS_MAX = 5.0  # an engine that is restarted, or taken over by another host, holds no lease for a moment
+GONE_SECONDS_MAX = 5.0  # an engine that restarts, or is taken over by another host, holds no lease for a moment
 STATUS_FILE = "status.json"
-MARIADB = "mariadb-"  # a server's identity, where it has no uuid
+MARIADB = "mariadb-"  # prefix of the identity of a server without a uuid
 
 
 class Merged(Protocol):
-    """Where the merges of a destination are."""
+    """The progress of a destination's merges."""
 
     def wait(self, place: Place, seconds: float) -> bool:
-        """Whether all that was committed up to a place is in the lake, at the latest after `seconds`."""
+        """Waits up to `seconds`. Returns whether everything that was committed up to the position is in the lake."""
 
     def order_key(self, place: Place) -> int | None:
-        """The order key of a place, None where the lake's keys count by another server's files."""
+        """Returns the order key of a position; None if the lake's keys count another server's files."""
 
     def told(self) -> str:
-        """Where they are, for a sentence."""
+        """Returns the progress, as part of a sentence."""
 
     def halted(self) -> str:
-        """Why nothing is merged now, or empty. The last `wait` then ended before its time."""
+        """Returns why nothing is merged now, or an empty text. The last `wait` then ended early."""
 
 
 class DestinationMerged:
-    """By the ledger of a destination, which a running engine moves on. `directory`: the destination's.
+    """The progress by a destination's ledger, which a running engine advances. `directory`: the destination's.
 
-    `say` gets a sentence about what is waited for, at once and every SAY_SECONDS.
+    `say` is called with a sentence about the wait, at once and then every SAY_SECONDS.
     """
 
     def __init__(
@@ -70,10 +70,12 @@ class DestinationMerged:
         return True
 
     def halted(self) -> str:
-        """By the lease, which the process that reads the destination holds, and by the state that its engine wrote last."""
+        """Returns the reason by the lease, which the process that reads the destination holds, and by the state that its engine wrote
+        last.
+        """
         try:
             holder = lease_holder(self._directory)
-        except MetaError:  # whoever keeps the lease does not answer: the ledger says so by itself
+        except MetaError:  # the store of the lease does not answer: reading the ledger reports that
             return ""
         if holder is None or not holder.held:
             return "no engine runs for this destination: `sluice up` starts it"
@@ -91,7 +93,7 @@ class DestinationMerged:
 
 
 def _stopped_word(path: Path) -> str:
-    """The state of an engine that holds the lease and reads nothing; empty while it reads, and where it has written no status."""
+    """Returns the state of an engine that holds the lease and reads nothing; empty while it reads, and if it has written no status."""
     try:
         record = json.loads(path.read_text())
         state, reason = engine_state(record["state"]), str(record.get("reason") or "")
@@ -102,7 +104,7 @@ def _stopped_word(path: Path) -> str:
 
 
 class NothingToWaitFor:
-    """Where all is known to be merged: a table that nobody writes to."""
+    """The progress if everything is known to be merged: for a table that nobody writes to."""
 
     def wait(self, place: Place, seconds: float) -> bool:  # noqa: ARG002
         return True
@@ -118,10 +120,10 @@ class NothingToWaitFor:
 
 
 def reached(cursor: Position | None, place: Place) -> bool:
-    """Whether a cursor has all up to a place: by file and offset of one server, by GTIDs of two.
+    """Returns whether a cursor includes everything up to a position: by file and offset on the same server, by GTIDs on another one.
 
-    Of one MariaDB by its GTIDs as well: it writes events after the last transaction that are none (BINLOG_CHECKPOINT, GTID_LIST), which
-    no cursor moves over, and each of its transactions has a GTID. A MySQL server may have some without.
+    On the same MariaDB server GTIDs count too: after the last transaction it writes events that are not transactions (BINLOG_CHECKPOINT,
+    GTID_LIST), which no cursor passes, and each of its transactions has a GTID. A MySQL server may have some without.
     """
     if cursor is None:
         return False
@@ -139,7 +141,7 @@ def reached(cursor: Position | None, place: Place) -> bool:
 
 
 def order_key_of(cursor: Position | None, place: Place) -> int | None:
-    """As `Merged.order_key`, by the cursor."""
+    """Returns the same as `Merged.order_key`, for the cursor."""
     if cursor is None or cursor.server_uuid != place.server_uuid:
         return None
     return order_key(cursor.epoch, file_number(place.file), min(place.offset, OFFSET_MAX))

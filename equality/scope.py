@@ -1,7 +1,7 @@
-"""The keys of a table that differ: how the server is asked for their rows, and what they are in Delta. Pure; a repair asks.
+"""The keys of a table that differ: how their rows are selected on the server, and their values in Delta. Pure; used by a repair.
 
-The server finds rows by the column's collation, so that it may give more than was asked for, and a key of other bytes. Never less: what
-its values cannot be asked for by exactly is refused.
+The server finds rows by the column's collation, so it may return more rows than requested, and keys with other bytes. It never returns
+fewer: a key that cannot be selected exactly is refused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ KINDS = ("missing", "surplus", "doubled", "value")
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """`columns`: the key's, in its order. `keys`: canonical values of each, with what either side had."""
+    """The keys that differ. `columns`: of the key, in its order. `keys`: canonical values of each, with what either side had."""
 
     columns: tuple[Canonical, ...]
     keys: Mapping[Key, Differs]
 
     @property
     def refusal(self) -> str:
-        """Why rows cannot be asked for by these keys, or empty."""
+        """Returns why rows cannot be selected by these keys, or an empty text."""
         for column in self.columns:
             if column.select.startswith("CONVERT("):
                 return f"conf/ names another charset for {column.name}, which is of its key"
@@ -36,13 +36,13 @@ class Scope:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Keys by what is wrong with them: missing (in the lake), surplus, doubled, or value."""
+        """Returns the number of keys per kind of difference: missing (in the lake), surplus, doubled, or value."""
         found = [kind_of(each) for each in self.keys.values()]
         return {kind: found.count(kind) for kind in KINDS}
 
     def conditions(self) -> Iterator[str]:
-        """In MySQL's SQL; a statement each, together all rows under the keys."""
-        # the text of a FLOAT has six digits; as a double it is what it is
+        """Yields conditions in MySQL's SQL, one per statement, that together select all rows of the keys."""
+        # the text of a FLOAT has six digits; a double is exact
         names = [each.select if each.type == "FLOAT" else quoted(each.name) for each in self.columns]
         literals = [[literal(column, value) for column, value in self._pairs(key)] for key in self.keys]
         return key_conditions(names, literals)
@@ -51,14 +51,14 @@ class Scope:
         return zip(self.columns, key, strict=True)
 
     def values(self, keys: Sequence[Key]) -> dict[str, list[Any]]:
-        """Column → its value in each of the keys, as Delta has it."""
+        """Returns the keys' values in Delta, by column."""
         return {
             column.name: [_as_delta(column, key[place]) for key in keys] for place, column in enumerate(self.columns)
         }
 
 
 def kind_of(differs: Differs) -> str:
-    """As `values.Difference` has it."""
+    """Returns the kind, as in `values.Difference`."""
     if differs.lake_rows > 1:
         return "doubled"
     if not differs.in_source:
@@ -67,5 +67,5 @@ def kind_of(differs: Differs) -> str:
 
 
 def _as_delta(column: Canonical, value: Any) -> Any:
-    """Texts are compared as their bytes in UTF-8."""
+    """Returns the value in Delta. Texts are compared as their bytes in UTF-8."""
     return value.decode() if column.type == "BLOB" and not column.is_bytes else value

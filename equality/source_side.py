@@ -1,6 +1,6 @@
-"""The source's side: what is asked of the server, and its answers as Arrow. One connection, one statement at a time; reads only.
+"""The source's side: the queries to the server, and their results as Arrow. One connection, one statement at a time; reads only.
 
-Each statement is a consistent read of its own and as long as one chunk, where the key can be cut by the server; nothing is locked.
+Each statement is a separate consistent read, as long as one chunk if the server can split by the key. Nothing is locked.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from equality.chunks import is_integer
 from equality.table_plan import TablePlan
 
 KEYS_A_STATEMENT = 200
-# the last two are MySQL's and MariaDB's: no limit on how long a read may take
+# the last two are MySQL's and MariaDB's: no limit on the duration of a read
 SESSION = (
     "SET time_zone = '+00:00', sql_mode = '', net_write_timeout = 600",
     "SET NAMES utf8mb4",
     "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
 )
 UNLIMITED = ("SET max_execution_time = 0", "SET max_statement_time = 0")
-PLACES_TRIED = 200  # for a read whose place is known exactly
+PLACES_TRIED = 200  # for a read with an exactly known position
 READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where the source's binlog ended at a moment. `gtid_set`: executed by then, empty where the server keeps none."""
+    """A position of the end of the source's binlog at some moment. `gtid_set`: executed by then, empty if the server has none."""
 
     server_uuid: str
     file: str
@@ -46,7 +46,7 @@ class Place:
 
 
 class SourceSide:
-    """A connection for comparing. Raises SourceConnectionError, ConfigurationError."""
+    """A connection for comparisons. Raises SourceConnectionError, ConfigurationError."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -54,7 +54,7 @@ class SourceSide:
         for statement in SESSION:
             self._connection.rows(statement)
         for statement in UNLIMITED:
-            with contextlib.suppress(SourceConnectionError):  # the other family's variable
+            with contextlib.suppress(SourceConnectionError):  # a variable of the other family of servers
                 self._connection.rows(statement)
 
     def __enter__(self) -> SourceSide:
@@ -69,11 +69,11 @@ class SourceSide:
         return self._connection.mariadb or not self._connection.server_version.startswith("5.")
 
     def ask(self, question: Any) -> Any:
-        """As `SourceConnection.ask`."""
+        """Does the same as `SourceConnection.ask`."""
         return self._connection.ask(question)
 
     def place(self) -> Place:
-        """The end of the binlog: nothing that was committed before this call lies after it."""
+        """Returns the end of the binlog: everything that was committed before this call is before it."""
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
         if not status:
             raise SourceConnectionError(f"{self._source.address} does not say where its binlog ends")
@@ -94,7 +94,7 @@ class SourceSide:
         )
 
     def bounds(self, plan: TablePlan) -> tuple[int | None, int | None]:
-        """Least and greatest value of the first key column; None where it is no integer, or there is no row."""
+        """Returns the least and greatest value of the first key column; None if it is not an integer or there is no row."""
         if not plan.key or not is_integer(plan.key_columns[0]):
             return None, None
         column = quoted(plan.key[0])
@@ -104,22 +104,24 @@ class SourceSide:
         return (None, None) if row["low"] is None else (int(row["low"]), int(row["high"]))
 
     def row_count(self, database: str, table: str) -> int:
-        """Counted by the server."""
+        """Returns the number of rows, counted by the server."""
         counted = text_blocks(self._connection, f"SELECT COUNT(*) FROM {quoted(database)}.{quoted(table)}")
         return sum(int(block[0][0].as_py()) for block in counted)
 
     def rows(self, plan: TablePlan, conditions: Iterable[str]) -> pa.RecordBatchReader:
-        """The rows that meet one of the conditions (each a statement; empty: all), as text; read as it is consumed."""
+        """Returns the rows that meet one of the conditions (one statement per condition; empty: all) as text, read as they are consumed."""
         statements = [_select(plan, condition) for condition in conditions]
         return _reader(plan, (block for statement in statements for block in text_blocks(self._connection, statement)))
 
     def rows_of_keys(self, plan: TablePlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
-        """The rows under keys, each a literal a key column (`literal`), as the server's collation finds them."""
+        """Returns the rows of the keys, as the server's collation finds them. A key has one literal (`literal`) per key column."""
         return self.rows(plan, key_conditions([quoted(name) for name in plan.key], keys))
 
     @contextlib.contextmanager
     def read_view(self) -> Iterator[Place | None]:
-        """A transaction that sees the source at exactly this place; None where it changes too fast for that to be known."""
+        """Yields a position, inside a transaction that sees the source at exactly this position; None if the source changes too fast to
+        know it.
+        """
         for _ in range(PLACES_TRIED):
             before = self.place()
             self._connection.rows(READ_VIEW)
@@ -134,17 +136,17 @@ class SourceSide:
 
 
 def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Conditions that together find the rows under keys. `names`: the key's columns, `keys`: literals, both in MySQL's SQL."""
+    """Yields conditions that together find the rows of the keys. `names`: the key's columns, `keys`: literals, both in MySQL's SQL."""
     told = [f"({', '.join(key)})" for key in keys]
     for at in range(0, len(told), KEYS_A_STATEMENT):
         yield f"({', '.join(names)}) IN ({', '.join(told[at : at + KEYS_A_STATEMENT])})"
 
 
 def literal(column: Canonical, value: Any) -> str:
-    """A key's value, as DuckDB has it in canonical form, in MySQL's SQL."""
+    """Returns a key's value, in DuckDB's canonical form, as a literal in MySQL's SQL."""
     match value:
         case bytes() | bytearray():
-            # a literal with an introducer yields to the collation of the column that it is compared with
+            # a literal with an introducer is compared in the collation of the column
             return f"{'' if column.is_bytes else '_utf8mb4 '}x'{bytes(value).hex()}'"
         case bool():
             return str(int(value))
@@ -186,7 +188,7 @@ def _arrow(column: Canonical) -> pa.DataType:
 
 
 def canonical_rows(plan: TablePlan) -> str:
-    """DuckDB's SELECT list that makes the server's text canonical."""
+    """Returns DuckDB's SELECT list that makes the server's text canonical."""
     return ", ".join(
         f"{column.from_text.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
         for column in plan.columns

@@ -1,4 +1,6 @@
-"""What of a table can be compared, and how: from the source's schema, conf/, and the Delta table's schema. Pure; refuses by a sentence."""
+"""Determines what of a table can be compared, and how, from the source's schema, conf/ and the Delta table's schema. Pure; refuses with a
+sentence.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +13,18 @@ from cdc_engine.contracts import Column, StoppedTable, TableVersion
 from equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
-# what one row of the change log adds to the table, by its operation's name in Delta's change data feed
+# what one row of the change log adds to the number of rows, by its operation in Delta's change data feed
 SIGNS: Mapping[str, int] = {"insert": 1, "update_preimage": -1, "update_postimage": 1, "delete": -1}
 
 
 class RefusedError(Exception):
-    """A table that cannot be compared; the message says why and what to do."""
+    """Raised for a table that cannot be compared; the message contains why and what to do."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TablePlan:
-    """`columns`: those that both sides have. `key`: names; empty where the lake keeps the change log, whose replay is compared.
+    """The columns to compare. `columns`: those that both sides have. `key`: names; empty if the lake has the change log, whose replay is
+    compared.
 
     `left_out`: columns of either side that are not compared. `soft`: rows that the lake marks as deleted do not count.
     """
@@ -44,7 +47,7 @@ class TablePlan:
 
     @property
     def hash(self) -> str:
-        """DuckDB's expression for the fingerprint of a row, 64 bits."""
+        """Returns DuckDB's expression for the fingerprint of a row, 64 bits."""
         return f"hash({', '.join(identifier(column.name) for column in self.columns)})"
 
 
@@ -56,9 +59,10 @@ def plan(
     *,
     whole_doubles: bool = True,
 ) -> TablePlan:
-    """`version`: the table as the source has it now; `kept`: indices of its columns that are captured. `lake`: column → Spark type.
+    """Returns the plan of a table. `version`: the source's current one. `kept`: indices of its captured columns. `lake`: the Spark type
+    of each column.
 
-    Raises RefusedError where the two do not fit: a change of the table that is not merged yet, or waits for review.
+    Raises RefusedError if the two do not match: a schema change of the table is not merged yet, or waits for approval.
     """
     options = settings.table(version.database, version.table)
     key = tuple(options.key) or version.key
@@ -99,14 +103,14 @@ def plan(
 
 
 def expected_types(version: TableVersion, kept: Sequence[int], settings: DestinationConfig) -> dict[str, str]:
-    """Column → the Spark type that it is to have in the lake. Raises RefusedError."""
+    """Returns the Spark type that each column must have in the lake. Raises RefusedError."""
     zero_dates = settings.table(version.database, version.table).zero_dates
     columns = [version.columns[index] for index in kept]
     return {column.name: _expected(version, column, zero_dates) for column in columns}
 
 
 def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None:
-    """Raises RefusedError of a table of which conf/ wants its change log and nothing else."""
+    """Raises RefusedError for a table for which conf/ requests only the change log."""
     if not settings.table(version.database, version.table).tells_rows:
         raise RefusedError(
             f"{version.name} has a change log instead of a mirror: it says what changed, and not which rows there are; `history` in place "
@@ -115,7 +119,9 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
 
 
 def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> set[str]:
-    """Columns that show something else in the lake, in lower case: they are left out. Raises RefusedError where the rest says nothing."""
+    """Returns the columns that have other values in the lake, in lower case: they are left out. Raises RefusedError if the rest proves
+    nothing.
+    """
     if options.rows:
         raise RefusedError(
             f"{version.name} cannot be compared: conf/ captures only its rows where {options.rows}, and the source is asked for all of them"
@@ -129,7 +135,7 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
 
 
 def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
-    """A table that stands still lags by intent: what differs says nothing. Raises RefusedError."""
+    """Raises RefusedError for a stopped table: it lags by intent, so differences have no meaning."""
     for each in stopped:
         if f"{each.database}.{each.table}" == name:
             raise RefusedError(

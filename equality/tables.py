@@ -1,6 +1,7 @@
-"""Rows of both sides in DuckDB: it makes them canonical, hashes, sums and joins them, in blocks and on all cores. Called by `compare`.
+"""Holds rows of both sides in DuckDB, which makes them canonical, hashes, sums and joins them, in blocks and on all cores. Called by
+`compare`.
 
-A sum of 64-bit hashes does not depend on the order of rows, and a change log is summed with the sign of each image.
+A sum of 64-bit hashes does not depend on the order of rows. A change log is summed with the sign of each image.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from equality.table_plan import ORDER_KEY, TablePlan
 from equality.values import Difference, Seen
 
 Key = tuple[Any, ...]
-MEMORY = "1GB"  # more goes to a temporary file
+MEMORY = "1GB"  # more is written to a temporary file
 SOURCE, LAKE = "source", "lake"
 HASH, COUNT = "_sluice_hash", "_sluice_count"
 
 
 @dataclasses.dataclass(frozen=True)
 class Sum:
-    """Rows of a chunk, and the sum of their hashes."""
+    """The number of rows of a chunk, and the sum of their hashes."""
 
     rows: int
     hashes: int
@@ -34,7 +35,7 @@ class Sum:
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What the lake and the source have under one key. `order_key`: of the lake's row, -1 where there is none."""
+    """What lake and source have for one key. `order_key`: of the lake's row, -1 if there is none."""
 
     seen: Seen
     lake_rows: int
@@ -43,14 +44,16 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differs:
-    """A key that is not once and alike on both sides. `in_source`: a row of the source has it, byte by byte; `lake_rows`: of the lake."""
+    """A key whose rows are not exactly one per side and alike. `in_source`: whether the source has a row, byte by byte; `lake_rows`: the
+    lake's number.
+    """
 
     in_source: bool
     lake_rows: int
 
 
 class Tables:
-    """One table's comparison. `folder`: for what does not fit into memory."""
+    """One table's rows during a comparison. `folder`: for what does not fit into memory."""
 
     def __init__(self, plan: TablePlan, chunks: Chunks, folder: str = "") -> None:
         self._plan, self._chunks = plan, chunks
@@ -67,13 +70,13 @@ class Tables:
         self._duckdb.close()
 
     def sums_of_source(self, reader: Any, wanted: Collection[int] | None = None) -> dict[int, Sum]:
-        """Chunk → its sum, of rows as `SourceSide.rows` gives them."""
+        """Returns the sum of each chunk, for rows from `SourceSide.rows`."""
         return self._sums(reader, source_side.canonical_rows(self._plan), "1", "true", wanted)
 
     def sums_of_lake(
         self, reader: Any, wanted: Collection[int] | None = None, order_key_max: int | None = None
     ) -> dict[int, Sum]:
-        """The same of rows as `LakeSide.rows` gives them."""
+        """Returns the sum of each chunk, for rows from `LakeSide.rows`."""
         counted = lake_side.counted(self._plan, order_key_max)
         return self._sums(reader, lake_side.canonical_rows(self._plan), lake_side.SIGN, counted, wanted)
 
@@ -89,13 +92,13 @@ class Tables:
         return {int(chunk): Sum(int(rows), int(hashes)) for chunk, rows, hashes in answer}
 
     def keep_source(self, reader: Any, *, whole: bool) -> None:
-        """Keeps the rows for `rows` and `differences`: `whole`, or key and hash alone."""
+        """Keeps the source's rows for `rows` and `differences`: completely (`whole`), or only key and hash."""
         self._keep(SOURCE, reader, source_side.canonical_rows(self._plan), "1", "true", whole=whole)
 
     def keep_lake(
         self, reader: Any, *, whole: bool, keys: bool = False, order_key_max: int | None = None, chunks: str = "true"
     ) -> None:
-        """The same of the lake. `keys`: only those of `keep_keys`; `chunks`: DuckDB's condition on the chunk."""
+        """Keeps the lake's rows in the same way. `keys`: only those of `keep_keys`; `chunks`: DuckDB's condition on the chunk."""
         columns = lake_side.canonical_rows(self._plan)
         counted = lake_side.counted(self._plan, order_key_max)
         self._keep(LAKE, reader, columns, lake_side.SIGN, counted, whole=whole, keys=keys, chunks=chunks)
@@ -129,7 +132,7 @@ class Tables:
         return f"{self._chunks.number()} IN ({', '.join(map(str, sorted(numbers)))})"
 
     def keep_keys(self, keys: Collection[Key]) -> None:
-        """The keys that `keep_lake` and `rows` look for."""
+        """Keeps the keys that `keep_lake` and `rows` select."""
         columns = ", ".join(f"{identifier(column.name)} {column.type}" for column in self._plan.key_columns)
         self._duckdb.execute(f"CREATE OR REPLACE TABLE keys ({columns})")
         if keys:
@@ -137,14 +140,14 @@ class Tables:
             self._duckdb.executemany(f"INSERT INTO keys VALUES ({marks})", [list(key) for key in keys])
 
     def differing(self, limit: int) -> dict[Key, Differs]:
-        """Keys of the kept rows that are not once and alike on both sides."""
+        """Returns the keys of the kept rows that do not have exactly one row on each side, or whose rows differ."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, source_hash IS NOT NULL, coalesce(rows, 0) FROM ({self._joined()}) WHERE {self._differ} LIMIT {limit}"
         )
         return {tuple(row[:-2]): Differs(in_source=bool(row[-2]), lake_rows=int(row[-1])) for row in answer.fetchall()}
 
     def rows(self) -> dict[Key, Row]:
-        """Of all kept keys what each side has."""
+        """Returns what each side has for all kept keys."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, source_hash, lake_hash, rows, place FROM ({self._joined()})"
         )
@@ -152,7 +155,7 @@ class Tables:
         found: dict[Key, Row] = {}
         for row in answer.fetchall():
             source, lake, rows, place = row[width:]
-            # two rows under one key are never what the source has
+            # two rows of one key never equal the source's row
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
             order_key = -1 if place is None else int(place)
             found[tuple(row[:width])] = Row(
@@ -168,7 +171,7 @@ class Tables:
         return found
 
     def values(self, table: str, keys: Sequence[Key]) -> dict[Key, tuple[Any, ...]]:
-        """The whole rows of a side under these keys; keep them whole first."""
+        """Returns a side's complete rows of these keys; keep them `whole` first."""
         self.keep_keys(keys)
         answer = self._duckdb.execute(
             f"SELECT {self._all} FROM {table} WHERE ({self._key}) IN (SELECT ({self._key}) FROM keys)"
@@ -177,16 +180,16 @@ class Tables:
         return {tuple(row[place] for place in places): row for row in answer.fetchall()}
 
     def keys_of(self, table: str) -> list[Key]:
-        """The keys of the kept rows of a side."""
+        """Returns the keys of a side's kept rows."""
         return [tuple(row) for row in self._duckdb.execute(f"SELECT DISTINCT {self._key} FROM {table}").fetchall()]
 
     def chunk_of(self, key: Key) -> int:
-        """The number of the chunk that a key falls into."""
+        """Returns the number of a key's chunk."""
         self.keep_keys([key])
         return int(self._duckdb.execute(f"SELECT {self._chunks.number()} FROM keys LIMIT 1").fetchall()[0][0])
 
     def differing_rows(self, limit: int) -> dict[Key, Seen]:
-        """Of a table without a key: the rows (all columns) whose number differs, and how often each side has them."""
+        """Returns, for a table without a key, the rows (all columns) whose number differs, with their number on each side."""
         answer = self._duckdb.execute(
             f"SELECT {self._all}, sum(s), sum(l) FROM (SELECT {self._all}, {COUNT} AS s, 0 AS l FROM source UNION ALL "
             f"SELECT {self._all}, 0, {COUNT} FROM lake) GROUP BY {self._all} HAVING sum(s) <> sum(l) LIMIT {limit}"
@@ -208,7 +211,7 @@ class Tables:
     _differ = "source_hash IS DISTINCT FROM lake_hash OR coalesce(rows, 1) <> 1"
 
     def _joined(self) -> str:
-        """A row a key. The source may have been asked twice for a row whose key is equal to two of the lake's."""
+        """Returns the SQL for one row per key. A row of the source may have been read twice, if its key is equal to two of the lake's."""
         return (
             f"SELECT * FROM (SELECT {self._key}, any_value({HASH}) AS source_hash FROM source GROUP BY {self._key}) "
             f"FULL JOIN (SELECT {self._key}, sum(CAST({HASH} AS HUGEINT)) AS lake_hash, count(*) AS rows, max(place) AS place "
@@ -216,7 +219,7 @@ class Tables:
         )
 
     def _run(self, sql: str, reader: Any) -> Any:
-        """One statement over a stream, `reader`. What the stream raises is raised, and not DuckDB's words for it."""
+        """Runs one statement over the stream `reader`. An error of the stream is raised itself, instead of DuckDB's text of it."""
         kept = _Kept(reader)
         self._duckdb.register("reader", kept.reader)
         try:
@@ -230,7 +233,7 @@ class Tables:
 
 
 class _Kept:
-    """A stream whose error is kept: DuckDB tells its text alone."""
+    """A stream that keeps its error, of which DuckDB returns only the text."""
 
     def __init__(self, reader: Any) -> None:
         self.error: Exception | None = None
@@ -246,7 +249,7 @@ class _Kept:
 
 
 def shown(value: Any) -> str:
-    """A canonical value for a person: text as text, bytes in hexadecimal digits."""
+    """Formats a canonical value for a person: text as text, bytes in hexadecimal digits."""
     if isinstance(value, bytes | bytearray):
         try:
             text = bytes(value).decode()
@@ -265,7 +268,7 @@ def difference(
     lake: Sequence[Any] | None,
     lake_rows: int = 1,
 ) -> Difference:
-    """What is to be said of one key; the rows are whole, None where a side has none."""
+    """Returns the difference of one key. The rows are complete, None if a side has none."""
     named: Mapping[str, str] = {name: shown(value) for name, value in zip(plan.key, key, strict=True)}
     if lake_rows > 1:
         return Difference("doubled", named, chunk, count=lake_rows)

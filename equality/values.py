@@ -1,7 +1,7 @@
-"""What a comparison is asked and what it answers; and the rule by which a difference counts as proven. Pure values.
+"""The request and the result of a comparison, and the rule that proves a difference. Pure values.
 
-A table's verdict: EQUAL; DIFFERENT, proven; UNDECIDED, what differs could not be told from what is still on its way; REFUSED, it cannot
-be compared, and the reason says why.
+A table's verdict: EQUAL; DIFFERENT, proven; UNDECIDED, if differences may be changes that are not merged yet; REFUSED, if it cannot be
+compared, with the reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 Mode = Literal["full", "sample", "since-last"]
-DIFFERENCES_MAX = 1_000  # keys of a table that are looked into; what differs beyond is told by its chunk
+DIFFERENCES_MAX = 1_000  # keys of a table that are looked into; further differences are reported by chunk
 SHOWN_MAX = 10
 
 
@@ -25,10 +25,10 @@ class Verdict(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Extent:
-    """What is compared: all, `percent` of the chunks, or the chunks whose rows in the lake changed since the last time.
+    """What is compared: everything, `percent` of the chunks, or the chunks whose rows in the lake have changed since the last comparison.
 
-    `settle_seconds`: how long the merges may take to reach what was read from the source. `every_key`: all keys that differ are wanted,
-    for a repair, and not only as many as are looked into.
+    `settle_seconds`: how long the merges may take to reach what was read from the source. `every_key`: returns all keys that differ, for
+    a repair, not only those that are looked into.
     """
 
     mode: Mode = "full"
@@ -39,9 +39,9 @@ class Extent:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One row that differs. `kind`: missing (in the lake), surplus (in the lake), doubled, or value. `key`: column → value as text.
+    """One row that differs. `kind`: missing (in the lake), surplus (in the lake), doubled, or value. `key`: values by column, as text.
 
-    `columns`: (name, in the source, in the lake) of a row whose key both sides have. `count`: of equal rows without a key.
+    `columns`: (name, in the source, in the lake) for a row whose key both sides have. `count`: the number of equal rows without a key.
     """
 
     kind: Literal["missing", "surplus", "doubled", "value"]
@@ -69,7 +69,7 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChunkDifference:
-    """A chunk in which rows differ, and how many rows each side counted in it."""
+    """A chunk in which rows differ, and the number of rows on each side."""
 
     chunk: str
     source_rows: int
@@ -78,11 +78,11 @@ class ChunkDifference:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableResult:
-    """What one comparison of one table found. `rows`: of the source, in the chunks compared. `version`: Delta's at the last look.
+    """The result of comparing one table. `rows`: of the source, in the compared chunks. `version`: Delta's at the last look.
 
-    `position` ("file:offset"), `gtid_set`, `server_uuid`: where the source stood after its last rows were read.
-    `difference_count`: rows that differ, at least; `differences`: the first of them. `moving`: rows that changed at each look, while the
-    lake followed. `left_out`: columns of either side that were not compared.
+    `position` ("file:offset"), `gtid_set`, `server_uuid`: the source's position after its last rows were read. `difference_count`: the
+    least number of rows that differ; `differences`: the first of them. `moving`: rows that changed at each look while the lake followed.
+    `left_out`: columns of either side that were not compared.
     """
 
     table: str
@@ -115,9 +115,9 @@ class TableResult:
 
 @dataclasses.dataclass(frozen=True)
 class Seen:
-    """One key in one round: fingerprints of its rows, None where a side has none. The lake was read after it had reached the source's.
+    """One key in one look: fingerprints of its rows, None if a side has none. The lake was read after it had reached the source's position.
 
-    `order_key`: of the lake's row, -1 where there is none. `doubled`: the lake has several rows under the key.
+    `order_key`: of the lake's row, -1 if there is none. `doubled`: the lake has several rows of the key.
     """
 
     source: int | None
@@ -129,10 +129,10 @@ class Seen:
 def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
     """Returns the keys that are proven to differ.
 
-    Several rows of the lake under one key are proof by themselves: no order of merges makes them.
-    For other keys `now` was read after `before`, and in each round the lake had merged all up to the place at which the source was
-    read. Two cases are proof: neither side changed between the rounds; or the row in the lake did not (same values, same order key). The
-    latter had no change up to a place after the source's second read, so this read must have found its values.
+    Several rows of the lake for one key are a proof by themselves: no order of merges produces them. For other keys, `now` was read after
+    `before`, and in each look the lake had merged everything up to the position at which the source was read. Two cases are a proof:
+    neither side changed between the looks; or the row in the lake did not (same values, same order key). In the second case the row had
+    no change up to a position after the source's second read, so this read must have found its values.
     """
     return {
         key
@@ -143,12 +143,12 @@ def proven(before: Mapping[Any, Seen], now: Mapping[Any, Seen]) -> set[Any]:
 
 
 def _lake_stood_still(before: Seen | None, now: Seen) -> bool:
-    """A row that is absent has no order key: it may have come and gone between the rounds."""
+    """Returns whether the lake's row is the same. A missing row has no order key: it may have existed between the looks."""
     return before is not None and now.order_key >= 0 and (before.lake, before.order_key) == (now.lake, now.order_key)
 
 
 def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
-    """The keys that differ and may still be on their way."""
+    """Returns the keys that differ and whose changes may not be merged yet."""
     known = set(sure)
     return {key for key, seen in now.items() if (seen.doubled or seen.source != seen.lake) and key not in known}
 
@@ -156,7 +156,7 @@ def undecided(now: Mapping[Any, Seen], sure: Iterable[Any]) -> set[Any]:
 def steady(
     before: Mapping[str, tuple[Any, Any]] | None, source: Sequence[Any], lake: Sequence[Any], names: Sequence[str]
 ) -> dict[str, tuple[Any, Any]]:
-    """The columns of one row that differ, with the same two values as in all rounds `before` (None: this is the first)."""
+    """Returns the columns of one row that differ, with the same two values as in all looks `before` (None: this is the first)."""
     pairs = zip(names, source, lake, strict=True)
     return {
         name: (left, right)
@@ -166,7 +166,7 @@ def steady(
 
 
 def verdict_of(different: int, open_keys: int) -> Verdict:
-    """`different`: rows that are proven to differ; `open_keys`: those of which it could not be told."""
+    """Returns the verdict. `different`: number of rows that are proven to differ; `open_keys`: number of undecided keys."""
     if different:
         return Verdict.DIFFERENT
     return Verdict.UNDECIDED if open_keys else Verdict.EQUAL
