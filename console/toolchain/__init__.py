@@ -1,4 +1,4 @@
-"""Everything the machine must have before Sluice runs: Java, jars, database servers, the Spark server, code checks."""
+"""Provides everything that the machine needs before Sluice runs: Java, jars, database servers, the Spark server, code checks."""
 
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.errors import SetupError

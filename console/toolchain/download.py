@@ -1,7 +1,7 @@
-"""Fetches pinned jars with Apache Ivy's command line, whose jar pyspark ships; called by setup with the lock held.
+"""Downloads pinned jars with the command line of Apache Ivy, whose jar pyspark contains. Called by setup, which holds the lock.
 
-Ivy's own default settings say where the public repository is, so no host is named here. SLUICE_IVY_SETTINGS may
-name an Ivy settings file of a mirror, and the usual proxy variables are handed on to Java.
+Ivy's own default settings contain the public repository, so no host is named here. SLUICE_IVY_SETTINGS may name an Ivy settings file of a
+mirror, and the usual proxy variables are passed on to Java.
 """
 
 import os
@@ -23,17 +23,17 @@ from console.toolchain.java import Java
 from console.toolchain.python_packages import pyspark_jar
 from console.toolchain.trust import trust_options
 
-STALL_SECONDS_MAX = 90  # no byte for so long means that nobody answers; Ivy itself would wait for many minutes
+STALL_SECONDS_MAX = 90  # no byte for this time means that no server answers; Ivy itself would wait for many minutes
 POLL_SECONDS = 0.1
 
 
 def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Console) -> None:
-    """Make sure that every artifact lies in the cache with the right checksum; downloads only what is missing."""
+    """Makes sure that every artifact is in the cache with the right checksum. Downloads only what is missing."""
     missing = [artifact for artifact in artifacts if not _is_present(cache, artifact)]
     if not missing:
         return
     needed_bytes = sum(artifact.size_bytes for artifact in missing)
-    require_space(cache, 2 * needed_bytes)  # Ivy keeps one copy and hands over another
+    require_space(cache, 2 * needed_bytes)  # Ivy keeps one copy and delivers another
     shutil.rmtree(cache.incoming, ignore_errors=True)
     try:
         _run_ivy(cache, java, missing, screen)
@@ -46,7 +46,7 @@ def fetch(cache: Cache, java: Java, artifacts: Sequence[Artifact], screen: Conso
 
 
 def verify(artifact: Artifact, file: Path) -> None:
-    """Delete the file and raise when it is not the pinned one."""
+    """Deletes the file and raises SetupError if it is not the pinned one."""
     found = sha256_of(file)
     if found != artifact.sha256:
         file.unlink()
@@ -109,7 +109,7 @@ def _ivy_command(cache: Cache, java: Java, module_file: Path) -> list[str]:
 
 
 def ivy_module(artifacts: Sequence[Artifact]) -> str:
-    """Return the ivy.xml that asks for exactly these jars and nothing they depend on."""
+    """Returns the ivy.xml that requests exactly these jars and none of their dependencies."""
     lines = "\n".join(
         f"    <dependency org={quoteattr(a.organisation)} name={quoteattr(a.module)} rev={quoteattr(a.revision)}"
         f' transitive="false" conf="default->default">{_classified(a)}</dependency>'
@@ -127,14 +127,14 @@ def ivy_module(artifacts: Sequence[Artifact]) -> str:
 
 
 def _classified(artifact: Artifact) -> str:
-    """Which of several jars of a module is meant."""
+    """Returns the element that selects one of several jars of a module."""
     if not artifact.classifier:
         return ""
     return f'<artifact name={quoteattr(artifact.module)} type="jar" m:classifier={quoteattr(artifact.classifier)}/>'
 
 
 def proxy_options(environment: Mapping[str, str]) -> list[str]:
-    """Translate the proxy variables that pip and uv understand into Java's own options."""
+    """Translates the proxy variables of pip and uv into Java's options."""
     options = []
     for scheme in ("http", "https"):
         value = environment.get(f"{scheme}_proxy") or environment.get(f"{scheme.upper()}_PROXY")
@@ -145,7 +145,7 @@ def proxy_options(environment: Mapping[str, str]) -> list[str]:
 
 
 def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artifact], screen: Console) -> bool:
-    """Draw one bar a download until Ivy ends; false when it stalled."""
+    """Draws one bar per download until Ivy ends. Returns False if it stalled."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     with Progress(*columns, console=screen) as progress:
         tasks = {a: progress.add_task(f"{a.module} {a.revision}", total=a.size_bytes) for a in missing}
@@ -167,7 +167,7 @@ def _watch(ivy: "subprocess.Popen[bytes]", cache: Cache, missing: Sequence[Artif
 
 
 def _arrived_bytes(cache: Cache, artifact: Artifact) -> int:
-    """Size of the file that Ivy is writing; it has another ending while it grows."""
+    """Returns the size of the file that Ivy is writing. Its name has another ending until it is complete."""
     folder = cache.incoming / "cache" / artifact.organisation / artifact.module
     sizes = [
         file.stat().st_size for file in folder.glob(f"*/{artifact.module}-{artifact.revision}*.jar*") if file.exists()

@@ -1,17 +1,17 @@
-"""What can go wrong while the toolchain is set up or a server is started; raised here, shown by console.main."""
+"""Errors of setting up the toolchain or starting a server. Raised here, shown by console.main."""
 
 
 class SetupError(Exception):
-    """The machine cannot run Sluice yet; the message is one sentence that says what to do about it."""
+    """The machine cannot run Sluice yet. The message is one sentence that contains what to do."""
 
 
 class ServerError(SetupError):
-    """A MySQL, MariaDB or Spark server did not start, or died; the message names its log."""
+    """A MySQL, MariaDB or Spark server did not start, or died. The message names its log."""
 
 
 class PortTakenError(ServerError):
-    """Another program listens on the port a server was told to use."""
+    """Another program listens on the port that a server must use."""
 
 
 class CommandFailedError(SetupError):
-    """A program of the system (apt-get, dpkg-deb, strip) failed where no other way is left."""
+    """A program of the system (apt-get, dpkg-deb, strip) failed, and there is no other way."""

@@ -1,6 +1,6 @@
-"""Asks a gRPC server on 127.0.0.1 whether it answers, without waiting for it: the question stays open while its caller does other things.
+"""Checks whether a gRPC server on 127.0.0.1 answers, without waiting: the request stays open while its caller does other things.
 
-Used for the code server and for Spark; a blocking call would not see the death of the process it asks, and would be deaf to Ctrl-C.
+Used for the code server and for Spark. A blocking call would not notice that the server's process died, and would not react to Ctrl-C.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import grpc
 from console.toolchain.errors import ServerError
 from console.toolchain.ports import LOOPBACK, listens
 
-QUESTION_SECONDS_MAX = 10.0  # an open question is given up after this, and asked anew
+QUESTION_SECONDS_MAX = 10.0  # an open request is given up after this, and sent again
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
-OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]  # else the waits of an earlier channel hold for this one too
+# without it the waits of an earlier channel also apply to this one
+OWN_CONNECTION = [("grpc.use_local_subchannel_pool", 1)]
 
 
 class GrpcProbe:
-    """The server on one port. `ask` sends a question over a channel, with a limit in seconds, and returns grpc's future."""
+    """A probe of the server on one port. `ask` sends a request over a channel, with a limit in seconds, and returns grpc's future."""
 
     def __init__(self, port: int, ask: Callable[[Any, float], Any]) -> None:
         self._port, self._ask = port, ask
@@ -27,7 +28,7 @@ class GrpcProbe:
         self._question: Any = None
 
     def answers(self) -> bool:
-        """Whether an answer has come. Raises ServerError for a refusal that will not pass."""
+        """Returns whether an answer has arrived. Raises ServerError for a permanent refusal."""
         if self._question is None:
             if not listens(self._port):
                 return False
@@ -42,7 +43,7 @@ class GrpcProbe:
         return code is grpc.StatusCode.OK
 
     def forget(self) -> None:
-        """Gives an open question up."""
+        """Gives up an open request."""
         if self._channel:
             self._channel.close()
         self._channel = self._question = None

@@ -1,4 +1,4 @@
-"""Finds a Java that Spark 4.1 runs on, or gets one; called by setup, used by the downloader and the Spark server."""
+"""Finds a Java on which Spark 4.1 runs, or gets one. Called by setup, used by the downloader and the Spark server."""
 
 import os
 import re
@@ -25,12 +25,12 @@ class Java:
 
     @property
     def home(self) -> Path:
-        """What JAVA_HOME would be."""
+        """The value for JAVA_HOME."""
         return self.program.resolve().parents[1]
 
 
 def provide_java(cache: Cache) -> Java:
-    """Return the Java that the user has chosen, else one that lies about, else one from the distribution's package."""
+    """Returns the Java that the user has chosen, else one that is installed, else one from the distribution's package."""
     chosen = _chosen()
     if chosen:
         return _require_usable(chosen)
@@ -49,7 +49,7 @@ def provide_java(cache: Cache) -> Java:
 
 
 def _chosen() -> Path | None:
-    """The Java of JAVA_HOME, else of PATH; an unfit one is an error, as using another silently would surprise."""
+    """Returns the Java of JAVA_HOME, else of PATH. An unusable one is an error, because silently using another one would surprise."""
     home = os.environ.get("JAVA_HOME")
     on_path = shutil.which("java")
     if home:
@@ -65,7 +65,7 @@ def _require_usable(program: Path) -> Java:
 
 
 def inspect_java(program: Path) -> Java | str:
-    """Return the Java behind a program, or the reason why it will not do."""
+    """Returns the Java of a program, or the reason why it cannot be used."""
     try:
         shown = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -82,7 +82,7 @@ def inspect_java(program: Path) -> Java | str:
 
 
 def parse_version(text: str) -> int | None:
-    """Read the major version out of `java -version`; the old scheme wrote 8 as 1.8."""
+    """Reads the major version from the output of `java -version`; the old scheme wrote 8 as 1.8."""
     found = re.search(r'version "(?:1\.)?(\d+)', text)
     return int(found.group(1)) if found else None
 

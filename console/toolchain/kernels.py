@@ -1,10 +1,10 @@
-"""Has numba compile every kernel of the engine at set-up, so that the first change of a new machine does not wait for it; called by setup.
+"""Compiles every numba kernel of the engine during set-up, so that the first change on a new machine does not wait for it. Called by setup.
 
-numba keeps a kernel's code in `__pycache__` beside its source file, or below the user's cache folder where that may not be written to. It
-knows a kernel is out of date by the date and size of the one file the kernel stands in, and does not see that a constant or a
-kernel of another file went into it. So that is judged here: a file's code goes when the file, or anything of ours that it imports, changed.
-The rehearsal then compiles what is gone and no other checkout of this machine has made. A note in the cache folder says what the code was
-made from and which files it is in.
+numba keeps a kernel's code in `__pycache__` next to its source file, or in the user's cache directory if that cannot be written to. It
+detects outdated code only by date and size of the kernel's own file, and does not notice that a constant or a kernel of another file is
+part of it. Therefore this module decides: a file's code is removed when the file, or any of our files that it imports, has changed. The
+rehearsal then compiles the code that is missing and that no other checkout of this machine has made. A note in the cache directory
+contains what the code was made from and in which files it is.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from console.toolchain.errors import SetupError
 from console.toolchain.shared_kernels import SharedKernels, code_of
 
 ROOM = PROJECT_ROOT / "cdc_engine" / "binlog"
-BESIDE = PROJECT_ROOT / "cdc_engine" / "parser"  # has some kernels too
+BESIDE = PROJECT_ROOT / "cdc_engine" / "parser"  # it has some kernels too
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
 
 
 def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
-    """Whether anything was compiled; with nothing out of date it only reads the sources. Raises SetupError.
+    """Compiles what is out of date. Returns whether anything was compiled; otherwise it only reads the sources. Raises SetupError.
 
     The caller holds the lock of the cache.
     """
@@ -46,7 +46,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
     if made.get("room") == room and all(Path(file).exists() for file in made.get("files", ())):
         return False
     sources, shared = _sources(), SharedKernels(cache)
-    with contextlib.suppress(OSError):  # a checkout that may not be written to: numba then keeps the code elsewhere
+    with contextlib.suppress(OSError):  # a read-only checkout: numba then keeps the code elsewhere
         before = made.get("sources")
         _remove_stale(sources, before if isinstance(before, dict) else {})
     for name, digest in sources.items():
@@ -61,7 +61,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
 
 
 def keep_kernels(cache: Cache) -> None:
-    """For other checkouts of this machine: also what was compiled besides, by tests. The caller holds the lock of the cache."""
+    """Keeps all code for other checkouts of this machine, including what tests compiled. The caller holds the lock of the cache."""
     shared = SharedKernels(cache)
     for name, digest in _sources().items():
         shared.keep(Path(name), digest)
@@ -69,7 +69,7 @@ def keep_kernels(cache: Cache) -> None:
 
 
 def _sources() -> dict[str, str]:
-    """Of each file with kernels what decides their code: a digest of it and of all of ours that it imports, by the file's path."""
+    """Returns, by path of each file with kernels, a digest of it and of all our files that it imports: these determine its code."""
     files = [file for folder in (ROOM, BESIDE) for file in folder.rglob("*.py")]
     return {str(file): _digest(_imported(file)) for file in files if KERNEL.search(file.read_text("utf-8"))}
 
@@ -82,7 +82,7 @@ def _remove_stale(sources: dict[str, str], made: dict[str, str]) -> None:
 
 
 def _digest(files: Iterable[Path]) -> str:
-    """Of these files, the compiler, the interpreter and the processor."""
+    """Returns a digest of these files, the compiler, the interpreter and the processor."""
     parts = [sys.version, importlib.metadata.version("numba"), platform.machine(), _processor()]
     digest = hashlib.sha256("\n".join(parts).encode())
     for file in sorted(files):
@@ -91,7 +91,7 @@ def _digest(files: Iterable[Path]) -> str:
 
 
 def _imported(file: Path) -> set[Path]:
-    """The file, and all of ours that may go into its code: what it imports, directly or not."""
+    """Returns the file and all our files that may be part of its code: those that it imports, directly or not."""
     found, left = {file}, [file]
     while left:
         new = {path for path in _imports(left.pop()) if path not in found}
@@ -102,7 +102,9 @@ def _imported(file: Path) -> set[Path]:
 
 @functools.cache
 def _imports(file: Path) -> tuple[Path, ...]:
-    """The files of the room that one imports by name, and those of others that it has modules or constants of: no class goes into code."""
+    """Returns the files of the package that one imports by name, and others from which it has modules or constants. Classes are not part
+    of the code.
+    """
     named: list[str] = []
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module:
@@ -120,7 +122,7 @@ def _file_of(module: str) -> Path:
 
 
 def _processor() -> str:
-    """The first processor's name as Linux gives it: code compiled for one may not run on another."""
+    """Returns Linux's name of the first processor: code compiled for one may not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -129,7 +131,7 @@ def _processor() -> str:
 
 
 def _read(note: Path) -> dict[str, Any]:
-    """The note; empty where there is none, or none of this kind."""
+    """Returns the note; empty if there is none, or it is not of this kind."""
     try:
         record = json.loads(note.read_text())
     except (OSError, ValueError):
@@ -138,7 +140,7 @@ def _read(note: Path) -> dict[str, Any]:
 
 
 def _numba_files(folder: Path) -> Iterator[Path]:
-    """What numba keeps beside the sources: .nbi, an index of one kernel, and .nbc, its code for one set of types."""
+    """Yields numba's files next to the sources: .nbi, an index of one kernel, and .nbc, its code for one set of types."""
     return (file for file in sorted(folder.rglob("__pycache__/*.nb?")) if file.suffix in {".nbi", ".nbc"})
 
 

@@ -1,4 +1,4 @@
-"""Free ports on 127.0.0.1; asked by everything that starts a server."""
+"""Finds free ports on 127.0.0.1. Used by everything that starts a server."""
 
 import socket
 
@@ -8,7 +8,7 @@ LOOPBACK = "127.0.0.1"
 
 
 def free_port() -> int:
-    """Return a port that nothing listens on at this moment."""
+    """Returns a port on which nothing listens at this moment."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
@@ -16,7 +16,7 @@ def free_port() -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port now; connections still closing do not count."""
+    """Returns whether a server could listen on the port now; closing connections do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -27,14 +27,14 @@ def is_free(port: int) -> bool:
 
 
 def listens(port: int) -> bool:
-    """Whether something accepts connections on the port."""
+    """Returns whether something accepts connections on the port."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((LOOPBACK, port)) == 0
 
 
 def require_free(port: int, purpose: str) -> None:
-    """Raise when another program has the port that a server is meant to use."""
+    """Raises PortTakenError when another program has the port that a server must use."""
     if not is_free(port):
         raise PortTakenError(
             f"Port {port}, wanted for {purpose}, is taken by another program;"

@@ -1,8 +1,8 @@
-"""One child process that is never left behind; driven by the database servers, the Spark server and `stack`.
+"""Runs a child process that is never left behind. Used by the database servers, the Spark server and `stack`.
 
-Each child leads its own process group, so Ctrl-C in the terminal reaches only the program that started it. A leash (a
-shell waiting on a pipe) kills the child when that program dies, also by SIGKILL. The kernel's own parent-death signal
-is not used: it fires when the thread that started the child ends, not when the process does.
+Each child leads its own process group, so Ctrl-C in the terminal reaches only the program that started it. A leash (a shell that waits on
+a pipe) kills the child when that program dies, also by SIGKILL. The kernel's own parent-death signal is not used: it fires when the
+thread that started the child ends, not when the process does.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
-# A shell lets what it starts in the background ignore SIGINT. A child must not inherit that: Dagster has SIGTERM do what SIGINT does.
+# A shell makes programs in the background ignore SIGINT. A child must not inherit that: Dagster handles SIGTERM as it handles SIGINT.
 LISTENS = ("/usr/bin/env", "--default-signal=INT")
 
 
@@ -33,7 +33,7 @@ class ChildProcess:
         folder: Path | None = None,
         die_with_parent: bool = True,
     ) -> None:
-        """Start the program at once."""
+        """Starts the program at once."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 [*LISTENS, *command],
@@ -48,7 +48,7 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Process id, also the id of its process group."""
+        """The process id, which is also the id of its process group."""
         return self._process.pid
 
     @property
@@ -58,7 +58,7 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """Exit code, negative for a signal, None while it runs."""
+        """The exit code, negative for a signal, None while it runs."""
         return self._process.poll()
 
     @property
@@ -70,14 +70,14 @@ class ChildProcess:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def stop(self, deadline_seconds: float = 30.0) -> None:
-        """Ask the program to end, and kill it when it has not by the deadline."""
+        """Sends SIGTERM, and kills the program if it has not ended by the deadline."""
         self._signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(deadline_seconds)
         self.kill()
 
     def kill(self) -> None:
-        """End the program and everything it started, without asking."""
+        """Kills the program and everything that it started."""
         self._signal(signal.SIGKILL)
         self._process.wait()
         if self._leash:
@@ -86,14 +86,14 @@ class ChildProcess:
             self._leash = None
 
     def _signal(self, number: signal.Signals) -> None:
-        # a child not yet waited for keeps its id, so the group cannot be a stranger's
+        # a child that was not waited for keeps its id, so no other process can have the group
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
 
 def _leash(pid: int) -> "subprocess.Popen[bytes]":
-    """Start the shell whose pipe closes when this process dies; it then kills the group of the child."""
+    """Starts the shell whose pipe closes when this process dies; it then kills the child's group."""
     return subprocess.Popen(
         ["/bin/sh", "-c", f"read _; kill -KILL -{pid}"],
         stdin=subprocess.PIPE,
@@ -104,7 +104,7 @@ def _leash(pid: int) -> "subprocess.Popen[bytes]":
 
 
 def why_no_run_can_start() -> str:
-    """A run is a process that shares semaphores with the code server. Empty where the machine lets them be made."""
+    """Returns why no run can start, or an empty text. A run is a process that shares semaphores with the code server."""
     try:
         multiprocessing.Lock()
     except OSError as error:
@@ -114,7 +114,7 @@ def why_no_run_can_start() -> str:
 
 
 def last_lines(log: Path, count: int = 5) -> str:
-    """Return the end of a log for an error message, on one line."""
+    """Returns the end of a log for an error message, on one line."""
     if not log.exists():
         return "no log was written"
     lines = _without_usage(log.read_text(encoding="utf-8", errors="replace").splitlines())
@@ -122,7 +122,7 @@ def last_lines(log: Path, count: int = 5) -> str:
 
 
 def _without_usage(lines: list[str]) -> list[str]:
-    """The lines up to the usage text at their end: spark-submit prints all its options after the one line that says what is wrong."""
+    """Returns the lines without a usage text at their end: spark-submit prints all its options after the one line with the error."""
     end = len(lines)
     while end and (
         not lines[end - 1].strip()
@@ -135,7 +135,9 @@ def _without_usage(lines: list[str]) -> list[str]:
 
 
 def wait_until_listening(port: int, processes: Sequence[ChildProcess], deadline_seconds: float) -> bool:
-    """Wait for what was started to accept connections on 127.0.0.1; false when one of them ended, or none did by the deadline."""
+    """Waits until what was started accepts connections on 127.0.0.1. Returns False if one of the processes ended, or none accepts by the
+    deadline.
+    """
     end = time.monotonic() + deadline_seconds
     while time.monotonic() < end and all(process.running for process in processes):
         if listens(port):
@@ -145,7 +147,7 @@ def wait_until_listening(port: int, processes: Sequence[ChildProcess], deadline_
 
 
 def wait_until_gone(pid: int, deadline_seconds: float) -> bool:
-    """Wait for a process that is not our child to end; false when it outlived the deadline."""
+    """Waits for the end of a process that is not our child. Returns False if it still runs at the deadline."""
     end = time.monotonic() + deadline_seconds
     while time.monotonic() < end:
         if not Path(f"/proc/{pid}").exists():

@@ -1,4 +1,4 @@
-"""Where the pyspark wheel keeps its jars and scripts; asked by the downloader and the Spark server."""
+"""Finds the jars and scripts in the pyspark wheel. Used by the downloader and the Spark server."""
 
 import importlib.util
 from pathlib import Path
@@ -7,7 +7,7 @@ from console.toolchain.errors import SetupError
 
 
 def pyspark_home() -> Path:
-    """Return the folder of the installed pyspark, which is also a whole SPARK_HOME."""
+    """Returns the directory of the installed pyspark, which is also a complete SPARK_HOME."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise SetupError("pyspark is not installed in this environment; start Sluice with ./sluice, which installs it.")
@@ -15,7 +15,7 @@ def pyspark_home() -> Path:
 
 
 def pyspark_jar(name: str) -> Path:
-    """Return the one jar that pyspark ships under this name, whatever its version."""
+    """Returns the one jar that pyspark contains under this name, whatever its version."""
     found = sorted((pyspark_home() / "jars").glob(f"{name}-[0-9]*.jar"))
     if not found:
         raise SetupError(f"pyspark carries no {name} jar; delete .venv and start ./sluice again.")

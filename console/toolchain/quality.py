@@ -1,12 +1,13 @@
-"""`./sluice test`: formatting, lint, strict types, and the tests on real servers; a part of it while somebody works on something.
+"""`./sluice test`: formatting, lint, strict types, and the tests on real servers; a part of them during development.
 
-Without arguments it is what continuous integration runs: everything. With paths it runs these tests alone, and sets nothing up: a fixture
-gets the servers that its test needs. `--quick` leaves out what needs a server, Spark or a browser.
+Without arguments it runs what continuous integration runs: everything. With paths it runs only these tests, and sets nothing up: a
+fixture gets the servers that its test needs. `--quick` leaves out what needs a server, Spark or a browser.
 
-The types are checked beside all the rest: they take one core for a minute, while a clean checkout compiles its kernels on the other.
+The types are checked in parallel with everything else: they use one core for a minute, while a clean checkout compiles its kernels on the
+other.
 
-A handful of tests that fail in a whole run are run once more, alone: what passes then is told by name as unsteady, and is a test to mend;
-what fails again fails the run. Many failures are never chance, and get no second run.
+If a few tests fail in a whole run, they are run once more, alone. A test that then passes is reported by name as unsteady, and must be
+fixed; a test that fails again fails the run. Many failures are never chance, and get no second run.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from console.toolchain.setup import ALL_SERVERS, set_up
 from console.toolchain.spark.rehearsal import provide_class_archive
 
 WORKERS_MAX = 4
-WORKER_BYTES = 4 << 30  # each starts the servers that its tests ask for
+WORKER_BYTES = 4 << 30  # each starts the servers that its tests need
 TYPES = "types"
 STATIC_CHECKS = {
     "formatting": ("ruff", "format", "--check", "."),
     "lint": ("ruff", "check", "."),
     TYPES: ("mypy",),
 }
-QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # tests/marks.py: a test that starts a server all the same fails
+QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # tests/marks.py: a test that starts a server in spite of it fails
 NOT_QUICK = "not servers and not spark and not browser"
 # pytest's own record, for its --last-failed
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
-TESTS_FAILED = 1  # how pytest ends where all tests ran and some failed
-UNSTEADY_FILES_MAX = 4  # not tests: a server that did not start fails all tests of its file
+TESTS_FAILED = 1  # pytest's exit code if all tests ran and some failed
+UNSTEADY_FILES_MAX = 4  # files, not tests: a server that did not start fails all tests of its file
 AGAIN = ("pytest", "-n", "0", "--last-failed", "--last-failed-no-failures", "none")
 COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.coverage-report")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-    """What of the checks is to run. `arguments`: for pytest, paths among them."""
+    """Which of the checks to run. `arguments`: for pytest, including paths."""
 
     arguments: Sequence[str] = ()
     quick: bool = False
@@ -60,7 +61,7 @@ class Choice:
 
     @property
     def paths(self) -> list[Path]:
-        """The files and folders among the arguments; a test of a file is named after `::`."""
+        """The files and directories among the arguments; `::` precedes the name of a test in a file."""
         words = (argument.partition("::")[0] for argument in self.arguments if not argument.startswith("-"))
         return [PROJECT_ROOT / word for word in words if (PROJECT_ROOT / word).exists()]
 
@@ -70,12 +71,16 @@ class Choice:
 
     @property
     def once_more(self) -> bool:
-        """Whether a few failures are looked at again; who chose tests, or an end at the first failure, wants to see it at once."""
+        """Whether a few failed tests are run again. Not with chosen tests or an end at the first failure, where the result is wanted at
+        once.
+        """
         return self.is_whole and not self.arguments
 
 
 def checks_of(choice: Choice) -> dict[str, tuple[str, ...]]:
-    """Name → command of each check, in their order. The types are left out of a quick run: they take as long as all the rest of it."""
+    """Returns the command of each check by name, in their order. A quick run leaves out the types: they take as long as all the rest of
+    it.
+    """
     static = STATIC_CHECKS if choice.is_whole else {}
     if choice.quick and not choice.paths:
         static = {name: command for name, command in STATIC_CHECKS.items() if name != TYPES}
@@ -85,7 +90,7 @@ def checks_of(choice: Choice) -> dict[str, tuple[str, ...]]:
 
 
 def run_quality(choice: Choice) -> int:
-    """Sets up what the checks need, runs all of them even if one fails, and returns an exit code; no tests found is a failure too."""
+    """Sets up what the checks need, runs all of them even if one fails, and returns an exit code. Finding no tests is a failure too."""
     screen = Console(stderr=True)
     environment = {**os.environ, QUICK_VARIABLE: "1"} if choice.quick else dict(os.environ)
     checks = checks_of(choice)
@@ -97,7 +102,7 @@ def run_quality(choice: Choice) -> int:
             FAILED_LAST.unlink(missing_ok=True)
         codes = {name: _code_of(name, command, environment, screen) for name, command in checks.items()}
         failed = [name for name, code in codes.items() if code]
-        # another code than that of failed tests is of a run that did not come to its end: nobody knows what the rest would say
+        # any other code than that of failed tests means that the run did not finish: the result of the rest is unknown
         whole = failed == ["tests"] and codes["tests"] == TESTS_FAILED
         if whole and choice.once_more and _pass_alone(failed_tests(), environment, screen):
             failed = []
@@ -111,7 +116,7 @@ def run_quality(choice: Choice) -> int:
 
 
 def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
-    """Unpacks a server that only some systems can get; elsewhere its tests are skipped, and this says why."""
+    """Unpacks a server that only some systems can get. Elsewhere its tests are skipped, and this prints why."""
     try:
         set_up([server], delta=False, screen=screen)
     except SetupError as error:
@@ -119,12 +124,12 @@ def _set_up_where_it_can_be_had(server: str, screen: Console) -> None:
 
 
 def failed_tests(record: Path = FAILED_LAST) -> list[str]:
-    """Names of the tests that failed in the run before, sorted; none where pytest left no record of them."""
+    """Returns the names of the tests that failed in the previous run, sorted; none if pytest left no record."""
     return sorted(json.loads(record.read_text())) if record.exists() else []
 
 
 def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Console) -> bool:
-    """Whether tests of few files failed, and none of them does without neighbours."""
+    """Returns whether the failed tests are in few files and all of them pass alone."""
     files = {name.partition("::")[0] for name in names}
     if not 0 < len(files) <= UNSTEADY_FILES_MAX or _code_of("once more, alone", AGAIN, environment, screen):
         return False
@@ -136,9 +141,10 @@ def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Co
 
 
 def _workers(choice: Choice) -> tuple[str, ...]:
-    """Tests wait for servers most of their time, so two cores have one worker more than cores. tests/conftest.py says what stays together.
+    """Returns pytest's options for workers. Tests mostly wait for servers, so two cores have one worker more than cores.
+    tests/conftest.py defines which tests stay together.
 
-    A worker takes seconds to start: the tests of a file or two are told sooner without.
+    A worker takes seconds to start: the tests of one or two files finish sooner without.
     """
     if not choice.everything and choice.paths and all(path.is_file() for path in choice.paths):
         return ("-n", "0")
@@ -152,27 +158,27 @@ def _workers(choice: Choice) -> tuple[str, ...]:
 
 
 def workers_of(cores: int, memory_bytes: int) -> int:
-    """One more than there are cores, where the memory holds what they all start."""
+    """Returns one more than the number of cores, if memory suffices for what they all start."""
     return min(WORKERS_MAX, cores + (memory_bytes >= (cores + 1) * WORKER_BYTES))
 
 
 def _code_of(name: str, command: Sequence[str], environment: Mapping[str, str], screen: Console) -> int:
     screen.rule(f"{name}: {' '.join(command)}", align="left")
     began = time.monotonic()
-    psutil.cpu_percent()  # what the next call tells counts from here
+    psutil.cpu_percent()  # the result of the next call counts from here
     process = subprocess.Popen([sys.executable, "-m", *command], cwd=PROJECT_ROOT, env=environment)
     try:
         code = process.wait()
     except KeyboardInterrupt:
-        code = process.wait() or 1  # the check got the same Ctrl-C; let it put its servers away
-    # whether more workers, or less work, would make it faster
+        code = process.wait() or 1  # the check got the same Ctrl-C; let it end its servers
+    # shows whether more workers, or less work, would make it faster
     busy = f"the processors {psutil.cpu_percent():.0f} % busy"
     screen.print(f"{name}: {'passed' if code == 0 else f'failed ({code})'} in {time.monotonic() - began:.0f} s, {busy}")
     return code
 
 
 class _Aside:
-    """The types, checked beside all the rest; what is said of them is kept until it is asked for. An empty command passes."""
+    """The check of types, in parallel with everything else. Its output is kept until it is requested. An empty command passes."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
         self._command, self._environment = command, environment
@@ -191,7 +197,7 @@ class _Aside:
         self._said.close()
 
     def passes(self, screen: Console) -> bool:
-        """Waits for its end and tells what it said."""
+        """Waits for the end of the check, prints its output and returns whether it passed."""
         if not self._command:
             return True
         screen.rule(f"{TYPES}: {' '.join(self._command)}", align="left")

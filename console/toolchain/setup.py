@@ -1,4 +1,4 @@
-"""Brings the machine to where Sluice runs: Java, jars, database servers, compiled kernels.
+"""Sets up everything that Sluice needs on the machine: Java, jars, database servers, compiled kernels.
 
 Called by `sluice setup`, the demo and the tests.
 """
@@ -22,7 +22,7 @@ ALL_SERVERS = DATABASE_VERSIONS
 
 @dataclass(frozen=True)
 class Toolchain:
-    """What was set up, ready to be started."""
+    """The parts that were set up and can be started."""
 
     cache: Cache
     java: Java
@@ -40,10 +40,9 @@ def set_up(
     cache: Cache | None = None,
     screen: Console | None = None,
 ) -> Toolchain:
-    """Fetch and unpack what is missing of the named servers and of the Delta jars; quick when nothing is.
+    """Downloads and unpacks what is missing of the named servers and of the Delta jars; quick if nothing is missing.
 
-    `extras`: further jars for Spark, of EXTRAS.
-    `kernels`: also compile the engine's kernels, where they are out of date.
+    `extras`: further jars for Spark, of EXTRAS. `kernels`: also compiles the engine's kernels that are out of date.
     """
     cache = cache or open_cache()
     screen = screen or Console(stderr=True)
@@ -62,7 +61,7 @@ def set_up(
 
 
 def lacking(extras: Sequence[str]) -> list[str]:
-    """Jars of the extras that are not in the cache, by name; nothing is fetched, nothing verified."""
+    """Returns the names of the extras' jars that are not in the cache. Downloads and verifies nothing."""
     cache = open_cache()
     return [each.module for each in load_artifacts(*extras) if not (cache.jars / each.file_name).exists()]
 

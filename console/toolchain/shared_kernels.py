@@ -1,8 +1,8 @@
-"""Compiled kernels that all checkouts of a machine share, by what they were made from; `kernels` takes from here and keeps here.
+"""Compiled kernels that all checkouts of a machine share, by what they were made from. `kernels` copies them from and to here.
 
-What numba writes beside a source file is of the file's content, the interpreter and the processor, and not of its path (its index holds a
-digest of the source), so it serves a copy of the file too. A folder holds all code of one source file: an index and the code that it
-names fit each other only as they were written.
+The code that numba writes next to a source file depends on the file's content, the interpreter and the processor, and not on its path
+(its index contains a digest of the source), so it is valid for a copy of the file too. A directory contains all code of one source file:
+an index matches the code that it names only as they were written together.
 """
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from pathlib import Path
 
 from console.toolchain.cache import Cache
 
-KEPT_MAX = 300  # folders, 0.3 MB each; an edit of a kernel makes one for each file that it goes into
+KEPT_MAX = 300  # directories, 0.3 MB each; an edit of a kernel makes one per file that contains its code
 INDEX, CODE = ".nbi", ".nbc"
 
 
 class SharedKernels:
-    """Whoever calls holds the lock of the cache (`cache.locked`). Files that cannot be written are left out: they can be made again."""
+    """The shared code. Callers hold the lock of the cache (`cache.locked`). Files that cannot be written are left out: they can be made
+    again.
+    """
 
     def __init__(self, cache: Cache) -> None:
         self._folder = cache.root / "kernels" / "shared"
 
     def take(self, source: Path, digest: str) -> None:
-        """Puts the code of a source file beside it, where it has none."""
+        """Copies the code of a source file next to it, if it has none."""
         kept = self._folder / digest
         if not kept.is_dir() or code_of(source):
             return
@@ -35,11 +37,12 @@ class SharedKernels:
             os.utime(kept)
             folder = source.parent / "__pycache__"
             folder.mkdir(exist_ok=True)
-            for file in sorted(kept.iterdir(), key=lambda each: each.suffix == INDEX):  # an index after what it names
+            # an index after the code that it names
+            for file in sorted(kept.iterdir(), key=lambda each: each.suffix == INDEX):
                 _copy(file, folder)
 
     def keep(self, source: Path, digest: str) -> None:
-        """Keeps the code beside a source file, where that is more than was kept. Code that is written meanwhile is not kept."""
+        """Stores the code next to a source file, if that is more than was stored. Code that is written meanwhile is not stored."""
         files, kept = code_of(source), self._folder / digest
         if not files or len(files) <= (len(list(kept.iterdir())) if kept.is_dir() else 0):
             return
@@ -56,7 +59,7 @@ class SharedKernels:
             made.rename(kept)
 
     def remove_oldest(self) -> None:
-        """Those that were taken or kept longest ago."""
+        """Removes the code that was taken or stored longest ago."""
         if not self._folder.is_dir():
             return
         folders = sorted(self._folder.iterdir(), key=lambda each: each.stat().st_mtime)
@@ -65,7 +68,7 @@ class SharedKernels:
 
 
 def code_of(source: Path) -> list[Path]:
-    """What numba keeps of the kernels of a source file: an index of each, and its code for each set of types."""
+    """Returns numba's files for the kernels of a source file: an index of each, and its code for each set of types."""
     found = source.parent.glob(f"__pycache__/{source.stem}.*.nb?")
     return sorted(file for file in found if file.suffix in {INDEX, CODE})
 
@@ -75,7 +78,7 @@ def _state(files: Iterable[Path]) -> list[tuple[str, int, int]]:
 
 
 def _copy(file: Path, folder: Path) -> None:
-    """A reader sees all of it or nothing."""
+    """Copies a file so that a reader sees all of it or nothing."""
     part = folder / f"{file.name}.{os.getpid()}"
     shutil.copyfile(file, part)
     part.replace(folder / file.name)

@@ -1,6 +1,6 @@
-"""Lets Java trust the authorities that the rest of the system trusts; called by the downloader.
+"""Makes Java trust the authorities that the rest of the system trusts. Called by the downloader.
 
-Java keeps a store of its own, which a Java unpacked without root lacks and which never has a company's own authority.
+Java has a store of its own, which a Java that was unpacked without root lacks, and which never has a company's own authority.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 def trust_options(store: Path) -> list[str]:
-    """Write the store and return the options that name it; none where the system has no list of authorities."""
+    """Writes the store and returns the options that name it; none if the system has no list of authorities."""
     bundle = Path(os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT") or SYSTEM_CERTIFICATES)
     entries = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(_certificates(bundle))]
     if not entries:
@@ -30,7 +30,7 @@ def trust_options(store: Path) -> list[str]:
 
 
 def _certificates(bundle: Path) -> Iterator[x509.Certificate]:
-    """Yield the authorities of a file; one that cannot be read is left out, one that bends the rules is kept quietly."""
+    """Yields the authorities of a file. One that cannot be read is left out; one that violates the standard is kept without a warning."""
     pieces = bundle.read_bytes().split(BEGIN)[1:] if bundle.is_file() else []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,1 +1,1 @@
-"""Private MySQL and MariaDB servers: unpacked, given the libraries they lack, started and ended."""
+"""Private MySQL and MariaDB servers: unpacked, provided with missing libraries, started and ended."""

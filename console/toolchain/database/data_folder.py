@@ -1,7 +1,7 @@
-"""Data folders of private servers: made once, kept beside the unpacked server, and copied from there. `server` calls it.
+"""Data directories of private servers: created once, kept next to the unpacked server, and copied from there. Called by `server`.
 
-MySQL takes five seconds and more to make one, a copy takes a part of one; a run of the tests starts some thirty servers. A kept folder
-goes with the server's own folder when another revision is unpacked.
+MySQL needs five seconds and more to create one; a copy needs less than one. A run of the tests starts about thirty servers. A kept
+directory is removed with the server's own directory when another revision is unpacked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from console.toolchain.database.options import Options, merged_options
 from console.toolchain.database.unpack import ServerHome
 from console.toolchain.errors import ServerError
 
-# What is fixed, or costs the server a conversion, once its data folder is there. All else is the start's.
+# Options that are fixed, or cost the server a conversion, once the data directory exists. All others belong to the start.
 AT_BIRTH = {
     "character_set_server",
     "collation_server",
@@ -28,15 +28,16 @@ AT_BIRTH = {
     "innodb_undo_tablespaces",
     "lower_case_table_names",
 }
-IDENTITY = "auto.cnf"  # MySQL's server_uuid: each server makes its own
+IDENTITY = "auto.cnf"  # MySQL's server_uuid: each server creates its own
 
 Make = Callable[[Path, Mapping[str, str | int]], None]
 
 
 def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: Make) -> None:
-    """Leaves an empty data folder at `folder`, where nothing is yet. `changes`: a server's own options. `make` initialises one at a path.
+    """Creates an empty data directory at `folder`, which must not exist. `changes`: a server's own options. `make`: initialises one at a
+    path.
 
-    A cache that cannot be written to, or has no room, is no reason to fail: the folder is then made where it is wanted.
+    If the cache cannot be written to, or is full, the directory is created directly at `folder`.
     """
     options = _options(home.version, changes)
     digest = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()
@@ -51,13 +52,15 @@ def provide_data_folder(home: ServerHome, changes: Options, folder: Path, make: 
 
 
 def _options(version: str, changes: Options) -> dict[str, str | int]:
-    """Those of the version, with the changes that count at birth; none of the binlog, which begins with the first start."""
+    """Returns the options of the version, with those changes that matter when a data directory is created. Leaves out the binlog, which
+    begins with the first start.
+    """
     born = merged_options(version, {key: value for key, value in changes.items() if key in AT_BIRTH})
     return {key: value for key, value in born.items() if "gtid" not in key and key != "log_bin"}
 
 
 def _keep(kept: Path, options: Mapping[str, str | int], make: Make) -> None:
-    """Makes the folder to keep. It gets its name when it is whole, and only one of several that start at once makes it."""
+    """Creates the directory to keep. It gets its name when it is complete, and only one of several concurrent starts creates it."""
     with locked(open_cache()):
         if kept.exists():
             return

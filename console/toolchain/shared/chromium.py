@@ -1,7 +1,7 @@
-"""Debian's Chromium without a screen; used by the tests that look at Dagster's pages as a person does.
+"""Provides Debian's Chromium without a screen, for the tests that look at Dagster's pages as a person does.
 
-One that is on PATH is taken; else it is the distribution's package, installed where we are root, and unpacked into the cache with what it
-depends on where we are not.
+Uses the one on PATH; else the distribution's package, which is installed if the user is root, and otherwise unpacked into the cache with
+its dependencies.
 """
 
 import os
@@ -16,22 +16,22 @@ from console.toolchain.database.libraries import missing_libraries
 from console.toolchain.debian import provide
 from console.toolchain.errors import CommandFailedError, SetupError
 
-PACKAGES = ("chromium-headless-shell", "chromium")  # the first is smaller, and not in every release
-# named by a launcher of /usr/bin, which knows no other place than /usr
+PACKAGES = ("chromium-headless-shell", "chromium")  # the first is smaller, but not in every release
+# a launcher in /usr/bin starts these, and looks only in /usr
 PROGRAMS = ("usr/lib/chromium/chromium-headless-shell", "usr/lib/chromium/chromium")
 ON_PATH = (*PACKAGES, "google-chrome")
 
 
 @dataclass(frozen=True)
 class Chromium:
-    """A browser to start: its program, and what its environment must say beside ours."""
+    """A browser to start: its program, and its variables in addition to our environment."""
 
     program: Path
     environment: dict[str, str]
 
 
 def provide_chromium(cache: Cache | None = None) -> Chromium:
-    """Return the browser, fetched where there is none yet. Raises SetupError, one sentence that says what is missing."""
+    """Returns the browser, downloaded if there is none yet. Raises SetupError with one sentence about what is missing."""
     if found := _on_path():
         return found
     cache = cache or open_cache()
@@ -46,7 +46,7 @@ def provide_chromium(cache: Cache | None = None) -> Chromium:
 
 
 def in_folder(root: Path) -> Chromium:
-    """The browser of packages that were unpacked there: their libraries and fonts are found nowhere else. Raises SetupError."""
+    """Returns the browser from unpacked packages, with their libraries and fonts, which are found only there. Raises SetupError."""
     programs = [root / name for name in PROGRAMS if (root / name).exists()]
     if not programs:
         raise _missing("the package brought no program")

@@ -1,7 +1,7 @@
-"""A real Postgres 16 out of its jar; used by the tests.
+"""Runs a real Postgres 16 from its jar. Used by the tests.
 
-Postgres refuses to run as root. There it runs as `nobody`, with its program and data in a folder under the system's own for temporary
-files: the cache of root is not for others to read.
+Postgres refuses to run as root. For root it runs as `nobody`, with program and data in a directory under the system's own for temporary
+files, because other users cannot read root's cache.
 """
 
 import os
@@ -43,7 +43,7 @@ class PostgresServer:
 
     @property
     def url(self) -> str:
-        """SQLAlchemy's."""
+        """The URL for SQLAlchemy."""
         return f"postgresql://{USER}@{LOOPBACK}:{self.port}/postgres"
 
     @property
@@ -52,13 +52,13 @@ class PostgresServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
+        """The process id of the running server."""
         if self._process is None:
             raise ServerError(f"the Postgres in {self.folder} was not started")
         return self._process.pid
 
     def start(self) -> "PostgresServer":
-        """Initialise an empty folder, start, and return when the server answers; on the same port and data as before."""
+        """Initialises an empty directory, starts on the same port and data as before, and returns when the server answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         home = self._home()
         data = self.folder / "data"
@@ -76,12 +76,12 @@ class PostgresServer:
         raise ServerError(f"Postgres did not start; its log {self.log} ends: {last_lines(self.log)}")
 
     def stop(self) -> None:
-        """Shut down, and forget the data."""
+        """Shuts the server down and deletes the data."""
         self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """End with SIGKILL, as a crash would."""
+        """Ends the server with SIGKILL, as a crash would."""
         if self._process:
             self._process.kill()
 
@@ -115,7 +115,7 @@ class PostgresServer:
 
 
 def unpacked() -> Path:
-    """The unpacked server in the cache; fetched when it is not there yet."""
+    """Returns the unpacked server in the cache; downloaded if it is missing."""
     cache, screen = open_cache(), Console(stderr=True)
     (artifact,) = load_artifacts(POSTGRES)
     folder = cache.servers / POSTGRES

@@ -1,4 +1,4 @@
-"""A real RocketMQ out of its jars: a name server and a broker that wants to know who sends; used by the tests."""
+"""Runs a real RocketMQ from its jars: a name server, and a broker that requires credentials. Used by the tests."""
 
 import functools
 import os
@@ -18,7 +18,7 @@ MESSAGE_BYTES_MAX = 2 << 20
 LIMITS = ("-Xmx192m", "-Xss512k", "-XX:MaxDirectMemorySize=128m")
 OPENED = ("--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED")
 NAME_SERVER, BROKER = "org.apache.rocketmq.namesrv.NamesrvStartup", "org.apache.rocketmq.broker.BrokerStartup"
-# A broker alone, with few threads and small files; a topic that is not made is none.
+# A single broker, with few threads and small files. Topics are not created automatically.
 BROKER_SETTINGS = {
     "brokerClusterName": "sluice",
     "brokerName": "sluice",
@@ -37,7 +37,9 @@ BROKER_SETTINGS = {
 
 
 class RocketServer:
-    """On 127.0.0.1. The name server goes on while the broker is killed and started again. `certificate`: of TLS, it and its key, PEM."""
+    """A name server and a broker on 127.0.0.1. The name server continues while the broker is killed and started again. `certificate`: PEM
+    files, certificate and key, for TLS.
+    """
 
     access_key, secret = "sluice-tests", "open-sesame-rocket"
 
@@ -57,7 +59,7 @@ class RocketServer:
         return self.folder / "broker.log"
 
     def start(self) -> Self:
-        """On the same ports and folder as before; return when both answer."""
+        """Starts on the same ports and directory as before; returns when both answer."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self._names is None or not self._names.running:
             names = {"listenPort": str(self.name_port), "bindAddress": LOOPBACK}
@@ -68,13 +70,13 @@ class RocketServer:
         return self
 
     def kill(self) -> None:
-        """End all with SIGKILL."""
+        """Ends both with SIGKILL."""
         self.kill_broker()
         if self._names:
             self._names.kill()
 
     def kill_broker(self) -> None:
-        """As a crash would."""
+        """Ends the broker as a crash would."""
         if self._broker:
             self._broker.kill()
 
@@ -86,7 +88,7 @@ class RocketServer:
         return ChildProcess([*java_command(), *words], log, environment=environment, folder=self.folder)
 
     def _tls(self) -> list[str]:
-        """The same port takes connections with TLS and without."""
+        """Returns the options for TLS. The same port accepts connections with TLS and without."""
         if self._certificate is None:
             return []
         certificate, key = self._certificate
@@ -111,14 +113,14 @@ class RocketServer:
 
 @functools.cache
 def java_command() -> tuple[str, ...]:
-    """Java with all of RocketMQ's jars; what it is to run comes behind."""
+    """Returns the command for Java with all of RocketMQ's jars; the caller appends what to run."""
     toolchain = set_up([], delta=False, extras=(ROCKETMQ,))
     jars = [str(toolchain.cache.jars / each.file_name) for each in load_artifacts(ROCKETMQ)]
     return (str(toolchain.java.program), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", ":".join(jars))
 
 
 def _port_with_another() -> int:
-    """A free port; a broker opens the one two below it too."""
+    """Returns a free port for a broker, which also opens the port two below it."""
     while True:
         port = free_port()
         with socket.socket() as beside:

@@ -1,4 +1,4 @@
-"""A real S3 server out of its jar, private to whoever starts it; used by the tests. It keeps all in memory."""
+"""Runs a real S3 server from its jar, private to the process that starts it. Used by the tests. It keeps everything in memory."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from console.toolchain.setup import set_up
 
 S3PROXY = "s3proxy"
 ACCESS_KEY, SECRET_KEY = "sluice-lake-access", "sluice-lake-secret"
-REGION = "us-east-1"  # where a bucket is made without saying where
+REGION = "us-east-1"  # the region of a bucket that is created without one
 START_SECONDS_MAX = 60.0
 
 
@@ -34,7 +34,7 @@ class S3Server:
 
     @property
     def options(self) -> dict[str, str]:
-        """What deltalake is told of it."""
+        """The options for deltalake."""
         return {
             "aws_endpoint_url": self.endpoint,
             "aws_region": REGION,
@@ -48,7 +48,7 @@ class S3Server:
         return self.folder / "s3.log"
 
     def start(self) -> "S3Server":
-        """Start, and return when the bucket is there."""
+        """Starts, and returns when the bucket exists."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "s3.properties"
         settings.write_text("\n".join(f"{name}={value}" for name, value in self._settings().items()) + "\n")
@@ -64,12 +64,12 @@ class S3Server:
         return self
 
     def stop(self) -> None:
-        """Shut down in order."""
+        """Shuts the server down in order."""
         if self._process:
             self._process.stop(10)
 
     def kill(self) -> None:
-        """End with SIGKILL, as a crash would."""
+        """Ends the server with SIGKILL, as a crash would."""
         if self._process:
             self._process.kill()
 
@@ -93,7 +93,7 @@ class S3Server:
             "s3proxy.authorization": "aws-v2-or-v4",
             "s3proxy.identity": ACCESS_KEY,
             "s3proxy.credential": SECRET_KEY,
-            # the newer ones list folders, which Hadoop makes, as objects without a size
+            # the newer ones list the folders that Hadoop creates as objects without a size
             "jclouds.provider": "transient",
             "jclouds.identity": "local",
             "jclouds.credential": "local",

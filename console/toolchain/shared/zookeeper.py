@@ -1,4 +1,4 @@
-"""Real ZooKeeper servers out of pyspark's own jars, one node or several; used by the tests."""
+"""Runs real ZooKeeper servers from pyspark's own jars, one node or several. Used by the tests."""
 
 import socket
 import time
@@ -18,12 +18,12 @@ JARS = (
     *("netty-buffer", "netty-codec-base", "netty-common", "netty-handler", "netty-resolver", "netty-transport"),
     *("netty-transport-classes-epoll", "netty-transport-native-unix-common"),
 )
-TICK_MS = 200  # sessions may be as short as twice this
+TICK_MS = 200  # sessions are at least twice this long
 START_SECONDS_MAX = 60.0
 
 
 class ZooKeeperServer:
-    """One node with its own folder; alone unless it is told of others."""
+    """One node with its own directory; a single one unless `join` adds it to others."""
 
     def __init__(self, folder: Path, port: int | None = None, java: Java | None = None) -> None:
         self.folder = folder.absolute()
@@ -35,7 +35,7 @@ class ZooKeeperServer:
 
     @property
     def hosts(self) -> str:
-        """Its address, as kazoo takes it."""
+        """The address for kazoo."""
         return f"{LOOPBACK}:{self.port}"
 
     @property
@@ -44,17 +44,17 @@ class ZooKeeperServer:
 
     @property
     def pid(self) -> int:
-        """Process id of the running server."""
+        """The process id of the running server."""
         if self._process is None:
             raise ServerError(f"the ZooKeeper in {self.folder} was not started")
         return self._process.pid
 
     def join(self, number: int, members: Sequence[str]) -> None:
-        """Make it number `number` (from 1) of several; `members`: "server.1=host:port:port" lines."""
+        """Makes it number `number` (from 1) of several; `members`: "server.1=host:port:port" lines."""
         self._number, self._settings = number, list(members)
 
     def start(self, *, wait: bool = True) -> "ZooKeeperServer":
-        """Start on the same port and folder as before; `wait`: until it serves."""
+        """Starts on the same port and directory as before. `wait`: until it serves."""
         self.folder.mkdir(parents=True, exist_ok=True)
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ class ZooKeeperServer:
         return self
 
     def wait_until_it_serves(self) -> None:
-        """Raises ServerError where it ended or does not serve in time."""
+        """Raises ServerError if it ended or does not serve in time."""
         end = time.monotonic() + START_SECONDS_MAX
         while time.monotonic() < end:
             if self._process is not None and not self._process.running:
@@ -82,7 +82,7 @@ class ZooKeeperServer:
         raise ServerError(f"ZooKeeper did not start; its log {self.log} ends: {last_lines(self.log)}")
 
     def mode(self) -> str:
-        """standalone, leader or follower; empty while it does not serve."""
+        """Returns standalone, leader or follower; empty while it does not serve."""
         try:
             with socket.create_connection((LOOPBACK, self.port), timeout=2) as connection:
                 connection.sendall(b"srvr")
@@ -93,12 +93,12 @@ class ZooKeeperServer:
         return next((line.partition(": ")[2] for line in said.splitlines() if line.startswith("Mode: ")), "")
 
     def stop(self) -> None:
-        """Shut down in order."""
+        """Shuts the server down in order."""
         if self._process:
             self._process.stop(10)
 
     def kill(self) -> None:
-        """End with SIGKILL, as a crash would."""
+        """Ends the server with SIGKILL, as a crash would."""
         if self._process:
             self._process.kill()
 
@@ -118,7 +118,7 @@ class ZooKeeperServer:
 
 
 class ZooKeeperEnsemble:
-    """Several nodes that agree; a minority of them may be away."""
+    """Several nodes with one state; a minority of them may be down."""
 
     def __init__(self, folder: Path, size: int = 3) -> None:
         self.nodes = [ZooKeeperServer(folder / f"node-{number}") for number in range(1, size + 1)]
@@ -134,7 +134,7 @@ class ZooKeeperEnsemble:
 
     @property
     def leader(self) -> ZooKeeperServer:
-        """Raises ServerError while there is none."""
+        """The leading node. Raises ServerError while there is none."""
         for node in self.nodes:
             if node.mode() == "leader":
                 return node

@@ -1,8 +1,8 @@
-"""Where the archive of Spark's classes lies, and what tells a JVM to use it; asked by each start of the server, filled by `rehearsal`.
+"""The path of the archive of Spark's classes, and the JVM options that use it. Used by each start of the server, written by `rehearsal`.
 
-A Spark server that starts reads and verifies ten thousand classes out of its jars. Java can keep them as they are in memory and map that
-file at the next start (JEP 350). The archive is of one Java and of these jars at this place; a JVM that finds others says so in Spark's
-log, and reads the jars.
+A starting Spark server reads and verifies ten thousand classes from its jars. Java can write them as they are in memory and map that file
+at the next start (JEP 350). The archive is valid for one Java and for these jars at these paths. A JVM that finds others reports that in
+Spark's log, and reads the jars.
 """
 
 import hashlib
@@ -14,11 +14,11 @@ from console.toolchain.cache import Cache
 from console.toolchain.java import Java
 from console.toolchain.spark.home import spark_home
 
-KEPT_MAX = 3  # 0.2 GB each, one for a Java and a pyspark
+KEPT_MAX = 3  # 0.2 GB each, one per Java and pyspark
 
 
 def class_archive(cache: Cache, java: Java) -> Path:
-    """The file for this Java and the jars of this installation; whether it is there or not."""
+    """Returns the file for this Java and the jars of this installation; it need not exist."""
     home = java.home.resolve()
     jars = sorted((spark_home(cache) / "jars").glob("*.jar"))
     stamps = [f"{jar} {jar.stat().st_size} {jar.stat().st_mtime_ns}" for jar in jars]
@@ -29,23 +29,25 @@ def class_archive(cache: Cache, java: Java) -> Path:
 
 
 def reading_options(archive: Path) -> Sequence[str]:
-    """Java options of a server that starts: none where there is no archive."""
+    """Returns Java options for a starting server; none if there is no archive."""
     return (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
 
 
 def writing_options(archive: Path) -> Sequence[str]:
-    """Java options of a server that writes its classes there when it ends, and does nothing else: optimizing its code would be a waste."""
+    """Returns Java options for a server whose only task is to write its classes to the archive when it ends: optimizing its code would be
+    a waste.
+    """
     return (f"-XX:ArchiveClassesAtExit={archive}", "-XX:TieredStopAtLevel=1")
 
 
 def can_archive(java: Java) -> bool:
-    """Whether this Java came with the archive of its own classes, upon which another can be built."""
+    """Returns whether this Java contains the archive of its own classes, which another one extends."""
     shown = subprocess.run([java.program, "-Xshare:on", "-version"], capture_output=True, timeout=60, check=False)
     return shown.returncode == 0
 
 
 def remove_oldest(cache: Cache) -> None:
-    """Those of Javas and of pysparks that were used longest ago."""
+    """Removes the archives of Javas and pysparks that were used longest ago."""
     archives = sorted(cache.classes.glob("*.jsa"), key=lambda archive: archive.stat().st_mtime)
     for archive in archives[:-KEPT_MAX]:
         archive.unlink(missing_ok=True)

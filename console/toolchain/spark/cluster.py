@@ -1,6 +1,7 @@
-"""A standalone Spark cluster out of pyspark's own jars: a master and its workers, private to whoever starts it; used by the tests.
+"""Runs a standalone Spark cluster from pyspark's own jars: a master and its workers, private to the process that starts it. Used by the
+tests.
 
-The Connect server that runs attach to is another process (`server`), with `settings` here; its tasks are the workers'.
+The Connect server to which runs connect is another process (`server`), with the `settings` from here; the workers run its tasks.
 """
 
 import json
@@ -29,7 +30,7 @@ DAEMON_MEMORY, EXECUTOR_MEMORY = "192m", "1g"
 
 
 class SparkCluster:
-    """One master and `workers` of one core each on 127.0.0.1. `environment`: of the workers and so of their executors: credentials."""
+    """One master and `workers` with one core each on 127.0.0.1. `environment`: of the workers and their executors, for credentials."""
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str], *, workers: int = 2, java: Java | None = None
@@ -41,12 +42,12 @@ class SparkCluster:
 
     @property
     def url(self) -> str:
-        """What `spark.master` of an application is."""
+        """The value of an application's `spark.master`."""
         return f"spark://{LOOPBACK}:{self._port}"
 
     @property
     def settings(self) -> dict[str, str]:
-        """Of the Connect server: one executor a worker."""
+        """The settings of the Connect server: one executor per worker."""
         return {
             "spark.master": self.url,
             "spark.executor.cores": "1",
@@ -55,7 +56,7 @@ class SparkCluster:
         }
 
     def start(self) -> "SparkCluster":
-        """Start, and return when all workers are known to the master."""
+        """Starts, and returns when the master has all workers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         try:
             ports = ("--port", str(self._port), "--webui-port", str(self._page))
@@ -70,23 +71,23 @@ class SparkCluster:
         return self
 
     def add_worker(self, number: int) -> None:
-        """One more; it is there when `alive` says so."""
+        """Starts one more worker. `alive` counts it once the master has it."""
         folder = self.folder / f"worker-{number}"
         size = ("--cores", "1", "--memory", EXECUTOR_MEMORY, "--work-dir", str(folder))
         self._workers.append(self._begin(folder.name, WORKER_CLASS, *size, "--webui-port", str(free_port()), self.url))
 
     def kill_worker(self, number: int) -> None:
-        """SIGKILL to a worker and its executor, as where a machine is lost."""
+        """Ends a worker and its executor with SIGKILL, as when a machine is lost."""
         self._workers[number].kill()
 
     @property
     def alive(self) -> int:
-        """Workers that the master counts."""
+        """The number of workers that the master counts."""
         return int((self._asked() or {}).get("aliveworkers", 0))
 
     @property
     def logs(self) -> list[Path]:
-        """Of master, workers and executors."""
+        """Returns the logs of master, workers and executors."""
         return [
             path
             for path in self.folder.rglob("*")
@@ -94,7 +95,7 @@ class SparkCluster:
         ]
 
     def kill(self) -> None:
-        """End all of it."""
+        """Kills all processes."""
         for process in (*self._workers, self._master):
             if process is not None:
                 process.kill()

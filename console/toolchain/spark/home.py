@@ -1,7 +1,7 @@
-"""The SPARK_HOME that servers and clusters start from: pyspark's own, as hard links in the cache; asked by both and by the class archive.
+"""The SPARK_HOME from which servers and clusters start: pyspark's own, as hard links in the cache. Used by both and by the class archive.
 
-Java binds an archive of classes to the paths of the jars. Those of an environment are at another place in each checkout, those in the cache
-are not, so all checkouts share one archive. Hard links take no room, and outlive the environment that they came from.
+Java ties an archive of classes to the paths of the jars. The paths in an environment differ between checkouts, those in the cache do not,
+so all checkouts share one archive. Hard links take no space, and remain when their environment is deleted.
 """
 
 import contextlib
@@ -15,20 +15,20 @@ from pathlib import Path
 from console.toolchain.cache import Cache
 from console.toolchain.python_packages import pyspark_home
 
-# What a server, a worker of a cluster and their Python processes read.
+# The parts that a server, a worker of a cluster and their Python processes read.
 PARTS = ("bin", "sbin", "jars", "python")
-# One that nobody has started from for so long goes when another is made; a Spark that runs reads its own.
+# A directory from which nothing was started for this time is removed when another is created; a running Spark reads its own.
 UNUSED_SECONDS_MAX = 30 * 86_400.0
 
 
 def spark_home(cache: Cache) -> Path:
-    """The folder, made where it is not there yet: one for each set of files."""
+    """Returns the directory, one per set of files; created if it is missing."""
     own = pyspark_home()
     home = cache.spark / _name(own)
     if not home.exists():
         _link(own, home)
         _remove_unused(home.parent)
-    # In a cache of several users only who made it may say so.
+    # In a cache of several users only its owner may set the time.
     with contextlib.suppress(PermissionError):
         os.utime(home)
     return home
@@ -41,7 +41,7 @@ def _name(own: Path) -> str:
 
 
 def _link(own: Path, home: Path) -> None:
-    """Whole or not at all: another start may do the same in this moment."""
+    """Creates the directory completely or not at all: another start may do the same at this moment."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="home-", dir=home.parent) as folder:
         made = Path(folder) / home.name
@@ -56,7 +56,7 @@ def _link(own: Path, home: Path) -> None:
 
 
 def _link_or_copy(source: str, target: str) -> None:
-    """A link takes no room and keeps the time of the file; the environment may be on another disk."""
+    """Links a file, or copies it if the environment is on another disk. A link takes no space and keeps the file's time."""
     try:
         os.link(source, target)
     except OSError:

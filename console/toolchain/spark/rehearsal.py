@@ -1,8 +1,8 @@
-"""A Spark server that is started, warmed and ended once, so that all later ones find its classes in an archive; called by `sluice setup`
-and before the tests.
+"""Starts, warms and ends a Spark server once, so that all later ones find its classes in an archive. Called by `sluice setup` and before
+the tests.
 
-It costs what two starts do and spares each later one half of its processor time, and its first merges a fifth. Where it does not work Spark
-starts as it would without.
+It costs as much as two starts, and saves each later one half of its processor time and its first merges a fifth. If it does not work,
+Spark starts as without it.
 """
 
 import os
@@ -19,11 +19,11 @@ from console.toolchain.spark.class_archive import can_archive, class_archive, re
 from console.toolchain.spark.server import SparkConnectServer
 
 WARM_SECONDS_MAX = 300.0
-END_SECONDS_MAX = 300.0  # classes are written when the server ends
+END_SECONDS_MAX = 300.0  # the classes are written when the server ends
 
 
 def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:
-    """Whether the archive is there; it is made where it is not."""
+    """Creates the archive if it is missing. Returns whether it exists."""
     archive = class_archive(toolchain.cache, toolchain.java)
     if archive.exists():
         os.utime(archive)

@@ -1,7 +1,7 @@
-"""A Spark Connect server with Delta as a child process; started by `sluice up`, the demo, the tests and the benchmarks.
+"""Runs a Spark Connect server with Delta as a child process. Started by `sluice up`, the demo, the tests and the benchmarks.
 
-Its settings are conf/spark-defaults.conf; what depends on the machine (jars, memory, port, folders) is added here.
-Nothing is resolved at start: the jars come out of the cache.
+Its settings are in conf/spark-defaults.conf; what depends on the machine (jars, memory, port, directories) is added here. Nothing is
+resolved at start: the jars are in the cache.
 """
 
 import os
@@ -30,12 +30,12 @@ WARM_UP = "console.toolchain.spark.warmup"
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
 STOP_SECONDS_MAX = 20.0
-# The environment of the caller must not turn this server into another one.
+# The caller's environment must not change this server.
 FOREIGN_VARIABLES = ("SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS")
 
 
 class SparkConnectServer:
-    """One Spark Connect server on 127.0.0.1, its warehouse, scratch space and log under one folder."""
+    """One Spark Connect server on 127.0.0.1, with its warehouse, scratch space and log under one directory."""
 
     def __init__(
         self,
@@ -51,9 +51,9 @@ class SparkConnectServer:
         die_with_parent: bool = True,
         archives_to: Path | None = None,
     ) -> None:
-        """Describe a server; nothing runs before start(). Jars of None are the cached ones of Delta and of the `extras`.
+        """Describes a server; nothing runs before `start`. `jars` None: the cached ones of Delta and of the `extras`.
 
-        `archives_to`: where it writes the classes that it has loaded, when it ends.
+        `archives_to`: the file to which it writes its loaded classes when it ends.
         """
         self.folder = data_dir.absolute()
         self.memory = memory
@@ -72,35 +72,35 @@ class SparkConnectServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on; the same after a restart."""
+        """The port on which it listens; the same after a restart."""
         if self._port is None:
             self._port = free_port()
         return self._port
 
     @property
     def url(self) -> str:
-        """What SparkSession.builder.remote() takes."""
+        """The argument for SparkSession.builder.remote()."""
         return f"sc://{LOOPBACK}:{self.port}"
 
     @property
     def log(self) -> Path:
-        """Warnings and errors of the server."""
+        """The file with warnings and errors of the server."""
         return self.folder / "spark.log"
 
     @property
     def pid(self) -> int:
-        """Process id of the running server, which is the Java process itself."""
+        """The process id of the running server, which is the Java process itself."""
         if self._process is None:
             raise ServerError(f"The Spark server in {self.folder} was not started.")
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """Whether the process lives."""
+        """Whether the process runs."""
         return self._process is not None and self._process.running
 
     def start(self) -> "SparkConnectServer":
-        """Start, and return when a session has answered."""
+        """Starts, and returns when a session has answered."""
         if self.running:
             return self
         try:
@@ -118,7 +118,7 @@ class SparkConnectServer:
         return self
 
     def begin(self) -> None:
-        """Start the process, and leave it to the caller to wait until it `answers`."""
+        """Starts the process without waiting; the caller waits until it `answers`."""
         require_free(self.port, "the Spark Connect server")
         self.folder.mkdir(parents=True, exist_ok=True)
         self._probe.forget()
@@ -131,43 +131,43 @@ class SparkConnectServer:
         )
 
     def warm_up_command(self, folder: Path) -> list[str]:
-        """What makes the first merges of a server that answers, on tables below a folder of its own."""
+        """Returns the command that makes the first merges of a running server, on tables in a directory of its own."""
         return [sys.executable, "-m", WARM_UP, self.url, str(folder)]
 
     @property
     def ended(self) -> str:
-        """How the process ended, as "exit code 1" or "signal 9"; empty while it lives."""
+        """How the process ended, as "exit code 1" or "signal 9"; empty while it runs."""
         return self._process.ended if self._process else "never started"
 
     def answers(self) -> bool:
-        """Whether a session answers, without waiting; raises ServerError where it never will."""
+        """Returns whether a session answers, without waiting. Raises ServerError if none ever will."""
         try:
             return self._probe.answers()
         except ServerError as error:
             raise self._start_failed(f"does not answer: {error}") from error
 
     def stop(self, seconds_max: float = STOP_SECONDS_MAX) -> None:
-        """Shut down in order; killed when that takes too long."""
+        """Shuts the server down in order; kills it if that takes too long."""
         if self._process:
             self._process.stop(seconds_max)
         shutil.rmtree(self.folder / "scratch", ignore_errors=True)
 
     def kill(self) -> None:
-        """End with SIGKILL, as a crash would."""
+        """Ends the server with SIGKILL, as a crash would."""
         if self._process:
             self._process.kill()
 
     def restart(self) -> None:
-        """Stop and start again on the same port."""
+        """Stops the server and starts it again on the same port."""
         self.stop()
         self.start()
 
     def __enter__(self) -> "SparkConnectServer":
-        """Start for the length of a with block."""
+        """Starts the server for a with block."""
         return self.start()
 
     def __exit__(self, *_: object) -> None:
-        """Stop at the end of a with block."""
+        """Stops the server at the end of a with block."""
         self.stop()
 
     def _command(self) -> list[str]:
@@ -200,7 +200,7 @@ class SparkConnectServer:
         return [*options, *reading_options(class_archive(open_cache(), self._java))] if self._java else options
 
     def provide(self) -> None:
-        """Have Java and the jars there, which may take a download."""
+        """Gets Java and the jars, which may need a download."""
         if self._jars is None or self._java is None:
             toolchain = set_up([], extras=self._extras)
             ours = (*toolchain.delta_jars, *toolchain.extra_jars)
@@ -208,14 +208,16 @@ class SparkConnectServer:
             self._java = self._java or toolchain.java
 
     def tell(self, settings: Mapping[str, str], environment: Mapping[str, str]) -> None:
-        """What its next start has besides. Credentials are environment: settings stand in its command line, its UI and its log."""
+        """Adds settings and environment for the next start. Credentials belong into the environment: settings are visible in its command
+        line, its UI and its log.
+        """
         self._settings |= settings
         self._secrets |= environment
 
     def _environment(self) -> dict[str, str]:
         own = {key: value for key, value in os.environ.items() if key not in FOREIGN_VARIABLES}
         java_home = {"JAVA_HOME": str(self._java.home)} if self._java else {}
-        python = {"PYSPARK_PYTHON": sys.executable}  # tasks that merge small tables want our packages
+        python = {"PYSPARK_PYTHON": sys.executable}  # tasks that merge small tables need our packages
         return {
             **own,
             **self._secrets,
@@ -233,7 +235,7 @@ class SparkConnectServer:
 
 
 def _ask_spark(channel: Any, seconds_max: float) -> Any:
-    """A session is made and says which Spark it is: by then Delta's extensions are loaded."""
+    """Creates a session and requests Spark's version: once it answers, Delta's extensions are loaded."""
     from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc  # noqa: PLC0415  pyspark takes a second to import
 
     request = base_pb2.AnalyzePlanRequest(

@@ -1,8 +1,8 @@
-"""One tiny Delta table written, merged and thrown away over a Spark Connect session, and a job of small tables without one; a program that
-`console.stack.parts` runs.
+"""Writes, merges and deletes one tiny Delta table over a Spark Connect session, and runs a job of small tables without one. A program
+that `console.stack.parts` runs.
 
-The first MERGE of a fresh server loads and compiles for half a minute; this is that minute, spent before anyone waits. A process of its
-own: Spark's client waits for minutes for a server that died, and only a process can be ended amid that.
+The first MERGE of a fresh server takes half a minute for loading and compiling; this spends it before anyone waits. It is a separate
+process because Spark's client waits for minutes for a server that died, and only a process can be ended meanwhile.
 """
 
 import shutil
@@ -18,7 +18,7 @@ MERGES = 2
 
 
 def warm_up(url: str, folder: Path) -> None:
-    """Run the statements a batch runs, on twenty rows under `folder`."""
+    """Runs the statements of a batch on twenty rows under `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     session = SparkSession.builder.remote(url).create()
     try:
@@ -26,7 +26,7 @@ def warm_up(url: str, folder: Path) -> None:
     finally:
         session.stop()
         shutil.rmtree(folder, ignore_errors=True)
-    why_no_small_tables(SparkSettings(remote=url))  # whoever checks conf/ wants the answer; here a Python worker starts
+    why_no_small_tables(SparkSettings(remote=url))  # the check of conf/ uses the result; here it starts a Python worker
 
 
 def _merge_tiny_table(session: SparkSession, folder: Path) -> None:
