@@ -1,1 +1,1 @@
-"""The demo: a private MySQL with a shop in it, seeded traffic, the whole stack, a live view, and the proof that both sides are equal."""
+"""The demo: a private MySQL with a shop, seeded traffic, the whole stack, a live view, and the proof that source and lake are equal."""

@@ -1,4 +1,4 @@
-"""The demo's folder: its own conf/, data and lake, so that it never meets a configuration of yours; prepared by demo.run."""
+"""The demo's directory, with its own conf/, data and lake, so that it never uses a configuration of yours. Prepared by demo.run."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.errors import SetupError
 
 DESTINATION = "shop"
-FIRST_BINLOG = "binlog.000001"  # read from the very start: the tables' CREATE statements are in it
+FIRST_BINLOG = "binlog.000001"  # read from its beginning: it contains the tables' CREATE statements
 USUAL_PORTS = (3000, 4266, 15002, 33306)
 
 
 @dataclasses.dataclass(frozen=True)
 class DemoHome:
-    """`folder`/conf is generated at every start; data, lake and mysql survive."""
+    """The directory of a demo. `folder`/conf is generated at every start; data, lake and mysql remain."""
 
     folder: Path
 
@@ -41,13 +41,13 @@ class DemoHome:
         return self.folder / "source"
 
     def start_over(self) -> None:
-        """Deletes what an earlier demo left here, and only what the demo made."""
+        """Deletes what an earlier demo left here, and only what the demo created."""
         for name in ("conf", "lake", "data", "source"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """One demo a folder; the kernel drops the lock of a demo that was killed, so a stale file never blocks."""
+        """Locks the directory for one demo. The kernel drops the lock of a killed demo, so an old file never blocks."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / "demo.lock").open("a+") as handle:
             try:
@@ -65,7 +65,7 @@ class DemoHome:
             yield
 
     def configure(self, ports: Mapping[str, int], destination: Mapping[str, Any]) -> SluiceConfig:
-        """Writes conf/ for these ports and this source, and returns it as the engine will read it."""
+        """Writes conf/ for these ports and this source, and returns it as the engine reads it."""
         (self.conf / "destinations").mkdir(parents=True, exist_ok=True)
         remote = {"remote": f"sc://127.0.0.1:{ports['spark_connect']}"}
         main = {"data_dir": str(self.folder / "data"), "lake": str(self.lake), "ports": dict(ports), "spark": remote}
@@ -79,11 +79,11 @@ class DemoHome:
 
 
 def open_home(folder: Path | None) -> DemoHome:
-    """The given folder, or .sluice/demo of the checkout."""
+    """Returns the given directory, or .sluice/demo of the checkout."""
     return DemoHome((folder or PROJECT_ROOT / ".sluice" / "demo").absolute())
 
 
 def demo_ports(base: int) -> tuple[dict[str, int], int]:
-    """The stack's ports as conf/ names them, and MySQL's; four in a row from `base`, or the usual ones for 0."""
+    """Returns the stack's ports with their names in conf/, and MySQL's: four in a row from `base`, or the usual ones for 0."""
     webserver, code_server, spark, mysql = range(base, base + 4) if base else USUAL_PORTS
     return {"webserver": webserver, "code_server": code_server, "spark_connect": spark}, mysql

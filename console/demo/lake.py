@@ -1,4 +1,4 @@
-"""What the demo's Delta tables say of themselves, read with deltalake, without Spark; used by the live view and the summary."""
+"""Reads row counts and markers from the demo's Delta tables with deltalake, without Spark. Used by the live view and the summary."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from deltalake.exceptions import TableNotFoundError
 from equality.table_plan import OPERATION, SIGNS
 from spark_jobs.tables.commit_record import read_commit, row_counts
 
-LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}  # a change log's own words
+# a change log's names of operations
+LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Changes:
-    """Rows that the commits of a table inserted, updated and deleted in Delta (changes of one key within a batch are folded first)."""
+    """The numbers of rows that the commits of a table inserted, updated and deleted in Delta (changes of one key within a batch are
+    folded first).
+    """
 
     inserted: int = 0
     updated: int = 0
@@ -32,7 +35,7 @@ class Changes:
 
 
 class LakeTable:
-    """One Delta table, read again only when it has a new version. `keyless`: Delta holds its change log."""
+    """One Delta table, read again only when it has a new version. `keyless`: Delta has its change log."""
 
     def __init__(self, path: Path, *, keyless: bool) -> None:
         self.path, self.keyless = path, keyless
@@ -53,12 +56,12 @@ class LakeTable:
         return self._table.version()
 
     def row_count(self) -> int:
-        """Rows now, deletion vectors applied; of a change log, the rows it replays to."""
+        """Returns the current number of rows, without deleted ones; for a change log, the number of rows after its replay."""
         operations = self._count()
         return sum(SIGNS[name] * count for name, count in operations.items()) if self.keyless else operations.total()
 
     def changes(self, after_version: int = -1) -> Changes:
-        """What the commits after a version did; of a change log, what all of it says."""
+        """Returns what the commits after a version changed; for a change log, the changes in all of it."""
         if self.keyless:
             operations = self._count()
             return Changes(**{field: operations[name] for name, field in LOGGED.items()})
@@ -78,7 +81,7 @@ class LakeTable:
 
 
 def sum_metrics(history: list[dict[str, Any]]) -> Changes:
-    """The row counts of commits as Delta's history gives them (numbers as text)."""
+    """Returns the sums of the row counts in Delta's history of commits (numbers as text)."""
     totals: Counter[str] = Counter()
     for commit in history:
         totals.update(row_counts(commit.get("operationMetrics") or {}))
@@ -87,7 +90,7 @@ def sum_metrics(history: list[dict[str, Any]]) -> Changes:
 
 @dataclasses.dataclass(frozen=True)
 class Marked:
-    """A marker row: when MySQL wrote it and when Delta showed it, seconds since 1970; the delivery that brought it."""
+    """A marker row: when MySQL wrote it and when Delta showed it, in seconds since 1970, and the delivery that merged it."""
 
     sent: float
     shown: float
@@ -95,10 +98,10 @@ class Marked:
 
 
 def markers_shown(path: Path, after_version: int) -> list[Marked]:
-    """The marker rows that came after a version, in the order of the versions that brought them.
+    """Returns the marker rows that were added after a version, in the order of the versions that added them.
 
-    A marker's clock starts when MySQL wrote it (its own `sent_at`, UTC) and ends when the file of the first Delta version that holds it was
-    put into `_delta_log`: from then on every reader sees it. One marker is written every two seconds.
+    A marker's time starts when MySQL wrote it (its own `sent_at`, UTC) and ends when the file of the first Delta version that has it was
+    written to `_delta_log`: from then on every reader sees it. One marker is written every two seconds.
     """
     newest = LakeTable(path, keyless=False).version
     if newest < 0:
@@ -116,19 +119,19 @@ def markers_shown(path: Path, after_version: int) -> list[Marked]:
 
 
 def freshness_seconds(path: Path, after_version: int) -> list[float]:
-    """How long each marker row took from its commit in MySQL until Delta showed it, in seconds, ascending."""
+    """Returns for each marker row the seconds from its commit in MySQL until Delta showed it, ascending."""
     return sorted(each.shown - each.sent for each in markers_shown(path, after_version))
 
 
 def percentile(ascending: list[float], share: float) -> float | None:
-    """The smallest value that at least `share` of the values do not exceed; None of nothing."""
+    """Returns the smallest value that at least `share` of the values do not exceed; None for no values."""
     if not ascending:
         return None
     return round(ascending[min(len(ascending) - 1, max(0, -(-len(ascending) * int(share * 100) // 100) - 1))], 2)
 
 
 def _markers(path: Path, version: int) -> dict[int, float]:
-    """Marker id → seconds since 1970 at which MySQL wrote it, as of one version."""
+    """Returns, for one version, when MySQL wrote each marker, in seconds since 1970, by the marker's id."""
     table = DeltaTable(str(path), version=version)
     if "sent_at" not in {field.name for field in table.schema().fields}:
         return {}

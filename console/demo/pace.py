@@ -1,6 +1,6 @@
-"""Runs the traffic against MySQL at a steady rate in a thread of its own, with a marker row every two seconds; driven by demo.run.
+"""Runs the traffic against MySQL at a steady rate in a separate thread, with a marker row every two seconds. Used by demo.run.
 
-An ALTER TABLE … ADD COLUMN and a TRUNCATE come in once each, when their second has come.
+An ALTER TABLE … ADD COLUMN and a TRUNCATE run once each, at their second.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from console.demo.traffic import KEY_OF, Shop, Traffic, Transaction
 from console.toolchain.errors import SetupError
 
 MARKER_SECONDS = 2.0
-Connection = pymysql.Connection  # generic only in the stubs
+Connection = pymysql.Connection  # it is generic only in the stubs
 
 
 def load_shop(connection: Connection[Any]) -> Shop:
-    """The keys that MySQL holds, in key order, so that a resumed demo goes on from what is there."""
+    """Returns the keys in MySQL, in key order, so that a resumed demo continues from there."""
     shop = Shop()
     with connection.cursor() as cursor:
         for table in vars(shop):
@@ -38,7 +38,7 @@ def load_shop(connection: Connection[Any]) -> Shop:
 
 
 class Pace:
-    """The thread. `failure` holds what ended it early; `transactions` counts what was committed."""
+    """The thread of the traffic. `failure`: the error that ended it early; `transactions`: the number of committed transactions."""
 
     def __init__(
         self,
@@ -60,13 +60,13 @@ class Pace:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the traffic after the transaction that is under way; raises what ended it before."""
+        """Ends the traffic after the current transaction. Raises the error that ended it before."""
         self._stop.set()
         self._thread.join(60)
         self.raise_failure()
 
     def abandon(self) -> None:
-        """The same without a word about a failure; harmless after `stop`."""
+        """Ends the traffic without raising an error; harmless after `stop`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(60)
@@ -84,7 +84,7 @@ class Pace:
                 self._loop(connection)
             finally:
                 connection.close()
-        except Exception as error:  # shown by the main thread
+        except Exception as error:  # the main thread shows it
             self.failure = error
 
     def _loop(self, connection: Connection[Any]) -> None:
@@ -131,7 +131,7 @@ def run_transaction(connection: Connection[Any], transaction: Transaction) -> No
 
 
 def write_marker(connection: Connection[Any]) -> None:
-    """One row with the server's own clock: when Delta shows it, everything before it is there too."""
+    """Writes one row with the server's own clock. When Delta shows it, everything before it is in Delta too."""
     sql = (
         f"INSERT INTO {DATABASE}.{MARKERS} SELECT COALESCE(MAX(id), 0) + 1, UTC_TIMESTAMP(6) FROM {DATABASE}.{MARKERS}"
     )

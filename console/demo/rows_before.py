@@ -1,6 +1,7 @@
-"""Shows how the rows that the demo's database had before come into the lake, from the stack's start to the one commit. `run` begins it.
+"""Shows how the existing rows of the demo's database are copied into the lake, from the stack's start to the publication. Started by `run`.
 
-The reading begins while the rest of the stack still starts, and may be over before its first picture: so it is watched from the side.
+The snapshot begins while the rest of the stack still starts, and may be finished before the first view of all tables. So a separate
+thread watches it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from cdc_engine.states import SnapshotState
 from console.acts.snapshot_bars import SnapshotBars, duration, figures
 
 LOOK_SECONDS = 0.25
-WAIT_SECONDS_MAX = 600.0  # then the view of all tables is worth more, with what the engine says
-SAY_SECONDS = 5.0  # between two lines, where there is no terminal
+WAIT_SECONDS_MAX = 600.0  # after this the view of all tables, with the engine's state, is more useful
+SAY_SECONDS = 5.0  # between two lines if there is no terminal
 
 
 class RowsBefore:
-    """`records`, `name`: of the snapshot, "database.table". `where`: a sentence of where to look. Nothing is said of one that is published
-    when this begins: an earlier demo saw to it.
+    """Shows one snapshot. `records`, `name`: of the snapshot, "database.table". `where`: a sentence about where to look. Shows nothing if
+    the snapshot is already published when this begins, by an earlier demo.
     """
 
     def __init__(self, records: SnapshotRecords, name: str, screen: Console, where: str) -> None:
@@ -50,9 +51,9 @@ class RowsBefore:
         return record is not None and not record.is_open
 
     def wait(self, meanwhile: Callable[[], None]) -> None:
-        """Until all are in the lake and that was said, the snapshot failed, or it takes too long: nothing is shown any more then.
+        """Waits until all rows are in the lake and that was shown, the snapshot failed, or it takes too long. Nothing is shown after that.
 
-        `meanwhile` is called again and again.
+        Calls `meanwhile` repeatedly.
         """
         end = time.monotonic() + WAIT_SECONDS_MAX
         while self._thread.is_alive() and time.monotonic() < end:
@@ -67,7 +68,7 @@ class RowsBefore:
             self._say(_end(record, self._where))
 
     def _follow(self, show: Callable[[SnapshotRecord], None]) -> SnapshotRecord | None:
-        """The record once it goes no further; None where the looking ended before."""
+        """Returns the record once it does not change any more; None if watching ended before."""
         while not self._ended.wait(LOOK_SECONDS):
             record = self._get()
             if record is not None:

@@ -1,6 +1,6 @@
-"""`sluice demo` from start to end: set up, start, traffic, view or proof, stop. Called by console.main.
+"""Runs `sluice demo` from start to end: set up, start, traffic, view or proof, stop. Called by console.main.
 
-Everything it starts is its own child on a leash: Ctrl-C, SIGTERM, an error and even SIGKILL of the demo leave nothing running.
+Everything that it starts is its own child on a leash: Ctrl-C, SIGTERM, an error and even SIGKILL of the demo leave nothing running.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from equality.values import Extent, TableResult
 from orchestration.table_catalog import delta_key
 
 MYSQL = "mysql"
-ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # of the endless demo; --once places them by its length
-ACK_SECONDS_MAX = 1800.0  # from the end of the traffic until all of it must be acked
-# No ack for so long ends the wait with what is known; a first merge on a busy machine takes minutes.
+ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # for the endless demo; --once sets them by its length
+ACK_SECONDS_MAX = 1800.0  # from the end of the traffic until all of it is acked, at most
+# No ack for this time ends the wait with what is known; a first merge on a busy machine takes minutes.
 STALL_SECONDS_MAX = 600.0
 VIEW_SECONDS = 2.0
-SAY_SECONDS = 5.0  # between two sentences about one thing
-PLAIN_VIEW_SECONDS = 15.0  # where each picture is printed below the last
+SAY_SECONDS = 5.0  # between two sentences about the same wait
+PLAIN_VIEW_SECONDS = 15.0  # without a terminal, when each view is printed below the last one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class DemoOptions:
 
 
 class Demo:
-    """The running demo: its parts, joined."""
+    """The running demo with its parts."""
 
     def __init__(self, options: DemoOptions, home: DemoHome, screen: Console) -> None:
         self.options, self.home, self.screen = options, home, screen
@@ -91,7 +91,7 @@ class Demo:
         self.before = RowsBefore(records, f"{DATABASE}.{VISITS}", screen, where)
 
     def start(self) -> None:
-        """MySQL, then the stack; all answer when this returns."""
+        """Starts MySQL, then the stack; returns when all of it answers."""
         self._sweep()
         self._say("starting MySQL")
         self.source.start(self.options.visits)
@@ -101,7 +101,7 @@ class Demo:
         self.runs = RunLog(self.stack.dagster_home, self.config.lake, DESTINATION, self.began)
 
     def stop(self) -> None:
-        """Everything this demo started, the engine first, so that MySQL is there to the end."""
+        """Ends everything that this demo started, the engine first, so that MySQL runs until the end."""
         self.before.__exit__()
         left = self.stack.down()
         self.source.stop()
@@ -110,7 +110,7 @@ class Demo:
             raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
 
     def watch(self, pace: Pace) -> None:
-        """The rows from before, then the live view, until Ctrl-C; where there is no terminal, a picture now and then."""
+        """Shows the existing rows, then the live view, until Ctrl-C. Without a terminal, prints the view from time to time."""
         self.before.wait(lambda: self._look_after(pace))
         if not self.screen.is_terminal:
             self._watch(pace, self.screen.print, PLAIN_VIEW_SECONDS)
@@ -127,7 +127,7 @@ class Demo:
                 time.sleep(seconds)
 
     def once(self, pace: Pace, before: dict[str, Before]) -> DemoSummary:
-        """Traffic for its time, then the wait, then the proof."""
+        """Runs the traffic for its time, waits until it is merged, and proves that both sides are equal."""
         self._say(f"traffic for {self.options.seconds} s at {self.options.rate:g} transactions/s; UI: {self.stack.url}")
         end = time.monotonic() + self.options.seconds
         while time.monotonic() < end:
@@ -146,7 +146,7 @@ class Demo:
         self.stack.revive()
 
     def _compared(self) -> dict[str, TableResult]:
-        """Every table row by row, as `sluice equal` does it."""
+        """Compares every table row by row, as `sluice equal` does."""
         source = source_of(self.config.destinations[DESTINATION])
         asked = Asked(self.config, DESTINATION, dataclasses.replace(source, password=lambda: self.source.password))
         return {found.table: found for found in compare_destination(asked, (), Extent())}
@@ -173,7 +173,7 @@ class Demo:
             time.sleep(0.5)
 
     def _wait_until_published(self) -> None:
-        """The rows that were there before; on a quiet machine they are there long before the traffic ends."""
+        """Waits until the existing rows are published; on a quiet machine that happens long before the traffic ends."""
         records, begun = SnapshotRecords(self.config.destination_dir(DESTINATION)), time.monotonic()
         while (record := records.get(f"{DATABASE}.{VISITS}")) is None or record.is_open:
             self.stack.revive()
@@ -197,7 +197,7 @@ class Demo:
         return f"acked {engine.cursor or 'nothing'} of {end[0]}:{end[1]}, engine {state}, last run {self.runs.read().last}{stopped}"
 
     def _sweep(self) -> None:
-        """Ends what an earlier demo of this folder left; its leashes did so already unless they were killed as well."""
+        """Ends what an earlier demo of this directory left. Its leashes have done that already unless they were killed too."""
         self.stack.down()
         for record in self.file.load():
             stop(record, [StopStep(terminate, 30.0)])
@@ -208,7 +208,7 @@ class Demo:
 
 
 def run_demo(options: DemoOptions, screen: Console) -> int:
-    """Runs the demo; returns its exit code: 0 after Ctrl-C or when all tables are equal, else 1."""
+    """Runs the demo. Returns its exit code: 0 after Ctrl-C or when all tables are equal, else 1."""
     home = open_home(options.folder)
     with home.alone(), signals.heard():
         if options.fresh:

@@ -1,4 +1,4 @@
-"""What Dagster recorded of the demo's runs, and how many batches they merged; read by the live view and the summary."""
+"""Reads the demo's runs from Dagster's records, and how many batches they merged. Used by the live view and the summary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from orchestration.batch_reference import DESTINATION_TAG
 
 @dataclasses.dataclass(frozen=True)
 class RunSummary:
-    """`runs`: begun, ended or not. `batches`: positions at which the lake has a cut. `last`: the newest run, in words."""
+    """A summary of runs. `runs`: begun, ended or not. `batches`: positions for which the lake has a consistent snapshot. `last`: the
+    newest run, as text.
+    """
 
     runs: int
     batches: int
@@ -28,7 +30,7 @@ class RunSummary:
 
 
 class RunLog:
-    """Runs of one destination that were created at or after `since` (seconds since 1970)."""
+    """The runs of one destination that were created at or after `since` (seconds since 1970)."""
 
     def __init__(self, dagster_home: Path, lake: str, destination: str, since: float) -> None:
         self._instance = DagsterInstance.from_config(str(dagster_home))
@@ -49,7 +51,7 @@ class RunLog:
         return RunSummary(len(records), self._batches(), last)
 
     def _batches(self) -> int:
-        """A run that drains merges many; each publishes one cut, after its last table."""
+        """Returns the number of batches. A run that drains merges many; each publishes one consistent snapshot, after its last table."""
         try:
             cuts = pa.table(DeltaTable(self._cuts).scan(columns=["order_key", "published_at"]))
         except TableNotFoundError:

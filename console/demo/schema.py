@@ -1,10 +1,10 @@
-"""The tables of the demo's shop, chosen so that every common column type and key shape occurs; created by demo.source."""
+"""The tables of the demo's shop, chosen so that every common column type and key shape occurs. Created by demo.source."""
 
 from __future__ import annotations
 
 DATABASE = "shop"
-MARKERS = "markers"  # one row every MARKER_SECONDS: what freshness is measured with
-ADDED_COLUMN = "loyalty_points"  # by the ALTER TABLE in the middle of the traffic
+MARKERS = "markers"  # one row every MARKER_SECONDS, to measure freshness
+ADDED_COLUMN = "loyalty_points"  # added by the ALTER TABLE during the traffic
 
 TABLES: dict[str, str] = {
     "customers": """
@@ -117,11 +117,11 @@ VISITS_BODY = """
         rating DECIMAL(4,2) NOT NULL,
         visited_at DATETIME(3) NOT NULL"""
 VISITS_FIRST = 1000
-VISITS_AT_ONCE = 500_000  # of one INSERT
+VISITS_AT_ONCE = 500_000  # rows of one INSERT
 
 
 def old_statements(rows: int) -> list[str]:
-    """Statements that fill a shop which nobody captured yet; to be run without a binlog, and once."""
+    """Returns statements that fill a shop before it is captured; to be run once and without a binlog."""
     name, columns = f"{DATABASE}.{VISITS}", "customer_id, url, seconds, rating, visited_at"
     first = (
         f"INSERT INTO {name} ({columns}) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {VISITS_FIRST}) "
@@ -144,10 +144,10 @@ def create_database_statement() -> str:
 
 
 def create_statements() -> list[str]:
-    """Statements that make what is not there yet; harmless on a shop that exists."""
+    """Returns statements that create what is missing; harmless on an existing shop."""
     return [f"CREATE TABLE IF NOT EXISTS {DATABASE}.{name} ({body}\n)" for name, body in TABLES.items()]
 
 
 def add_column_statement() -> str:
-    """The ALTER TABLE of the demo."""
+    """Returns the ALTER TABLE of the demo."""
     return f"ALTER TABLE {DATABASE}.customers ADD COLUMN {ADDED_COLUMN} INT UNSIGNED NULL"

@@ -1,4 +1,4 @@
-"""The demo's MySQL: a private server with the shop and the user Sluice connects as; started and stopped by demo.run."""
+"""Runs the demo's MySQL: a private server with the shop and the user of Sluice. Started and stopped by demo.run."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from console.toolchain.ports import LOOPBACK
 VERSION = "mysql-8.0.31"
 USER = "sluice"
 PASSWORD_VARIABLE = "SLUICE_DEMO_PASSWORD"  # noqa: S105  the name of the variable
-GRANTS = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"  # what docs/operations.md asks for
+GRANTS = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"  # the rights that docs/operations.md requires
 SERVER_ID = 4201
 
 
 class DemoSource:
-    """`folder` holds the server's data and the password file (mode 0600); all of it survives a stop."""
+    """The server of a demo. `folder` has the server's data and the password file (mode 0600); all of it remains after a stop."""
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self.folder = folder
@@ -31,7 +31,7 @@ class DemoSource:
         self.server = DatabaseServer(VERSION, folder / "mysql", port=port, options=options)
 
     def start(self, visits: int) -> None:
-        """Starts the server, makes the shop where it is missing, and the user. `visits`: rows that are older than the binlog."""
+        """Starts the server, creates the shop if it is missing, and the user. `visits`: number of rows that are older than the binlog."""
         self.server.start()
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             self._make_old(cursor, visits)
@@ -43,7 +43,7 @@ class DemoSource:
 
     @staticmethod
     def _make_old(cursor: Any, visits: int) -> None:
-        """What was there before anybody read a binlog; no file of it tells of these rows."""
+        """Creates the rows that existed before anyone read a binlog; no binlog file has them."""
         cursor.execute("SET SESSION sql_log_bin = 0")
         cursor.execute(create_database_statement())
         if not cursor.execute(f"SHOW TABLES FROM {DATABASE} LIKE '{VISITS}'"):
@@ -56,11 +56,11 @@ class DemoSource:
         self.server.stop()
 
     def connect(self) -> pymysql.Connection[Any]:
-        """As the shop itself (root), in UTC."""
+        """Connects as root, as the shop itself does, in UTC."""
         return self.server.connect(init_command="SET time_zone = '+00:00'")
 
     def end(self) -> tuple[int, int]:
-        """Number of the current binlog file and its size: nothing that was committed lies after it."""
+        """Returns the number of the current binlog file and its size: everything that was committed is before it."""
         with contextlib.closing(self.connect()) as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             row = cursor.fetchone()
@@ -69,7 +69,7 @@ class DemoSource:
         return file_number(row[0]), int(row[1])
 
     def destination(self) -> dict[str, Any]:
-        """What conf/destinations/shop.yaml says of this server."""
+        """Returns the content of conf/destinations/shop.yaml for this server."""
         source = {"host": LOOPBACK, "port": self.server.port, "user": USER, "password_env": PASSWORD_VARIABLE}
         return {
             "source": source,
@@ -80,7 +80,7 @@ class DemoSource:
 
 
 def _password(folder: Path) -> str:
-    """The demo's own password, made at the first start and kept where only this user can read it."""
+    """Returns the demo's own password, created at the first start and stored so that only this user can read it."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "password"
     if not file.exists():

@@ -1,4 +1,4 @@
-"""The summary of `demo --once`: both sides compared row by row, what was done, and how fresh it was."""
+"""The summary of `demo --once`: the comparison of both sides row by row, what was done, and how fresh the lake was."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from equality.values import TableResult
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """Where a table stood when this demo began, so that a resumed one reports what it did itself."""
+    """A table's state when this demo began, so that a resumed demo reports only its own changes."""
 
     version: int
     changes: Changes
@@ -40,7 +40,7 @@ class TableSummary:
 
 @dataclasses.dataclass(frozen=True)
 class DemoSummary:
-    """What the JSON file holds; docs/operations.md says what each figure means."""
+    """The content of the JSON file; docs/operations.md describes each value."""
 
     tables: Mapping[str, TableSummary]
     runs: RunSummary
@@ -70,7 +70,7 @@ def summarise(
     runs: RunSummary,
     wall_seconds: float,
 ) -> DemoSummary:
-    """Gathers the figures of all tables; `compared`: after the traffic had ended and all was acked."""
+    """Collects the values of all tables. `compared`: results after the traffic had ended and all of it was acked."""
     tables = {}
     for name, table in lake.items():
         start = before[name]
@@ -81,7 +81,7 @@ def summarise(
 
 
 def show(summary: DemoSummary, screen: Console) -> None:
-    """The table of the result, and every difference that was found (the first ten a table)."""
+    """Prints the table of results, and the differences that were found (the first ten per table)."""
     shown = Table("table", title="row by row against MySQL", title_justify="left")
     for column in ("rows", "inserted", "updated", "deleted"):
         shown.add_column(column, justify="right")

@@ -1,7 +1,7 @@
-"""What the shop does: an endless, seeded sequence of transactions; run against MySQL by demo.pace.
+"""The traffic of the shop: an endless, seeded sequence of transactions. Run against MySQL by demo.pace.
 
-`Traffic` knows which keys exist and draws the next transaction from that and from its seed alone, so the same start gives the same
-statements. Every shape that a merge can get wrong occurs: key changes, two keys swapped, delete and re-insert in one transaction, updates
+`Traffic` knows which keys exist, and draws the next transaction only from them and from its seed, so the same start gives the same
+statements. Every shape that a merge can get wrong occurs: key changes, two swapped keys, delete and re-insert in one transaction, updates
 and deletes of a table without a key.
 """
 
@@ -20,7 +20,7 @@ Transaction = list[Statement]
 
 @dataclasses.dataclass
 class Shop:
-    """The keys that exist, by table; lists, so that a draw by index is the same in every run."""
+    """The existing keys by table, as lists, so that a draw by index is the same in every run."""
 
     customers: list[int] = dataclasses.field(default_factory=list)
     addresses: list[int] = dataclasses.field(default_factory=list)
@@ -33,14 +33,14 @@ class Shop:
     stock_movements: list[int] = dataclasses.field(default_factory=list)
     flash_sales: list[int] = dataclasses.field(default_factory=list)
     has_added_column: bool = False
-    visits: int = 0  # their ids are 1 to this one, but for those that were forgotten
+    visits: int = 0  # their ids are 1 to this one, except those that were deleted
 
 
-KEY_OF = {"products": "sku"}  # the others: id
+KEY_OF = {"products": "sku"}  # all other tables: id
 
 
 class Traffic:
-    """Draws transactions. `next_id` grows over everything, so a key that was used is never given again by accident."""
+    """Draws transactions. `next_id` only rises, over all tables, so a used key is never used again by accident."""
 
     def __init__(self, shop: Shop, seed: str) -> None:
         self.shop = shop
@@ -51,7 +51,7 @@ class Traffic:
         self._kinds: list[Callable[[], Transaction]] = kinds
 
     def first(self) -> list[Transaction]:
-        """What an empty shop is opened with: categories, products, customers, each in one transaction."""
+        """Returns the transactions that fill an empty shop: categories, products and customers, one transaction each."""
         return [
             [self._new_category(number) for number in range(1, 9)],
             [self._new_product() for _ in range(60)],
@@ -59,7 +59,7 @@ class Traffic:
         ]
 
     def next(self) -> Transaction:
-        """The next transaction: one to a dozen statements, none of which needs an answer of MySQL to be drawn."""
+        """Returns the next transaction: one to a dozen statements, none of which depends on an answer of MySQL."""
         return self._draw.choice(self._kinds)()
 
     def _weights(self) -> list[tuple[Callable[[], Transaction], int]]:
@@ -275,7 +275,7 @@ class Traffic:
         return _insert("carts", id=key, customer_id=customer, contents=document(draw), updated_at=moment(draw))
 
     def _replace_cart(self) -> Transaction:
-        """Delete and re-insert of one key in one transaction; sometimes the key goes for good."""
+        """Deletes and re-inserts one key in one transaction; sometimes only deletes it."""
         if not self.shop.carts:
             return self._fill_cart()
         cart = self._draw.choice(self.shop.carts)
@@ -293,13 +293,13 @@ class Traffic:
         return [(sql, (abs(money(draw, 900)), *skus))]
 
     def _rename_product(self) -> Transaction:
-        """A primary key changes."""
+        """Changes a primary key."""
         index, new = self._draw.randrange(len(self.shop.products)), f"SKU-{self._id()}"
         old, self.shop.products[index] = self.shop.products[index], new
         return [("UPDATE shop.products SET sku = %s WHERE sku = %s", (new, old))]
 
     def _swap_categories(self) -> Transaction:
-        """Two keys change places within one transaction."""
+        """Swaps two keys within one transaction."""
         one, two = self._draw.sample(self.shop.categories, 2)
         sql = "UPDATE shop.categories SET id = %s WHERE id = %s"
         return [(sql, (-1, one)), (sql, (one, two)), (sql, (two, -1))]
@@ -334,12 +334,12 @@ class Traffic:
         return [("DELETE FROM shop.visits WHERE id = %s", (self._draw.randint(1, self.shop.visits),))]
 
     def _renumber_visit(self) -> Transaction:
-        """A row goes to another end of the table, past what is being read."""
+        """Moves a row to the other end of the table, past the rows that are being read."""
         key = self._draw.randint(1, self.shop.visits)
         return [("UPDATE shop.visits SET id = %s WHERE id = %s", (self.shop.visits + self._id(), key))]
 
     def _move_order_line(self) -> Transaction:
-        """Part of a composite key changes."""
+        """Changes a part of a composite key."""
         if not self.shop.orders:
             return self._place_order()
         order = self._draw.choice(self.shop.orders)
@@ -358,7 +358,7 @@ def _insert_many(table: str, rows: list[dict[str, Any]]) -> Statement:
 
 
 def _integers(keys: Any) -> list[int]:
-    """The numbers in a list of keys; of `SKU-12` the 12."""
+    """Returns the numbers in a list of keys; 12 for `SKU-12`."""
     if not isinstance(keys, list):
         return []
     return [abs(key) if isinstance(key, int) else int(key.rpartition("-")[2]) for key in keys]

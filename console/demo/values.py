@@ -1,4 +1,4 @@
-"""Seeded values of every type the shop has; drawn by demo.traffic. The same generator gives the same values."""
+"""Seeded values of every type in the shop, drawn by demo.traffic. The same generator gives the same values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECONDS_OF_YEARS = 2 * 365 * 86400
 
 
 def text(draw: Random, words: int) -> str:
-    """A few words with letters of one to four bytes, quotes and escapes."""
+    """Returns a few words with letters of one to four bytes, quotes and escapes."""
     return " ".join(draw.choice(WORDS) for _ in range(words))
 
 
@@ -39,7 +39,7 @@ def money(draw: Random, units_max: int) -> Decimal:
 
 
 def moment(draw: Random) -> dt.datetime:
-    """A wall-clock time with microseconds; MySQL rounds it to the column's digits."""
+    """Returns a wall-clock time with microseconds; MySQL rounds it to the column's digits."""
     return EPOCH + dt.timedelta(seconds=draw.randrange(SECONDS_OF_YEARS), microseconds=draw.randrange(1_000_000))
 
 
@@ -48,13 +48,13 @@ def day(draw: Random) -> dt.date:
 
 
 def duration(draw: Random) -> str:
-    """A TIME, also negative and above a day."""
+    """Returns a TIME, also negative and above a day."""
     sign = "-" if draw.random() < 0.2 else ""
     return f"{sign}{draw.randrange(839)}:{draw.randrange(60):02}:{draw.randrange(60):02}.{draw.randrange(1000):03}"
 
 
 def document(draw: Random) -> str:
-    """A JSON document with nesting, numbers of all kinds, null, and text that needs escapes."""
+    """Returns a JSON document with nesting, numbers of all kinds, null, and text that needs escapes."""
     return json.dumps(
         {
             "colour": draw.choice(WORDS),
@@ -67,5 +67,5 @@ def document(draw: Random) -> str:
 
 
 def maybe(draw: Random, value: T, null_share: float = 0.2) -> T | None:
-    """The value, or NULL now and then."""
+    """Returns the value, or sometimes NULL."""
     return None if draw.random() < null_share else value
