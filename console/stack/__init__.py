@@ -1,1 +1,1 @@
-"""The processes of a stack: begun in their order, kept alive, ended."""
+"""The processes of a stack: started in order, kept alive, ended."""

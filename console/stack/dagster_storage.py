@@ -1,6 +1,7 @@
-"""Whether Dagster's storage is still there under the processes that use it. Asked by `stack` (before `up`) and by `status`.
+"""Checks whether Dagster's storage still exists for the processes that use it. Used by `stack` (before `up`) and by `status`.
 
-A daemon whose SQLite files were removed while it runs makes no tick and no run, says so in its log alone, and never makes them anew.
+If a daemon's SQLite files are removed while it runs, it makes no ticks and no runs, reports that only in its log, and never creates the
+files again.
 """
 
 from __future__ import annotations
@@ -11,17 +12,19 @@ from pathlib import Path
 
 import yaml
 
-# Where Dagster keeps runs and ticks, unless dagster.yaml names another storage.
+# Dagster's files for runs and ticks, unless dagster.yaml names another storage.
 FILES = (
     "history/runs.db",
     "schedules/schedules.db",
 )
 STORAGES = ("storage", "run_storage", "schedule_storage")
-MAKING_SECONDS_MAX = 60.0  # a process that has just begun makes them first
+MAKING_SECONDS_MAX = 60.0  # a process that has just started creates them first
 
 
 def lost_storage(home: Path, running_seconds: float) -> str:
-    """What is missing of the storage that processes have used for so long, a sentence; empty when nothing is, or none of it is in files."""
+    """Returns what is missing of the storage after the processes have used it for `running_seconds`, as a sentence; empty if nothing is
+    missing or the storage is not in files.
+    """
     if running_seconds < MAKING_SECONDS_MAX or _elsewhere(home):
         return ""
     missing = [name for name in FILES if not _has_tables(home / name)]
@@ -34,7 +37,7 @@ def lost_storage(home: Path, running_seconds: float) -> str:
 
 
 def _elsewhere(home: Path) -> bool:
-    """Whether dagster.yaml names a storage, such as Postgres."""
+    """Returns whether dagster.yaml names a storage, such as Postgres."""
     try:
         configured = yaml.safe_load((home / "dagster.yaml").read_text())
     except (OSError, yaml.YAMLError):
@@ -43,7 +46,7 @@ def _elsewhere(home: Path) -> bool:
 
 
 def _has_tables(file: Path) -> bool:
-    """A file that cannot be asked, being locked, counts as well."""
+    """Returns whether the file is a database with tables. A file that cannot be read because it is locked counts too."""
     if not file.is_file():
         return False
     try:

@@ -1,7 +1,7 @@
-"""`sluice up --foreground`: one process that starts the stack, keeps its parts alive, and ends them when it is told to end.
+"""`sluice up --foreground`: one process that starts the stack, keeps its parts alive, and ends them on request.
 
-Fits a supervisor of processes: it tells systemd (Type=notify) when everything answers, ends in order on SIGTERM, and with exit code 1
-where it gave a part up, which it names. Its children are on a leash, so that SIGKILL leaves nothing either.
+For use under a supervisor of processes: it notifies systemd (Type=notify) when everything answers, ends in order on SIGTERM, and ends
+with exit code 1 if it gave up a part, which it names. Its children are on a leash, so that SIGKILL leaves nothing either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from console.toolchain.errors import SetupError
 
 
 def keep_up(stack: Stack) -> None:
-    """Returns after SIGTERM or Ctrl-C, when everything has ended; raises SetupError where a part was given up."""
+    """Returns after SIGTERM or Ctrl-C, when everything has ended. Raises SetupError if a part was given up."""
     running = {name: record.pid for name, record in stack.file.running().items() if name in {*STOP_ORDER, SUPERVISOR}}
     if running:
         who = ", ".join(f"{name} (pid {pid})" for name, pid in running.items())
@@ -48,7 +48,7 @@ def _keep(stack: Stack) -> None:
 
 
 def _end(stack: Stack) -> None:
-    """In order, each with its deadline; a second signal ends all of it at once."""
+    """Ends the parts in order, each with its deadline; a second signal ends all of them at once."""
     try:
         left = stack.down()
     except KeyboardInterrupt:
@@ -60,7 +60,7 @@ def _end(stack: Stack) -> None:
 
 
 def notify(state: str) -> None:
-    """Tells systemd a state (sd_notify); without $NOTIFY_SOCKET nobody wants to know."""
+    """Reports a state to systemd (sd_notify); does nothing without $NOTIFY_SOCKET."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return

@@ -1,4 +1,4 @@
-"""The parts of a stack as the supervisor sees them: Dagster's three processes, Spark, and Spark's warm-up. Made by `stack`."""
+"""The parts of a stack for the supervisor: Dagster's three processes, Spark, and Spark's warm-up. Created by `stack`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from console.toolchain.spark.server import SparkConnectServer
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
-LOOK_SECONDS_MAX = 60.0  # between two looks at a warm-up, on a machine that is too busy for one
+LOOK_SECONDS_MAX = 60.0  # between two checks of a warm-up, on a very busy machine
 GONE = "nobody saw how"
 
 Answers = Callable[[], bool]
 
 
 class Process(Protocol):
-    """What of a child process a part needs."""
+    """The methods of a child process that a part needs."""
 
     @property
     def pid(self) -> int: ...
@@ -41,9 +41,9 @@ class Process(Protocol):
 
 
 class ProcessPart:
-    """One process in the file of processes: begun here, or by an earlier `sluice up` and found there.
+    """One process in the file of processes: started here, or by an earlier `sluice up` and found there.
 
-    `question` makes what asks a process that has just begun, or was found, whether it answers. `start` makes the process.
+    `question` returns a function that checks whether a process that was just started or found answers. `start` starts the process.
     """
 
     once = False
@@ -74,12 +74,12 @@ class ProcessPart:
         self.child = self._start()
         try:
             self._record = self._file.add(self.name, self.child.pid, self._port)
-        except psutil.NoSuchProcess:  # it is dead already: `ended` says how
+        except psutil.NoSuchProcess:  # it has ended already: `ended` returns how
             self._record = None
         self._answers = self._question(self._record) if self._record else None
 
     def end(self) -> None:
-        """Kills our own child, and ends its leash. One that was only found is left to `down`, which knows how to end it in order."""
+        """Kills our own child and ends its leash. A process that was only found is left to `down`, which can end it in order."""
         if self.child:
             self.child.kill()
             self._file.remove([self.name])
@@ -97,7 +97,7 @@ class ProcessPart:
         return bool(self._answers and self._answers())
 
     def require_port(self) -> None:
-        """Raises PortTakenError, naming who has the port; a process that was killed holds its port until the kernel is done with it."""
+        """Raises PortTakenError with the owner of the port. A killed process holds its port until the kernel has removed it."""
         end = time.monotonic() + DYING_SECONDS_MAX
         while self._port and not is_free(self._port):
             if time.monotonic() > end:
@@ -110,9 +110,9 @@ class ProcessPart:
 
 
 class WarmUp:
-    """Spark's first merge, made before anyone waits for it: done when its program has ended well.
+    """Makes Spark's first merge before anyone waits for it. Done when its program has ended without an error.
 
-    It spares time and is needed for nothing: one that takes longer than `patience_seconds` is ended, and all goes on without.
+    It only saves time. If it takes longer than `patience_seconds` it is ended, and everything continues without it.
     """
 
     name, once = "warm-up of Spark", True
@@ -156,7 +156,7 @@ class WarmUp:
 
 
 class SparkProcess:
-    """The Spark server as a process that begins and ends."""
+    """The Spark server as a process that starts and ends."""
 
     def __init__(self, server: SparkConnectServer) -> None:
         self._server = server
@@ -175,7 +175,7 @@ class SparkProcess:
 
 
 def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
-    """Its ping over gRPC."""
+    """Checks the code server by its ping over gRPC."""
 
     def ask(channel: Any, seconds_max: float) -> Any:
         from dagster._grpc.__generated__ import dagster_api_pb2, dagster_api_pb2_grpc  # noqa: PLC0415  takes seconds
@@ -188,7 +188,7 @@ def asks_code_server(port: int) -> Callable[[ProcessRecord], Answers]:
 
 
 def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
-    """Its page of facts."""
+    """Checks the webserver by its page of server information."""
 
     def answers() -> bool:
         try:
@@ -201,7 +201,7 @@ def asks_webserver(url: str) -> Callable[[ProcessRecord], Answers]:
 
 
 def asks_daemon(dagster_home: Path) -> Callable[[ProcessRecord], Answers]:
-    """The heartbeat of its sensors, later than its start."""
+    """Checks the daemon by the heartbeat of its sensors, which must be later than its start."""
 
     def of(record: ProcessRecord) -> Answers:
         from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import

@@ -1,6 +1,6 @@
-"""A whole private Sluice in a folder: a MySQL, its configuration, and the stack that `sluice up` starts.
+"""A complete private Sluice in a directory: a MySQL, its configuration, and the stack that `sluice up` starts.
 
-Made by `bench e2e` and by the acceptance tests; every process in it ends with the process that made it.
+Created by `bench e2e` and by the acceptance tests; every process in it ends with the process that created it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ POLL_SECONDS = 0.1
 
 
 class Pipeline:
-    """`destination`: the name of the one destination, and of the one database it captures. `settings`: what else its file says.
+    """A private installation with one destination. `destination`: its name, and the name of the one database that it captures.
+    `settings`: further content of its file.
 
-    The server is started by whoever uses this, for it needs its tables before `start`: they become assets with the code server.
-    `spark`: the address of a Spark that runs already; one of its own is started without.
+    The caller starts the server, because it needs its tables before `start`: they become assets with the code server. `spark`: the
+    address of a running Spark; without it, one is started.
     """
 
     def __init__(
@@ -69,15 +70,15 @@ class Pipeline:
         self.server.stop()
 
     def stop_engine(self) -> None:
-        """The engine's host goes, Spark stays warm."""
+        """Stops the engine's host; Spark stays warm."""
         self.stack.down_one(CODE_SERVER)
 
     def start_again(self) -> None:
-        """Whatever of the stack does not run."""
+        """Starts all parts of the stack that do not run."""
         self.stack.up()
 
     def change(self, settings: Mapping[str, Any]) -> None:
-        """The engine's host is started again with other words in the destination's file, beside those that it has."""
+        """Restarts the engine's host with further settings in the destination's file, in addition to the existing ones."""
         self._settings |= settings
         self.stop_engine()
         self._write_destination(self.folder / "conf")
@@ -85,7 +86,7 @@ class Pipeline:
 
     @property
     def directory(self) -> Path:
-        """The destination's: ledger, staged batches, locks."""
+        """The destination's directory: ledger, staged batches, locks."""
         return self.config.destination_dir(self.destination)
 
     def acked(self) -> tuple[int, int]:
@@ -93,14 +94,14 @@ class Pipeline:
         return (file_number(cursor.file), cursor.offset) if cursor else (0, 0)
 
     def end(self) -> tuple[int, int]:
-        """The end of the server's binlog: nothing that was committed lies after it."""
+        """Returns the end of the server's binlog: everything that was committed is before it."""
         with self.server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("SHOW MASTER STATUS")
             row: Any = cursor.fetchone()
         return file_number(row[0]), int(row[1])
 
     def wait_until_acked(self, end: tuple[int, int], seconds_max: float) -> float:
-        """Seconds until the cursor has reached `end`."""
+        """Waits until the cursor has reached `end`; returns the seconds that it took. Raises TimeoutError after `seconds_max`."""
         begun = time.monotonic()
         while self.acked() < end:
             if time.monotonic() - begun > seconds_max:

@@ -1,7 +1,8 @@
-"""What Sluice has started: a file of records, and stopping by it so that no stranger is ever hit; used by stack, status and the demo.
+"""Records the processes that Sluice has started in a file, and stops them by it, so that no other process is ever hit. Used by stack,
+status and the demo.
 
-A process is known by its id *and* its start time: an id that was given to another program is seen as gone. What a dead leader left behind
-is known by its process group and by `MARK` in its environment.
+A process is identified by its id *and* its start time: if another program has the id, the process counts as ended. The children of a dead
+leader are identified by its process group and by `MARK` in their environment.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ import psutil
 from cdc_engine.config import SluiceConfig
 from cdc_engine.config.engine import LOOPBACK, host_and_port
 
-ENGINE = "engine"  # beside them, where conf/ wants the engines in a process of their own on this host
-PARTS = ("code server", "daemon", "webserver", "spark")  # what `sluice up` starts, Spark where it is ours
+ENGINE = "engine"  # in addition, if conf/ puts the engines into a separate process on this host
+PARTS = ("code server", "daemon", "webserver", "spark")  # what `sluice up` starts; Spark only if it is ours
 MARK = "SLUICE_PROCESSES"  # environment variable of every process started here: the path of its processes.json
-START_TIME_SLACK_SECONDS = 1.0  # psutil derives the time from the boot time, which moves a little with the clock
+START_TIME_SLACK_SECONDS = 1.0  # psutil computes the time from the boot time, which changes a little with the clock
 POLL_SECONDS = 0.1
-KILL_SECONDS_MAX = 5.0  # after SIGKILL the kernel needs a moment, no more
+KILL_SECONDS_MAX = 5.0  # after SIGKILL the kernel needs only a moment
 
 
 @dataclasses.dataclass(frozen=True)
 class ProcessRecord:
-    """One process we started. `started`: seconds since 1970, as the kernel says. `port`: where it listens, 0 for none."""
+    """One process that we started. `started`: seconds since 1970, from the kernel. `port`: on which it listens, 0 for none."""
 
     name: str
     pid: int
@@ -43,21 +44,23 @@ class ProcessRecord:
 
 @dataclasses.dataclass(frozen=True)
 class StopStep:
-    """One attempt to end a process: `act` is called once, then the process has `seconds` to end before the next step."""
+    """One try to end a process: `act` is called once, then the process has `seconds` to end before the next step."""
 
     act: Callable[[ProcessRecord], None]
     seconds: float
 
 
 class ProcessFile:
-    """The records of what runs, in <data_dir>/processes.json; written whole, by rename."""
+    """The records of running processes, in <data_dir>/processes.json; written as a whole, by rename."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock = threading.Lock()  # Spark starts beside the others
+        self._lock = threading.Lock()  # Spark starts in parallel with the others
 
     def load(self) -> list[ProcessRecord]:
-        """All records, in the order of their start; an unreadable file counts as empty: it cannot name a process for certain."""
+        """Returns all records, in the order of their start. An unreadable file counts as empty, because it cannot identify a process with
+        certainty.
+        """
         try:
             return [ProcessRecord(**record) for record in json.loads(self.path.read_text())]
         except (OSError, ValueError, TypeError):
@@ -70,7 +73,7 @@ class ProcessFile:
         scratch.replace(self.path)
 
     def add(self, name: str, pid: int, port: int = 0) -> ProcessRecord:
-        """Records a process that was just started, in place of an older one of that name."""
+        """Records a process that was just started, and replaces an older record of that name."""
         record = ProcessRecord(name, pid, psutil.Process(pid).create_time(), port)
         with self._lock:
             self.save([other for other in self.load() if other.name != name] + [record])
@@ -82,13 +85,13 @@ class ProcessFile:
             self.save([record for record in self.load() if record.name not in gone])
 
     def running(self) -> dict[str, ProcessRecord]:
-        """The records whose process lives, by name."""
+        """Returns the records of running processes, by name."""
         return {record.name: record for record in self.load() if find(record)}
 
 
 def part_names(config: SluiceConfig) -> tuple[str, ...]:
-    """Which of `PARTS` there are: Spark where the configured one is the local server; a cluster's endpoint or a master is not ours. And
-    the engine where it is a process of this host.
+    """Returns the existing parts of `PARTS`: Spark only if the configured one is the local server, because a cluster's endpoint or a
+    master is not ours. With the engine, if it is a process of this host.
     """
     remote = urlsplit(config.spark.remote)
     local = remote.hostname in {"127.0.0.1", "localhost"} and remote.port == config.ports.spark_connect
@@ -97,7 +100,7 @@ def part_names(config: SluiceConfig) -> tuple[str, ...]:
 
 
 def engine_port(config: SluiceConfig) -> int:
-    """Where the engine of this host listens; 0 where it has none of its own."""
+    """Returns the port on which the engine of this host listens; 0 if this host has no engine process of its own."""
     if config.engine.kind != "remote":
         return 0
     host, port = host_and_port(config.engine.listens_at)
@@ -106,7 +109,7 @@ def engine_port(config: SluiceConfig) -> int:
 
 
 def find(record: ProcessRecord) -> psutil.Process | None:
-    """The living process of a record; None when it ended or its id is another program's now."""
+    """Returns the running process of a record; None if it has ended or its id belongs to another program now."""
     try:
         process = psutil.Process(record.pid)
         same = abs(process.create_time() - record.started) <= START_TIME_SLACK_SECONDS
@@ -116,18 +119,18 @@ def find(record: ProcessRecord) -> psutil.Process | None:
 
 
 def members(record: ProcessRecord, mark: str = "") -> list[psutil.Process]:
-    """The process, its descendants, and what it left in its group when it died (run workers whose code server was killed)."""
+    """Returns the process, its descendants, and what remains of its group after its death (run workers whose code server was killed)."""
     leader = find(record)
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
             return [leader, *_living(leader.children(recursive=True))]
-    if not mark or psutil.pid_exists(record.pid):  # a number that is taken again names no group of ours any more
+    if not mark or psutil.pid_exists(record.pid):  # an id that is in use again does not identify our group any more
         return []
     return [process for process in psutil.process_iter() if _is_orphan(process, record.pid, mark)]
 
 
 def memory_mb(record: ProcessRecord) -> float:
-    """Resident memory of the process and its descendants, in MiB."""
+    """Returns the resident memory of the process and its descendants, in MiB."""
     total = 0
     for process in members(record):
         with contextlib.suppress(psutil.Error):
@@ -136,12 +139,12 @@ def memory_mb(record: ProcessRecord) -> float:
 
 
 def terminate(record: ProcessRecord) -> None:
-    """SIGTERM to the process itself; it ends its own children."""
+    """Sends SIGTERM to the process itself, which ends its own children."""
     _send(find(record), signal.SIGTERM)
 
 
 def terminate_children(record: ProcessRecord) -> None:
-    """SIGTERM to the descendants; a run worker then says in Dagster's storage that it was ended."""
+    """Sends SIGTERM to the descendants; a run worker then records in Dagster's storage that it was ended."""
     leader = find(record)
     if leader:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -150,7 +153,7 @@ def terminate_children(record: ProcessRecord) -> None:
 
 
 def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> list[int]:
-    """Ends one process and all that belongs to it: the steps first, SIGKILL at last. Returns the ids that outlived even that."""
+    """Ends one process and everything that belongs to it: first the steps, finally SIGKILL. Returns the ids that still run after that."""
     family = members(record, mark)
     for step in steps:
         if not find(record):
@@ -165,7 +168,9 @@ def stop(record: ProcessRecord, steps: Sequence[StopStep], mark: str = "") -> li
 
 
 def sweep(mark: str) -> list[int]:
-    """SIGKILL to every living process that carries the mark; returns the ids that outlived it. For after all were stopped in order."""
+    """Sends SIGKILL to every running process with the mark. Returns the ids that still run after that. Call it after all were stopped in
+    order.
+    """
     marked = [process for process in psutil.process_iter() if process.pid != os.getpid() and _is_marked(process, mark)]
     for process in marked:
         _send(process, signal.SIGKILL)
@@ -174,7 +179,7 @@ def sweep(mark: str) -> list[int]:
 
 
 def data_dirs_of_running(conf: Path) -> list[Path]:
-    """Where the processes that were started for a conf/ keep their data, as their environment says."""
+    """Returns the data directories of the processes that were started for a conf/, from their environment."""
     found: set[Path] = set()
     for process in psutil.process_iter():
         with contextlib.suppress(OSError, psutil.Error):
@@ -185,7 +190,7 @@ def data_dirs_of_running(conf: Path) -> list[Path]:
 
 
 def port_owner(port: int) -> str:
-    """Who listens on a TCP port, as `name (pid 12)`; empty when the system does not tell."""
+    """Returns which process listens on a TCP port, as `name (pid 12)`; empty if the system does not report it."""
     with contextlib.suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if (
@@ -199,12 +204,12 @@ def port_owner(port: int) -> str:
 
 
 def stopped(record: ProcessRecord) -> list[int]:
-    """Ids of the process and its descendants that a signal or a debugger has stopped: they live, and do nothing."""
+    """Returns the ids of the process and its descendants that a signal or a debugger has stopped: they exist, but do nothing."""
     return [process.pid for process in members(record) if _is_stopped(process)]
 
 
 def to_json(record: ProcessRecord) -> dict[str, Any]:
-    """A record as `status --json` shows it."""
+    """Returns a record for `status --json`."""
     alive = find(record) is not None
     rss_mb = memory_mb(record) if alive else 0.0
     facts = {"name": record.name, "pid": record.pid, "port": record.port, "alive": alive, "rss_mb": rss_mb}
@@ -246,7 +251,7 @@ def _is_living(process: psutil.Process) -> bool:
 def _send(process: psutil.Process | None, number: signal.Signals) -> None:
     if process:
         with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)  # psutil compares the start time once more before it sends
+            process.send_signal(number)  # psutil compares the start time again before it sends
 
 
 def _wait(done: Callable[[], bool], seconds: float) -> None:

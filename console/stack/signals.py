@@ -1,6 +1,6 @@
-"""How the console hears Ctrl-C and SIGTERM: as KeyboardInterrupt while it works, not at all while it ends what it started.
+"""Handles Ctrl-C and SIGTERM in the console: as KeyboardInterrupt while it works, and not at all while it ends what it started.
 
-Used by `up` and the demo. A shell that starts a program in the background has it ignore SIGINT; here it is heard all the same.
+Used by `up` and the demo. A shell that starts a program in the background makes it ignore SIGINT; here it is handled in spite of that.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def heard() -> Iterator[None]:
-    """SIGTERM interrupts as Ctrl-C does, at once."""
+    """Makes SIGTERM interrupt at once, as Ctrl-C does."""
     with _handled_by(_interrupt):
         yield
 
 
 @contextlib.contextmanager
 def told() -> Iterator[None]:
-    """An interrupt within DuckDB is one: it raises an error of its own that names KeyboardInterrupt as its cause."""
+    """Makes an interrupt within DuckDB a KeyboardInterrupt. DuckDB raises its own error, with KeyboardInterrupt as the cause."""
     try:
         yield
     except RuntimeError as error:
@@ -34,14 +34,14 @@ def told() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """Another Ctrl-C must not cut the stopping short."""
+    """Ignores signals, so that another Ctrl-C does not interrupt the stopping."""
     with _handled_by(signal.SIG_IGN):
         yield
 
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """A signal that comes meanwhile is heard at the end: what is begun is written down first, so that it can be ended."""
+    """Delays a signal until the end of the block: what was started is recorded first, so that it can be ended."""
     came: list[tuple[int, FrameType | None]] = []
     with _handled_by(lambda number, frame: came.append((number, frame))):
         yield

@@ -1,7 +1,7 @@
-"""What `sluice up` and the demo start, and how it is stopped: Spark, the code server with the engine in it or beside it, webserver, daemon.
+"""Starts and stops the processes of `sluice up` and the demo: Spark, the code server, which may contain the engine, webserver, daemon.
 
-The code server is a plain `dagster api grpc` (orchestration.code_server): nobody but us restarts it, so the engine inside lives as long
-as that process.
+The code server is a plain `dagster api grpc` (orchestration.code_server). Only this code restarts it, so an engine inside runs as long as
+that process.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from orchestration.run.lake_settings import on_s3, several_sparks, store_environ
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # `sluice up --foreground`
 STOP_ORDER = (CODE_SERVER, DAEMON, WEBSERVER, ENGINE, SPARK)
-START_SECONDS_MAX = 240.0  # a cold import of dagster and numba takes half a minute, on a busy machine far more
+START_SECONDS_MAX = 240.0  # a cold import of dagster and numba takes half a minute, on a busy machine much more
 WARM_SECONDS_MAX = 300.0
 DOWN_SECONDS_MAX = 120.0  # all steps of all processes of a supervisor together
-RUN_SECONDS_MAX = 30.0  # what a run that is merging gets to finish in when everything is stopped
+RUN_SECONDS_MAX = 30.0  # time for a merging run to finish when everything is stopped
 LOCATION = "sluice"
 
 Say = Callable[[str], None]
@@ -71,8 +71,8 @@ Say = Callable[[str], None]
 class Stack:
     """The processes of one configuration. `mark` ties them to this data_dir; `die_with_parent` is the demo's leash.
 
-    `webserver`: whether anybody is to look at Dagster's pages; all the rest works without. `warms_spark`: whether its first merge is made
-    before anybody waits for one.
+    `webserver`: whether Dagster's pages are needed; everything else works without. `warms_spark`: whether Spark's first merge is made
+    before anyone waits for one.
     """
 
     def __init__(
@@ -119,9 +119,9 @@ class Stack:
         return SPARK in part_names(self.config)
 
     def up(self) -> list[str]:
-        """Starts what does not run yet and waits until all of it answers; returns the names that were started.
+        """Starts what does not run yet and waits until all of it answers. Returns the names that were started.
 
-        Where it fails, or is interrupted, what it started is ended again.
+        After an error or an interrupt, ends what it started.
         """
         running = self.file.running()
         if SUPERVISOR in running:
@@ -134,7 +134,7 @@ class Stack:
         return self._start_missing()
 
     def _end_without_storage(self, running: Mapping[str, ProcessRecord]) -> None:
-        """Dagster's processes whose storage was removed under them are ended, so that they are started with a new one."""
+        """Ends Dagster's processes if their storage was removed, so that they start with a new one."""
         dagster = [running[name] for name in (DAEMON, WEBSERVER, CODE_SERVER) if name in running]
         why = lost_storage(
             self.dagster_home, time.time() - min((record.started for record in dagster), default=time.time())
@@ -145,14 +145,16 @@ class Stack:
                 self.down_one(record.name)
 
     def revive(self) -> list[str]:
-        """Starts again what has died since `up`; returns the names. The demo's watch: `up` alone leaves that to its operator."""
+        """Starts again what has died since `up`; returns the names. For the demo's watch: `up` alone leaves that to its operator."""
         dead = [record.name for record in self.file.load() if record.name in STOP_ORDER and not find(record)]
         for name in dead:
             self.say(f"the {name} has died; starting it again")
         return self._start_missing() if dead else []
 
     def supervisor(self, patience: Patience) -> Supervisor:
-        """What starts all parts and keeps them alive; ports are free, semaphores and Dagster's home are there when this returns."""
+        """Returns the supervisor that starts all parts and keeps them alive. Ports are free, and semaphores and Dagster's home exist,
+        when this returns.
+        """
         parts, running = self._parts(), self._running()
         self.file.remove([SUPERVISOR])
         self.require_startable()
@@ -165,7 +167,9 @@ class Stack:
         return Supervisor(parts, self.say, patience, running)
 
     def require_startable(self) -> None:
-        """Raises what waiting does not change, before anything long begins: a port in use, a system without semaphores, several Sparks."""
+        """Raises errors that waiting does not change, before anything long begins: a port in use, a system without semaphores, several
+        Sparks.
+        """
         running = self._running()
         for part in self._parts():
             if isinstance(part, ProcessPart) and part.name not in running:
@@ -208,7 +212,7 @@ class Stack:
         if self.starts_spark and self._warms_spark:
             command = self._spark.warm_up_command(self._spark.folder / "warmup")
             parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX, self.say))
-        # the webserver looks for the code server when it starts, and the daemon's first run for Spark
+        # the webserver needs the code server when it starts, and the daemon's first run needs Spark
         if self._webserver:
             parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
         after = tuple(part.name for part in parts if part.name in dagster)
@@ -241,7 +245,7 @@ class Stack:
         return process
 
     def _discover(self) -> None:
-        """Asks each source for its tables, which become the assets; a source that is down is no reason not to start."""
+        """Reads each source's tables, which become the assets. If a source does not answer, the stack starts anyway."""
         for name, destination in self.config.destinations.items():
             from cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
 
@@ -250,31 +254,31 @@ class Stack:
                 discover(self.config, name, password)
             except SluiceError as error:
                 self.say(f"{name}: its tables are those of the last time, for {error}")
-        # runs make no table at such a path: it stops by name, the others go on
+        # runs create no table at such a path: it stops with its name, the others continue
         for clash in known_path_clashes(self.config):
             self.say(clash)
 
     def down(self) -> list[int]:
-        """Stops all that was started, in order, each with a deadline; returns the process ids that are left (none, normally)."""
+        """Stops everything that was started, in order, each with a deadline. Returns the process ids that still run (normally none)."""
         records = {record.name: record for record in self.file.load()}
-        # Else it would start again what is stopped here.
+        # Otherwise it would start again what is stopped here.
         if SUPERVISOR in records and records[SUPERVISOR].pid != os.getpid():
             stop(records[SUPERVISOR], [StopStep(terminate, DOWN_SECONDS_MAX)])
         if CODE_SERVER in records:
-            self._ask_code_server(records[CODE_SERVER])  # it lets a run finish, so ask before anything else is stopped
+            self._ask_code_server(records[CODE_SERVER])  # it lets a run finish, so this is first
         left: list[int] = []
         for name in (DAEMON, WEBSERVER, CODE_SERVER, ENGINE, SPARK):
             if name in records:
                 left += stop(records[name], self._steps(name), self.mark)
-        left += sweep(self.mark)  # run workers of a code server that died and was started again
+        left += sweep(self.mark)  # run workers of a code server that died and was restarted
         for child in self._children.values():
-            child.kill()  # already ended: this ends its leash
+            child.kill()  # it has already ended: this ends its leash
         self._children.clear()
         self.file.remove([*STOP_ORDER, SUPERVISOR])
         return left
 
     def kill(self) -> list[int]:
-        """Ends everything without asking; returns the process ids that are left (none, normally)."""
+        """Kills everything. Returns the process ids that still run (normally none)."""
         left = sweep(self.mark)
         for child in self._children.values():
             child.kill()
@@ -283,7 +287,7 @@ class Stack:
         return left
 
     def down_one(self, name: str) -> list[int]:
-        """Stops one of the processes with its deadlines; the others go on. `up` starts it again."""
+        """Stops one of the processes with its deadlines; the others continue. `up` starts it again."""
         records = {record.name: record for record in self.file.load()}
         left = stop(records[name], self._steps(name), self.mark) if name in records else []
         if child := self._children.pop(name, None):
@@ -292,7 +296,7 @@ class Stack:
         return left
 
     def environment(self) -> dict[str, str]:
-        """What every child gets: where conf/ and Dagster's home are, and the mark by which it is recognised."""
+        """The environment of every child: the locations of conf/ and Dagster's home, and the mark by which it is recognised."""
         path = os.pathsep.join([str(PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         own = {
             "SLUICE_CONF": str(self.conf),
@@ -315,7 +319,7 @@ class Stack:
     def _ask_code_server(self, record: ProcessRecord) -> None:
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415  dagster takes seconds to import
 
-        with contextlib.suppress(Exception):  # it may be hung or half-way gone: then the signals follow
+        with contextlib.suppress(Exception):  # it may hang or be ending: then the signals follow
             DagsterGrpcClient(host=LOOPBACK, port=record.port).shutdown_server(timeout=5)
 
     def _write_dagster_home(self) -> None:

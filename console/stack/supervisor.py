@@ -1,7 +1,7 @@
 """Starts the parts of a stack in their order and keeps them alive: one thread, one loop, no wait that a signal or a death cannot end.
 
-`next_step` is the rule, the loop around it is dull. `sluice up` runs it until everything answers, `sluice up --foreground` until it is told
-to end. A part that fails is begun again, after growing waits, until `Patience` says that it is given up by name.
+`next_step` is the rule; the loop around it only applies it. `sluice up` runs it until everything answers, `sluice up --foreground` until
+it is requested to end. A part that fails is started again, after growing waits, until `Patience` gives it up by name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
 SHOWN = {"spark": "Spark"}  # a part whose name is no common noun
-# signals that a process gets from outside: the end of its log is not the reason
+# signals from outside: the end of the log does not contain the reason
 FROM_OUTSIDE = {
     "signal 9": "another program killed it, or the kernel for lack of memory (dmesg says so)",
     "signal 15": "another program ended it",
@@ -35,23 +35,23 @@ class Part(Protocol):
     name: str
     after: tuple[str, ...]  # names of the parts that must answer before this one begins
     once: bool  # done when it answers, and done again when a part of `after` was begun again
-    seconds_max: float  # from begin until it answers
+    seconds_max: float  # from its start until it answers
     log: Path
 
     def begin(self) -> None:
-        """Starts it; raises SetupError."""
+        """Starts it. Raises SetupError."""
 
     def end(self) -> None:
-        """Ends what is left of it, without asking."""
+        """Kills what is left of it."""
 
     def ended(self) -> str:
-        """How it ended, as "exit code 1" or "signal 9"; empty while it lives."""
+        """How it ended, as "exit code 1" or "signal 9"; empty while it runs."""
 
     def port_taken(self) -> bool:
-        """Whether another program has the port that it needs."""
+        """Returns whether another program has the port that it needs."""
 
     def answers(self) -> bool:
-        """Whether it is there for others; for a part of `once`, whether it is done. Raises ServerError where it never will be."""
+        """Returns whether it can be used; for a part of `once`, whether it is done. Raises ServerError if it never will be."""
 
 
 class State(enum.Enum):
@@ -69,10 +69,10 @@ class Step(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Patience:
-    """How often a part is begun again: `restarts_max` failures in a row, `first_seconds` doubled up to `longest_seconds` between them.
+    """How often a part is started again: `restarts_max` failures in a row, with waits of `first_seconds`, doubled up to `longest_seconds`.
 
-    A part that has answered for `steady_seconds` has failed for the first time. Where `first_start_must_do`, one that never answered and
-    ended by itself is given up at once: it would only say the same again, unless another program has its port.
+    A failure after `steady_seconds` of answering counts as the first one. With `first_start_must_do`, a part that never answered and
+    ended by itself is given up at once, unless another program has its port: a new start would fail in the same way.
     """
 
     restarts_max: int
@@ -91,21 +91,21 @@ FOREGROUND = Patience(restarts_max=6, first_seconds=1.0)
 
 @dataclasses.dataclass
 class Kept:
-    """What the supervisor knows of a part. `since`: when its state began, `due`: when it may begin, in seconds of a monotonic clock."""
+    """The supervisor's state of a part. `since`: when the state began, `due`: when the part may start, in seconds of a monotonic clock."""
 
     part: Part
     state: State = State.WAITING
     since: float = 0.0
     due: float = 0.0
     failures: int = 0
-    answered: bool = False  # ever
+    answered: bool = False  # whether it has ever answered
 
     def enter(self, state: State, now: float) -> None:
         self.state, self.since = state, now
 
 
 def next_step(kept: Kept, now: float, ready: Collection[str], ended: str, answers: Callable[[], bool]) -> Step:
-    """What to do with a part. `ready`: names of the parts that answer; `answers` is asked only where it decides."""
+    """Returns what to do with a part. `ready`: names of the parts that answer; `answers` is called only if it decides."""
     part = kept.part
     if kept.state is State.WAITING:
         return Step.BEGIN if now >= kept.due and set(part.after) <= set(ready) else Step.NONE
@@ -127,40 +127,40 @@ def _failure(part: Part, ended: str) -> str:
 
 
 class Supervisor:
-    """Parts that are there already are given as `running`: they must answer too, and are begun anew when they die."""
+    """Supervises parts. Parts that exist already are passed as `running`: they must answer too, and are started again when they die."""
 
     def __init__(self, parts: Iterable[Part], say: Say, patience: Patience, running: Collection[str] = ()) -> None:
         now = _now()
         self._kept = {part.name: Kept(part) for part in parts}
         self._say, self._patience = say, patience
-        self.begun: list[str] = []  # names of all that was begun here, in order
+        self.begun: list[str] = []  # names of all parts that were started here, in order
         for kept in self._kept.values():
             if kept.part.name in running:
                 kept.enter(State.STARTING, now)
                 kept.answered = True
             elif kept.part.once and set(kept.part.after) <= set(running):
-                kept.enter(State.READY, now)  # whoever began the others has done it
+                kept.enter(State.READY, now)  # the process that started the others has done it
 
     def is_ready(self) -> bool:
         return all(kept.state is State.READY for kept in self._kept.values())
 
     def until_ready(self) -> None:
-        """Returns when every part answers; raises ServerError naming the one that was given up."""
+        """Returns when every part answers. Raises ServerError with the part that was given up."""
         while not self.is_ready():
             self.tick()
             time.sleep(POLL_SECONDS)
-        self.tick()  # one that answered first may have died while the last was waited for
+        self.tick()  # a part that answered early may have died during the wait for the last one
         if not self.is_ready():
             self.until_ready()
 
     def end_work(self) -> None:
-        """Ends the work on parts that is under way; the processes themselves are ended by who knows in which order."""
+        """Ends the work on parts that is under way. The processes themselves are ended by code that knows their order."""
         for kept in self._kept.values():
             if kept.part.once:
                 kept.part.end()
 
     def tick(self) -> None:
-        """Looks at every part once and does what there is to do; raises ServerError where one is given up."""
+        """Checks every part once and takes its next step. Raises ServerError if a part is given up."""
         for kept in self._kept.values():
             final = False
             try:
@@ -173,12 +173,14 @@ class Supervisor:
                 self._fail(kept, sentence, final=final)
 
     def _is_final(self, kept: Kept, ended: str) -> bool:
-        """Whether another begin would only say the same. A stranger who took the port between look and bind may be gone by then."""
+        """Returns whether a new start would fail in the same way. A program that took the port between check and bind may be gone by
+        then.
+        """
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()
 
     def _take(self, kept: Kept, ended: str) -> str:
-        """Takes the next step with a part; returns how it failed, if it did."""
+        """Takes the next step with a part. Returns how it failed, if it did."""
         part, now = kept.part, _now()
         ready = [name for name, other in self._kept.items() if other.state is State.READY]
         step = next_step(kept, now, ready, ended, part.answers)
@@ -196,7 +198,7 @@ class Supervisor:
         return ""
 
     def _fail(self, kept: Kept, sentence: str, *, final: bool) -> None:
-        """Has the part begun again in a while, or gives it up. What was starting on top of it begins again as well."""
+        """Schedules a new start of the part, or gives it up. Parts that were starting on top of it start again too."""
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds
         kept.failures = 1 if steady else kept.failures + 1
