@@ -37,7 +37,7 @@
         └── BatchNotFirstError      ack or rollback out of order
 
 An error is picklable, because it crosses into Dagster's processes. Its message contains what happened, where, and what to do, and never a
-secret. `code` is the name that operators see in `status` and in docs/operations.md.
+secret. `code` is the name that operators see in `status` and in docs/reference/states.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The states of an engine, a table and a snapshot, and their permitted transitions. Pure; docs/operations.md describes each state.
+"""The states of an engine, a table and a snapshot, and their permitted transitions. Pure; docs/reference/states.md describes each state.
 
 `Engine` calls `engine_follows` before it takes a reported state; the ledger calls `table_follows` before it changes the state of a stop;
 the console calls `acts_on` for what an operator can do. Spark jobs use the same names for the states of the lake.

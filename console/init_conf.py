@@ -31,7 +31,7 @@ ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")
 GHOST_TABLES = "_.*_(gho|ghc|del|new|old)"
 EXAMPLE = "mysql://user@host:3306/database"
 SLUICE_YAML = """\
-# Every key may be left out; docs/operations.md and `sluice check` say what there is. Relative paths start in the folder that holds conf/.
+# Every key may be left out; docs/reference/settings.md lists them. Relative paths start in the folder that holds conf/.
 data_dir: data
 lake: data/lake
 """

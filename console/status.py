@@ -42,7 +42,7 @@ from console.stack.processes import ProcessFile
 # the sensor looks every few seconds, a run that failed is tried again after five minutes at most
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
 STALE_SECONDS = 15.0  # an engine writes its status about once a second
-WHAT_TO_DO = "docs/operations.md says what to do"
+WHAT_TO_DO = "docs/reference/states.md says what to do"
 WELL = ("RUNNING", "STARTING", "CONNECTING")
 
 

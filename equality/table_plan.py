@@ -140,7 +140,7 @@ def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
         if f"{each.database}.{each.table}" == name:
             raise RefusedError(
                 f"{name} has stopped in {each.state} at {each.position}, so the lake is not to have what came after: "
-                "`sluice status` has the reason, docs/operations.md the way out"
+                "`sluice status` has the reason, docs/reference/states.md the way out"
             )
 
 

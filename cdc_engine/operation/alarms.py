@@ -22,7 +22,7 @@ ENGINE = "engine"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alarm:
-    """A problem to report. `state`: a state of docs/operations.md, or TROUBLE. `over`: the problem was reported before and has ended."""
+    """A problem to report. `state`: as in docs/reference/states.md, or TROUBLE. `over`: it was reported before and has ended."""
 
     destination: str
     key: str

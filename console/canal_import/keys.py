@@ -54,7 +54,7 @@ LEFT_UNLESS = (
     (r"canal\.instance\.filter\.rows", OFF, "row events are always read: a destination without them has no use"),
     (
         r"canal\.instance\.filter\.table\.error", OFF,
-        "a table that cannot be read stops by name, the others go on: see docs/operations.md",
+        "a table that cannot be read stops by name, the others go on: see docs/reference/states.md",
     ),
     (
         r"canal\.instance\.filter\.transaction\.entry", OFF,

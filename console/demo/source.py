@@ -17,7 +17,7 @@ from console.toolchain.ports import LOOPBACK
 VERSION = "mysql-8.0.31"
 USER = "sluice"
 PASSWORD_VARIABLE = "SLUICE_DEMO_PASSWORD"  # noqa: S105  the name of the variable
-GRANTS = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"  # the rights that docs/operations.md requires
+GRANTS = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"  # the rights that docs/guides/README.md requires
 SERVER_ID = 4201
 
 

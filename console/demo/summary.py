@@ -40,7 +40,7 @@ class TableSummary:
 
 @dataclasses.dataclass(frozen=True)
 class DemoSummary:
-    """The content of the JSON file; docs/operations.md describes each value."""
+    """The content of the JSON file of `demo --json`."""
 
     tables: Mapping[str, TableSummary]
     runs: RunSummary

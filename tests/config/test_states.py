@@ -1,4 +1,4 @@
-"""The states: each has its line in docs/operations.md and each error its state, and what follows what is what the engine does."""
+"""The states: each has its line in docs/reference/states.md and each error its state, and what follows what is what the engine does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spark_jobs import errors as spark_errors
 from spark_jobs.cascades import derive as cascades
 from spark_jobs.tables import table_owner
 
-PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "states.md").read_text()
 
 
 def documented(section: str) -> set[str]:

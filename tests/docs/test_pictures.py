@@ -9,7 +9,7 @@ BYTES_MAX = 200_000
 
 
 def test_each_picture_is_shown_and_small_and_each_that_is_shown_is_there() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")]
     shown = {
         (page.parent / name).resolve() for page in pages for name in re.findall(r"\]\(([^)]+\.png)\)", page.read_text())
     }

@@ -44,7 +44,7 @@ TAIL = """
 | `undecodable: stop` (default) | the table stops with TYPE_UNSUPPORTED, naming column, position and reason | `test_quarantine_fidelity` |
 | `undecodable: quarantine` | NULL in the row, the bytes in `<lake>/_sluice_quarantine/<destination>`; a key column still stops the table | `test_quarantine_fidelity` |
 | `charsets: {column: charset}` | decodes a column by the charset its bytes really have | `test_quarantine_fidelity` |
-| `rows: condition` | only rows that meet it ([operations.md](operations.md)) | `test_rules_consumer`, `test_expression_consumer` |
+| `rows: condition` | only rows that meet it ([filter and mask](guides/filter-and-mask.md)) | `test_rules_consumer`, `test_expression_consumer` |
 | `masks: {column: hash, null, truncate:n}` | the column shows a digest, nothing, or the beginning of its values | `test_rules_consumer` |
 
 A snapshot keeps to the same choices: its values go through the same decoder (`test_snapshot_fidelity`, `test_snapshot_faults`).
@@ -127,7 +127,7 @@ cannot be read, or that Sluice makes a mistake with, stops the tables that it ma
 anywhere in it, or all of the database that it is about (`test_ddl_mistakes.py`). The rest goes on.
 
 Taken anew: no rule tells the rows, so the table stops in the state that is named, and its rows are read beside the stream by themselves, unless
-conf/ says `snapshot: never`; then it equals SELECT (docs/operations.md, "Tables that are taken anew by themselves"). So is every table that a
+conf/ says `snapshot: never`; then it equals SELECT ([snapshot](guides/snapshot.md)). So is every table that a
 statement leaves in SCHEMA_UNKNOWN or SCHEMA_MISMATCH, once the source says what it looks like.
 
 | what | followed | test |
