@@ -1,4 +1,4 @@
-"""Merges staged batches into Delta tables with Spark. Runs inside a Dagster run or from the command line, and knows neither."""
+"""Merges staged batches into Delta tables with Spark. Runs inside a Dagster run or from the command line, and depends on neither."""
 
 from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError, StagedBatchError
 from spark_jobs.report import TableReport, TableTarget

@@ -1,6 +1,8 @@
-"""A staged batch that is in an object store, brought to where a run reads by itself: footers, logs, what cascades and quarantine hold.
+"""Downloads a staged batch from its object store to a local folder, for the parts of a run that do not read through Spark: Parquet
+footers, change logs, cascades and quarantined values.
 
-Spark and its tasks read the store. `run_batch` calls it, under the run lock; the host that staged the batch has its files already.
+Spark and its tasks read the object store. Called by `run_batch`, under the run lock. The host that staged the batch has its files
+already.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ FETCHED = ".fetched"
 
 @contextlib.contextmanager
 def at_hand(batch_dir: Path, stored: str, storage_options: Mapping[str, str]) -> Iterator[Path]:
-    """A local folder with the files of the batch; `batch_dir` itself where it has them. `stored`: their URL, empty: they are local only.
+    """Yields a local folder with the files of the batch: `batch_dir` itself if it has the same manifest, otherwise a temporary folder
+    next to it. `stored`: URL of the batch's files; if empty, the files are local only.
 
-    Raises StagedBatchError where the store has no such batch, SparkJobError where it does not answer.
+    Raises StagedBatchError if the store has no such batch, SparkJobError if the store does not answer.
     """
     if not stored:
         yield batch_dir
@@ -50,7 +53,9 @@ def at_hand(batch_dir: Path, stored: str, storage_options: Mapping[str, str]) ->
 
 
 def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
-    """What runs derived of the batch is taken from the store alone: another host's run may have been the last."""
+    """Downloads the files that are missing locally. Folders, which hold what runs derived from the batch, are deleted first and always
+    come from the store, because the last run may have been on another host.
+    """
     for path in here.iterdir() if here.is_dir() else ():
         if path.is_dir():
             shutil.rmtree(path)
@@ -58,13 +63,15 @@ def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
 
 
 def _forget_others(batch_dir: Path) -> None:
-    """What a run that was killed on this host brought."""
+    """Deletes the local copies that a killed run left on this host."""
     for left in batch_dir.parent.glob(f"*{FETCHED}"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _keep_time(path: Path, manifest: bytes) -> None:
-    """The file is as old as the batch: since then commits of its runs may not be on disk yet."""
+    """Sets the manifest's modification time to the time of staging. Commits that runs made since then may not be on disk yet, and are
+    found by this time.
+    """
     with contextlib.suppress(ValueError, KeyError, TypeError):
         staged_at = int(json.loads(manifest)["staged_at_us"]) / 1e6
         os.utime(path, (staged_at, min(staged_at, path.stat().st_mtime)))

@@ -1,8 +1,10 @@
-"""Publishes a consistent cut: after a batch is in all of its tables, one row that names the version of every table of the destination.
+"""Publishes a consistent snapshot of the tables: after a batch is in all of its tables, appends one row that names the version of every
+table of the destination.
 
-It is the run's last commit, under the run lock, so no version moves meanwhile but by another hand's tidying. A crash before it leaves
-the cut before: the batch comes again, finds its tables done, and publishes. A crash after it leaves a cut that is right: the batch that
-comes again finds the cut's transaction in the log and writes nothing.
+It is the run's last commit and is made under the run lock, so that table versions can only change by maintenance from elsewhere. After a
+crash before this commit, the previous snapshot stays the newest; the batch is merged again, its tables are found to be done, and the
+snapshot is published. After a crash after this commit, the snapshot is correct: the repeated batch finds the commit's transaction in the
+log and writes nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.table_owner import TableRecord
 
 NAME = "_sluice_cuts"
-# beyond the first, the table is written anew with the newest; some days at a batch a minute
+# Every CUTS_MAX commits the table is rewritten with its newest CUTS_KEPT rows, a few days at one batch per minute.
 CUTS_MAX, CUTS_KEPT = 5_000, 4_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """What a cut is made of. `tables`: "database.table" → (path, as the last run left it). `stopped`: those that stand still."""
+    """The content of a consistent snapshot. `tables`: "database.table" → (path, record of the last run). `stopped`: the stopped tables."""
 
     tables: Mapping[str, tuple[str, TableRecord]]
     stopped: Collection[str] = ()
@@ -39,7 +41,7 @@ class Published:
 
 
 def app_id(batch: StagedBatch) -> str:
-    """The name under which the cuts' table remembers the last position that a ledger published."""
+    """Returns the transaction app ID under which the table of snapshots stores the last position that a ledger published."""
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}"
 
 
@@ -50,7 +52,9 @@ def publish_cut(
     fence: Fence,
     storage_options: Mapping[str, str] | None = None,
 ) -> bool:
-    """Whether a cut was written; not where this position, or a later one, was published. Raises TableError where Delta refuses."""
+    """Publishes a consistent snapshot unless this position or a later one was published. Returns whether it did. Raises TableError if
+    Delta refuses the write.
+    """
     options = dict(storage_options or {}) or None
     key = batch.end_order_key
     try:
@@ -73,10 +77,12 @@ def amend_newest(
     fence: Fence,
     storage_options: Mapping[str, str] | None = None,
 ) -> bool:
-    """Whether the newest cut was written once more with another state of a table and of what is beside it: name → (path, id and version).
+    """Writes the newest consistent snapshot again with another state of a table and of its change log and history. `amended`: name →
+    (path, ID and version). Returns whether it did.
 
-    `label`: the order key up to which they have its changes. Where that is above the cut's the next batch's cut has the table: what it
-    has of a batch that is not in all tables belongs to no cut yet. Raises TableError where Delta refuses.
+    `label`: the order key up to which the amended tables have their changes. If it is above the snapshot's order key, nothing is written,
+    and the next batch's snapshot includes the table: changes of a batch that is not in all tables belong to no snapshot yet. Raises
+    TableError if Delta refuses the write.
     """
     options = dict(storage_options or {}) or None
     try:
@@ -123,7 +129,7 @@ def _row(batch: StagedBatch, published: Published) -> pa.Table:
 
 
 def _sync(path: str, log: Any) -> None:
-    """The newest commit, also where an earlier try made it and came no further."""
+    """Syncs the newest commit, even if an earlier try made it and stopped before the sync."""
     sync_commits(path, log.version() - 1, log.version())
 
 
@@ -140,7 +146,9 @@ def _appended(  # noqa: PLR0917  two callers, alike
     transaction: deltalake.Transaction | None,
     options: dict[str, str] | None,
 ) -> Any:
-    """The log with the row. Now and then the table is written anew with its newest rows, and files that nobody can ask for any more go."""
+    """Appends the row and returns the table. Every CUTS_MAX commits the table is rewritten with its newest rows, and files that no reader
+    needs any more are deleted.
+    """
     rows, mode = row, "append"
     if log is not None and log.version() and log.version() % CUTS_MAX == 0:
         newest = pa.table(log.scan()).cast(SCHEMA).sort_by([("order_key", "descending")]).slice(0, CUTS_KEPT)

@@ -1,8 +1,8 @@
-"""A local lake is on disk before its batch is acked: what the new commits of a table are made of, synced. `merge` calls it last.
+"""Syncs the files of a table's new commits to disk, so that a local lake is durable before its batch is acked. `merge` calls it last.
 
-Spark and deltalake leave files to the operating system, which writes them out within half a minute. An ack before that would move the
-cursor over rows that a power cut takes away. An object store keeps what it has answered for, and a path that this machine does not see is
-its keeper's business: both are left alone.
+Spark and deltalake leave writing to the operating system, which takes up to half a minute. An ack before that would move the cursor past
+rows that a power failure can lose. An object store is durable once it has answered, and paths that this machine does not see are the
+concern of the machine that stores them: nothing is synced for either.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 LOG = "_delta_log"
-SUMMARY = ".crc"  # of the table at a version, which Spark keeps beside its commit and believes
+SUMMARY = ".crc"  # checksum of the table at a version; Spark writes it next to the commit and trusts it
 LAST_CHECKPOINT = "_last_checkpoint"
-# That a first commit may have made above its table: the database's, the lake's; and the one that has that.
+# Folders above a table that its first commit may create: the database's, the lake's and the lake's parent.
 NEW_FOLDERS_MAX = 3
-# Of a deletion vector's place: the last characters, an UUID in Z85; what is before them is a folder.
+# Length of the UUID in Z85 that ends a deletion vector's path; a folder may precede it.
 VECTOR_ID_CHARS = 20
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 B85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
@@ -32,13 +32,13 @@ AS_B85 = str.maketrans(Z85, B85)
 
 
 def local_table(path: str) -> Path | None:
-    """The folder of a table that lies on this machine; None for any other."""
+    """Returns the folder of a table that is on this machine; None for any other table."""
     folder = local_folder(path)
     return folder if folder is not None and (folder / LOG).is_dir() else None
 
 
 def local_folder(path: str) -> Path | None:
-    """The folder that a path names, there or not; None where it names none of this machine."""
+    """Returns the folder that a path names, whether it exists or not; None if the path is not on this machine."""
     parts = urlparse(path)
     if parts.scheme not in ("", "file"):
         return None
@@ -46,10 +46,11 @@ def local_folder(path: str) -> Path | None:
 
 
 def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0.0) -> int:
-    """Syncs all that the commits in (after, newest] brought; how many files and folders that were. 0 where the table is elsewhere.
+    """Syncs all files that the commits in (after, newest] added. Returns the number of synced files and folders; 0 if the table is not
+    local.
 
-    `since_seconds`: of the clock of files; commits up to `after` that are not older belong to it too: those that an earlier try of the
-    batch made may not be on disk either. Raises OSError, also where a file is gone that the table still needs.
+    `since_seconds`: modification time. Commits up to `after` that are not older are synced too, because commits of an earlier try of the
+    batch may not be on disk either. Raises OSError, also if a file is missing that the table still needs.
     """
     table = local_table(path)
     if table is None:
@@ -71,14 +72,14 @@ def sync_commits(path: str, after: int, newest: int, *, since_seconds: float = 0
     present = [each for file in [*files, *log] for each in (file, _checksum(file)) if each.is_file()]
     folders = dict.fromkeys(folder for file in present for folder in _folders(file, table))
     if commits[0] == _commit(table, 0):
-        folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])  # the table itself is new there
+        folders |= dict.fromkeys([*table.parents][:NEW_FOLDERS_MAX])  # the table itself is new
     for each in (*present, *folders):
         _sync(each)
     return len(present) + len(folders)
 
 
 def before_checkpoint(path: str) -> None:
-    """Takes Hadoop's checksum of the pointer to the last checkpoint away, where another than Spark is about to write a new one."""
+    """Deletes Hadoop's checksum of `_last_checkpoint`. Call it before anything other than Spark writes a new checkpoint."""
     table = local_table(path)
     if table is not None:
         _checksum(table / LOG / LAST_CHECKPOINT).unlink(missing_ok=True)
@@ -89,7 +90,9 @@ def _commit(table: Path, version: int) -> Path:
 
 
 def _since(table: Path, newest: int, seconds: float) -> list[Path]:
-    """Commits up to `newest` that are not older than a moment; none where there is no moment. A log is never listed: it may be long."""
+    """Returns the commits up to `newest` that are not older than `seconds`; none if `seconds` is 0. Goes backwards by version and does
+    not list the log, which may be long.
+    """
     found: list[Path] = []
     for version in range(newest, -1, -1):
         if not _changed(_commit(table, version)) >= seconds > 0:
@@ -99,7 +102,7 @@ def _since(table: Path, newest: int, seconds: float) -> list[Path]:
 
 
 def _checkpoint(table: Path, first: Path) -> list[Path]:
-    """The files of a checkpoint that was made since a commit."""
+    """Returns the files of the last checkpoint if it was made since the commit `first`."""
     pointer = table / LOG / LAST_CHECKPOINT
     if _changed(pointer) < _changed(first):
         return []
@@ -115,7 +118,7 @@ def _changed(path: Path) -> float:
 
 
 def _files_of(table: Path, commit: Path) -> Iterator[Path]:
-    """Data, change data and deletion vectors that a commit added."""
+    """Yields the data files, change data files and deletion vectors that a commit added."""
     for action in _actions(commit):
         if "cdc" in action:
             yield table / unquote(action["cdc"]["path"])
@@ -123,7 +126,7 @@ def _files_of(table: Path, commit: Path) -> Iterator[Path]:
 
 
 def _added(table: Path, action: dict[str, Any]) -> list[Path]:
-    """The data that an action adds, and its deletion vector."""
+    """Returns the data file that an action adds, and its deletion vector."""
     if "add" not in action:
         return []
     files, vector = [table / unquote(action["add"]["path"])], action["add"].get("deletionVector")
@@ -131,16 +134,16 @@ def _added(table: Path, action: dict[str, Any]) -> list[Path]:
 
 
 def _actions(commit: Path) -> list[dict[str, Any]]:
-    """None of a commit that was cleaned away meanwhile."""
+    """Returns the actions of a commit; none if the commit was cleaned up meanwhile."""
     try:
-        # not as text: that has ends of lines, U+2028 among them, which JSON leaves as they are within a text of the statistics
+        # Read as bytes: splitting text also breaks at U+2028, which JSON leaves unescaped in strings of the statistics.
         return [json.loads(line) for line in commit.read_bytes().splitlines()]
     except FileNotFoundError:
         return []
 
 
 def _in_use(table: Path, first: Path) -> set[Path]:
-    """What was added since a commit, and has not been removed by one of those up to now. Asked only where a file is missing."""
+    """Returns the files that were added since the commit `first` and not removed since. Called only if a file is missing."""
     there: dict[str, list[Path]] = {}
     commits = (_commit(table, version) for version in itertools.count(int(first.stem)))
     for commit in itertools.takewhile(Path.exists, commits):
@@ -152,19 +155,21 @@ def _in_use(table: Path, first: Path) -> set[Path]:
 
 
 def vector_file(place: str) -> str:
-    """The file of a deletion vector, relative to its table: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors."""
+    """Returns the path of a deletion vector's file, relative to its table:
+    https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vectors.
+    """
     prefix, encoded = place[:-VECTOR_ID_CHARS], place[-VECTOR_ID_CHARS:]
     name = f"deletion_vector_{uuid.UUID(bytes=base64.b85decode(encoded.translate(AS_B85)))}.bin"
     return f"{prefix}/{name}" if prefix else name
 
 
 def _checksum(file: Path) -> Path:
-    """What Hadoop keeps beside a file on a local disk, and holds it against when it reads."""
+    """Returns the checksum file that Hadoop writes next to a file on a local disk and verifies when it reads."""
     return file.with_name(f".{file.name}.crc")
 
 
 def _folders(file: Path, table: Path) -> Iterator[Path]:
-    """The folders that hold its name, up to the table's."""
+    """Yields the folders from the file's folder up to the table's."""
     folder = file.parent
     while folder != table and table in folder.parents:
         yield folder
@@ -173,8 +178,8 @@ def _folders(file: Path, table: Path) -> Iterator[Path]:
 
 
 def link(file: Path, beside: Path) -> None:
-    """Gives a file that is never changed a second name, under which it stays when the first one goes. A copy where the disk knows no links,
-    and from one file system to another; it is for the caller to sync. Raises OSError.
+    """Creates a hard link to a file that never changes, so that the file stays when its first name is deleted. Copies the file if the
+    disk has no hard links or `beside` is in another file system. Does not sync. Raises OSError.
     """
     try:
         os.link(file, beside)
@@ -184,7 +189,7 @@ def link(file: Path, beside: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """A file or folder is on disk when it returns. Raises OSError."""
+    """Syncs a file or folder to disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -193,6 +198,6 @@ def sync(path: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    # A VACUUM, or the log's own cleaning, took what nothing refers to any more.
+    # VACUUM or the log's clean-up deleted a file that nothing refers to any more.
     with contextlib.suppress(FileNotFoundError):
         sync(path)

@@ -1,9 +1,9 @@
-"""Every error a merge raises. All are picklable, say what happened, where and what to do in one sentence, and hold no secret.
+"""The errors that a merge raises. All can be pickled, state in one sentence what happened, where, and what to do, and contain no secret.
 
 SparkJobError
-├── StagedBatchError        the staged directory is not what its manifest says; nothing was merged from it
-├── SparkUnavailableError   Spark cannot be reached, or went away; repeat the batch when it is back
-├── TableError              one table cannot take the batch: a type differs, a name is taken, Spark refused
+├── StagedBatchError        the staged directory differs from its manifest; nothing was merged from it
+├── SparkUnavailableError   Spark cannot be reached or went away; repeat the batch when it is back
+├── TableError              one table cannot take the batch: a type differs, a name exists already, Spark refused
 └── MergeError              some tables of a batch were merged and some were not
 """
 
@@ -13,28 +13,28 @@ import re
 from typing import Any
 
 MERGE_FAILED = "MERGE_FAILED"
-# what a disk or a store says of itself: no table is to stop for it
+# errors of a disk or an object store: they do not stop a table
 LAKE_TROUBLE = re.compile(
     r"no space left|disk quota|read-only file|permission denied|too many open files|timed? ?out", re.IGNORECASE
 )
 
 
 class SparkJobError(Exception):
-    """The base of all errors of this room."""
+    """The base class of all errors of this package."""
 
 
 class StagedBatchError(SparkJobError):
-    """The files of a staged batch do not agree with its manifest, or there is no manifest."""
+    """The files of a staged batch differ from its manifest, or the manifest is missing."""
 
 
 class SparkUnavailableError(SparkJobError):
-    """No Spark answers. A batch may be repeated as a whole: tables that were merged are skipped."""
+    """Spark does not answer. A batch can be repeated as a whole: tables that were merged are skipped."""
 
 
 class TableError(SparkJobError):
-    """One table could not be merged. `table` is "database.table", `state` the name an operator meets.
+    """One table could not be merged. `table` is "database.table", `state` the table state that an operator sees.
 
-    `for_good`: trying again will not help. `own`: the reason lies in the table, and not in the batch or in the lake as a whole.
+    `for_good`: another try will not help. `own`: the cause is the table itself, not the batch or the whole lake.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ def _table_error(table: str, reason: str, state: str, for_good: bool, own: bool)
 class MergeError(SparkJobError):
     """A batch was merged in part. `merged` and `failed` are "database.table"; repeating the batch is safe.
 
-    `errors`: why each table failed that did so for reasons of its own.
+    `errors`: the errors of the tables that failed for reasons of their own.
     """
 
     def __init__(

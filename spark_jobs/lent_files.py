@@ -1,6 +1,8 @@
-"""Files of a run that Spark is to read: as they are where both see one disk, else copies in the object store that has the staged batches.
+"""Makes local files of a run readable for Spark: in place if both see the same disk, otherwise by uploading them to the object store that
+has the staged batches.
 
-A lane asks for each. What was lent is removed with the session, and what a killed run left, by a later one.
+Each Spark session uploads the files it needs. Uploads are removed when the run closes its sessions; what a killed run left is removed by
+a later run.
 """
 
 from __future__ import annotations
@@ -21,20 +23,22 @@ from spark_jobs.errors import SparkJobError
 
 logger = logging.getLogger(__name__)
 
-EMPTY = "_lent"  # an empty folder is none in a store; Spark reads no file of such a name
-LEFT_SECONDS = 24 * 3600.0  # what is older belongs to no run that lives
+EMPTY = "_lent"  # an object store has no empty folders; Spark ignores files whose name starts with "_"
+LEFT_SECONDS = 24 * 3600.0  # older uploads belong to runs that have ended
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lending:
-    """Where copies go. `url`: a prefix of a store; empty: there are none. `storage_options`: with their values."""
+    """Where files are uploaded. `url`: a prefix in an object store; empty: files are not uploaded. `storage_options`: with the values of
+    their environment variables.
+    """
 
     url: str = ""
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
 
 
 class LentFiles:
-    """Of one run. Folders have the time of their run in their names."""
+    """The uploaded files of one run. The names of the folders begin with the time of the upload."""
 
     def __init__(self, lending: Lending) -> None:
         self._lending = lending
@@ -43,7 +47,9 @@ class LentFiles:
         self._begun = False
 
     def place(self, path: Path) -> str:
-        """Where Spark reads a file, or the files of a folder. Raises SparkJobError where the store does not take them."""
+        """Returns the URL where Spark reads a file or the files of a folder, and uploads them if necessary. Raises SparkJobError if the
+        object store refuses them.
+        """
         if not self._lending.url:
             return path.resolve().as_uri()
         url = f"{self._lending.url}/{self._mine}/{next(self._numbers)}"
@@ -58,7 +64,7 @@ class LentFiles:
             ) from None
 
     def placed(self, files: PlacedFiles) -> str:
-        """The same of what was read or held of a table, which a store may have already."""
+        """Returns the URL where Spark reads a table's snapshot rows or buffered changes, which may already be in an object store."""
         if not files.url:
             files.folder.mkdir(parents=True, exist_ok=True)
             return self.place(files.folder)
@@ -67,7 +73,7 @@ class LentFiles:
         return files.url
 
     def close(self) -> None:
-        """Removes what was lent; what cannot be removed goes with a later run."""
+        """Removes the uploads. What cannot be removed now is removed by a later run."""
         if self._begun:
             with contextlib.suppress(StoreError):
                 self._folder(self._mine).remove()
@@ -94,7 +100,7 @@ class LentFiles:
 
 @contextlib.contextmanager
 def lent_files(lending: Lending) -> Iterator[LentFiles]:
-    """What a run lends, for as long as its lanes are open."""
+    """Yields the uploads of a run, and removes them when its Spark sessions are closed."""
     lent = LentFiles(lending)
     try:
         yield lent

@@ -1,4 +1,4 @@
-"""`python -m spark_jobs.merge_batch`: merges one staged batch without Dagster, for a look by hand and for tests of Spark itself."""
+"""`python -m spark_jobs.merge_batch`: merges one staged batch without Dagster, for inspection by hand and for tests of Spark itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spark_jobs.staged_batch import read_staged_batch
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Prints one JSON line a table; 1 and the reason on standard error when the batch could not be merged."""
+    """Prints one JSON line per table. Returns 1, with the reason on standard error, if the batch could not be merged."""
     given = _parser().parse_args(arguments)
     spark = SparkSettings(
         remote=given.remote, master=given.master, options=dict(given.option), lanes_file=given.lanes_file

@@ -1,7 +1,8 @@
-"""A lake or staged files in an object store: what conf/ says in deltalake's words, said in Spark's. Pure.
+"""Translates deltalake's storage options for a lake or staged files in an object store into Spark's settings. Pure functions.
 
-`sql_text` asks for paths; who starts Spark asks for settings. Credentials are no settings: those of a process stand in its command line, in
-its log and in its UI. They go by the environment, where the store's client looks for them anyway.
+`sql_text` asks for paths; the code that starts Spark asks for settings. Credentials are not passed as settings, because a process's
+settings are visible in its command line, its log and its UI. They are passed in the environment, where the store's client looks for them
+anyway.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ S3 = re.compile(r"^s3://")
 
 
 def spark_path(path: str) -> str:
-    """The path as Spark's file systems are called: Hadoop's client of S3 is `s3a`."""
+    """Returns the path with the scheme that Spark's file systems use: Hadoop's S3 client is `s3a`."""
     return S3.sub("s3a://", path, count=1)
 
 
 def spark_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """Where the store is, for the Spark that is started; without credentials."""
+    """Returns the settings that locate the store, for the Spark that is started; without credentials."""
     said, settings = known(storage_options), {}
     if region := said.get("region"):
         settings["spark.hadoop.fs.s3a.endpoint.region"] = region
@@ -33,6 +34,6 @@ def spark_settings(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def spark_environment(storage_options: Mapping[str, str]) -> dict[str, str]:
-    """The credentials, for the environment of Spark's process; empty where the machine has a role of its own."""
+    """Returns the credentials as environment variables for Spark's process; empty if the machine has a role of its own."""
     said = known(storage_options)
     return {variable: said[name] for name, variable in CREDENTIALS.items() if name in said}

@@ -1,4 +1,4 @@
-"""What a merge is told about a table, and what it tells about it afterwards. The callers of `merge_batch` see these two values."""
+"""The input and output of a merge per table. The callers of `merge_batch` use these two classes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from spark_jobs.tables.shards import Shard
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableTarget:
-    """The Delta table of a source table. `path`: absolute, or a URL that Spark and deltalake both know.
+    """The Delta table of a source table. `path`: an absolute path, or a URL that both Spark and deltalake understand.
 
-    `merge`: the way that conf/ asks for. `change_log`, `history`: the tables beside it, empty where there are none. `mirror`: whether there
-    is a table with its rows at `path` at all, or only what would be beside it. `shard`: which rows of it are the source table's, where
-    others have some too. `clash`: why no table may be made at its paths, a sentence; empty where one may.
+    `merge`: the configured way of merging. `change_log`, `history`: paths of the table's change log and history, empty if it has none.
+    `mirror`: whether there is a current-state table at `path`, or only a change log or history. `shard`: which rows of the Delta table
+    are the source table's, if other source tables have rows in it too. `clash`: a sentence that states why no table may be created at its
+    paths; empty if one may.
     """
 
     path: str
@@ -32,23 +33,23 @@ class TableTarget:
     clash: str = ""
 
     def refuse_clash(self, name: str) -> None:
-        """Raises TableError before a table of "database.table" is made that would lie at, or inside, another one's path."""
+        """Raises TableError before a table of "database.table" is created at, or inside, the path of another table."""
         if self.clash:
             raise TableError(name, f"{self.clash}; then `sluice schema resume`", for_good=True)
 
     @property
     def shared(self) -> bool:
-        """Whether others have rows in it."""
+        """Whether other source tables have rows in it."""
         return self.shard is not None
 
     @property
     def beside(self) -> bool:
-        """Whether there are tables beside it."""
+        """Whether the table has a change log or a history."""
         return bool(self.change_log or self.history)
 
     @property
     def kept(self) -> str:
-        """The path of what has most of it."""
+        """The path of the table that has the most data: current-state table, else history, else change log."""
         return self.path if self.mirror else self.history or self.change_log
 
 
@@ -56,12 +57,12 @@ class TableTarget:
 class TableReport:
     """What one batch did to one table, from `delta_version_before` to `delta_version`.
 
-    `source_inserts`, `source_updates`, `source_deletes`: changes of the source, by kind. Row counts are Delta's own of the commits of this
-    call; a soft delete counts as an update, an appended image of a table without a key as an insert. `skipped`: the table had the whole
-    batch already. `held`: its rows are being read, so the changes wait beside the lake. Order keys are those of the batch's first and last
-    change. `way`: who merged it, and `reason`, why. `rows_copied`: rows that no change was of, written anew with their files.
-    `files_scanned`, `files_pruned`: files that merges looked into, and that the keys' statistics spared them.
-    `table_rows`, `table_bytes`: what the table has since, as far as its log says.
+    `source_inserts`, `source_updates`, `source_deletes`: changes in the source, by kind. Row counts are Delta's metrics of this call's
+    commits; a soft delete counts as an update, an appended image of a table without a key as an insert. `skipped`: the table had the
+    whole batch already. `held`: a snapshot of the table is running, so its changes are buffered outside the lake. Order keys are those of
+    the batch's first and last change. `way`: what merged it, and `reason`: why. `rows_copied`: unchanged rows that were rewritten with
+    their files. `files_scanned`, `files_pruned`: files that merges read, and files that they skipped by key statistics. `table_rows`,
+    `table_bytes`: the size of the table afterwards, as far as its log contains it.
     """
 
     database: str

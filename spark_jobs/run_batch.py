@@ -1,6 +1,6 @@
-"""Merges a whole staged batch: the small tables in one job, then the others in parallel, one table never twice at once.
+"""Merges a whole staged batch: the small tables in one job, then the others in parallel, never two merges of one table at once.
 
-A Dagster run or the command line calls it.
+Called by a Dagster run or from the command line.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ from spark_jobs.turns import NO_TURNS, Turns, Writing
 logger = logging.getLogger(__name__)
 
 PARALLEL_TABLES = 2
-# For a table that another run is at, before Spark merges it alone and waits for as long as it takes.
+# How long a small merge waits for the lock of a table that another run writes. After that, Spark merges the table by itself and waits
+# longer.
 SMALL_TURN_SECONDS = 5.0
-# the same where Spark says it among the causes alone: a task that failed to write says so, and no more, in its own sentence
+# As LAKE_TROUBLE, for errors that Spark reports only among the causes: the message of a failed task names no reason.
 DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 
 
@@ -68,19 +69,19 @@ def merge_batch(
     stored: str = "",
     turns: Turns = NO_TURNS,
 ) -> list[TableReport]:
-    """Merges the tables of the batch that are asked for; reports in the manifest's order.
+    """Merges the requested tables of the batch. Returns their reports in the manifest's order.
 
-    `tables`: "database.table" → target; a table of the batch that is not in it has stopped and is left out. `records`: what earlier runs
-    left in each table. `holds`: tables whose rows are being read: their changes are held, not merged. `target_of`: where a table is that
-    one of the batch was before a RENAME; those in `tables` unless given.
-    `on_table_done` is called in this thread after each table.
-    `fence` is asked right before each table and each commit, in any thread.
-    `run`: the id of the run that merges, which the commits keep. `on_merged`: called once the batch is in all of its tables.
-    `storage_options`: deltalake's, where lake or staged files are not local. `stored`: URL of the batch's files in an object store; a run
-    copies to `batch_dir` or beside it what it reads itself. `quarantine_path`: the Delta table for values that could not be decoded.
-    `turns`: at tables that runs of other destinations write too.
-    Raises StagedBatchError before anything is merged; SparkUnavailableError when Spark is or goes away; MergeError after the other tables
-    have finished when one could not be merged. Calling it again with the same batch is always safe.
+    `tables`: "database.table" → target; a table of the batch that is not in it is stopped and is skipped. `records`: the state that
+    earlier runs left in each table. `holds`: tables with a running snapshot; their changes are buffered, not merged. `target_of`: returns
+    the target of the name that a table had before a RENAME; by default looks in `tables`. `on_table_done` is called in this thread after
+    each table. `fence` is checked immediately before each table and each commit, in any thread. `run`: the ID of the merge run, which is
+    stored in the commits. `on_merged`: called once the batch is in all of its tables. `storage_options`: deltalake's options if lake or
+    staged files are not local. `stored`: URL of the batch's files in an object store; a run copies the files that it reads itself to
+    `batch_dir` or next to it. `quarantine_path`: the Delta table for values that could not be decoded. `turns`: the table locks of tables
+    that runs of other destinations also write.
+
+    Raises StagedBatchError before anything is merged; SparkUnavailableError if Spark is or becomes unavailable; MergeError, after the
+    other tables have finished, if a table could not be merged. Calling it again with the same batch is always safe.
     """
     with at_hand(batch_dir, stored, storage_options or {}) as folder:
         batch = read_staged_batch(folder, stored)
@@ -112,7 +113,7 @@ def merge_batch(
             with open_lanes(spark, min(parallelism, len(merged.tables)), fence) as lanes:
                 merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], fence)
                 work = _Work(merged, tables, storage_options or {}, lanes, fence=fence, records=records)
-                # rows that are being read are read anew instead
+                # tables with a running snapshot get a re-snapshot instead
                 work.refused = {name: error for name, error in refused.items() if holds.get(name) is None}
                 work.target_of = target_of or tables.get
                 work.run_id, work.holds = run, holds
@@ -127,7 +128,7 @@ def merge_batch(
 
 
 class _Work:
-    """The tables of one batch over a few lanes; a free lane takes the largest table that is left."""
+    """The tables of one batch, distributed over a few Spark sessions; a free session takes the largest table that is left."""
 
     def __init__(
         self,
@@ -146,7 +147,8 @@ class _Work:
         self.target_of: Callable[[str], TableTarget | None] = targets.get
         self.run_id = ""
         self._reasons: dict[str, str] = {}
-        self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)  # by path: shards have one table
+        # by path, because shards share a table
+        self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self.holds: Holds = NO_HOLDS
         self._turns, self._lanes = NO_TURNS, lanes
         self._writing = Writing(who=self._turns.who)
@@ -154,7 +156,7 @@ class _Work:
             self._free.put(lane)
 
     def take_turns(self, turns: Turns, spark: SparkSettings) -> None:
-        """At tables that runs of other destinations write too."""
+        """Uses table locks for tables that runs of other destinations also write."""
         self._turns = turns
         if any(target.shared for target in self._targets.values()):
             self._writing = Writing.of(turns.who, spark, self._lanes)
@@ -162,9 +164,10 @@ class _Work:
     def run_small(
         self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
     ) -> None:
-        """Merges what is small, and adds what became of it: in one job what nobody else is at, then the others, one after the other.
+        """Merges the small tables and adds their reports and errors: first, in one job, all tables that no other run has locked, then the
+        others one after the other.
 
-        A turn is waited for only where none is held. Raises SparkUnavailableError.
+        Waits for a table lock only while the run holds none. Raises SparkUnavailableError.
         """
         small = [table for table in self._mirrored() if self._may_be_small(table)]
         if not small or self._fence.refusal():
@@ -185,7 +188,7 @@ class _Work:
         reports: dict[str, TableReport],
         errors: dict[str, Exception],
     ) -> list[StagedTable]:
-        """One job; those of which another has the turn are given back."""
+        """Merges tables in one job. Returns the tables that another run has locked."""
         ours: dict[str, bool] = {}
         results: dict[str, SmallResult] = {}
         try:
@@ -198,7 +201,7 @@ class _Work:
                     ours[path] = held.enter_context(turn)
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
                 results = merge_small_tables(lane, [self._small_job(table) for table in mine]) if mine else {}
-        except TableError as error:  # of a turn: what was done meanwhile is seen, table by table, when Spark is asked
+        except TableError as error:  # of a table lock; Spark's merge finds out per table what was done
             logger.warning("Spark merges what was to be small: %s", error)
             return []
         self._records.keep_all({name: each.record for name, each in results.items() if each.record is not None})
@@ -213,7 +216,7 @@ class _Work:
         return [table for table in tables if not ours[self._targets[table.name].path]]
 
     def _mirrored(self) -> list[StagedTable]:
-        """Those that are merged, the largest first."""
+        """Returns the tables that have a current-state table, the largest first."""
         found = [table for table in self._batch.tables if self._targets[table.name].mirror]
         return sorted(found, key=lambda table: table.bytes, reverse=True)
 
@@ -237,7 +240,7 @@ class _Work:
     def run(
         self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
     ) -> None:
-        """Merges what is left, each table by Spark, and adds what became of them; those last for which it may have to wait."""
+        """Merges each remaining table with Spark and adds the reports and errors. Tables whose lock may be taken are merged last."""
         left = [table for table in self._mirrored() if table.name not in reports and table.name not in errors]
         left.sort(key=lambda table: self._targets[table.name].shared)
         with ThreadPoolExecutor(self._lane_count, thread_name_prefix="merge") as pool:
@@ -272,8 +275,8 @@ class _Work:
     def run_beside(
         self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
     ) -> None:
-        """Brings the tables beside those that were merged up to the batch, and what there is of those without a mirror; one that could not
-        be makes its table fail.
+        """Brings the change logs and histories of the merged tables up to the batch, and those of tables without a current-state table. A
+        failure makes the table fail.
         """
         wanted = [table for table in self._batch.tables if self._is_due_beside(table.name, reports)]
         if not wanted:
@@ -289,7 +292,7 @@ class _Work:
                     else:
                         reports[table.name] = write_alone(lane, self._share(table))
                         done(reports[table.name])
-                except Exception as error:  # told with those of the merges
+                except Exception as error:  # reported with the errors of the merges
                     errors[table.name] = error
                 if table.name in errors:
                     reports.pop(table.name, None)
@@ -327,7 +330,7 @@ def _carried_out(
     lane: Lane,
     fence: Fence,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """As `cascades.carried_out`; nothing is done where the batch may no longer be merged, which each table then says."""
+    """Calls `cascades.carried_out`. Does nothing if the batch may no longer be merged, which the fence then reports for each table."""
     if fence.refusal():
         return batch, {}
     try:
@@ -346,9 +349,10 @@ def _hold_tables(
     holds: Holds,
     done: Callable[[TableReport], None],
 ) -> tuple[dict[str, TableReport], dict[str, Exception], StagedBatch]:
-    """Holds the changes of the tables whose rows are being read, which needs no Spark; reports, errors, and the batch of the others.
+    """Buffers the changes of tables with a running snapshot, without Spark. Returns reports, errors, and the batch of the other tables.
 
-    Where foreign keys changed rows of such a table, nobody knows whether before or after they were read: they are read anew.
+    If foreign keys changed rows of such a table, the order of these changes and the snapshot's reads is unknown, so the table gets a
+    re-snapshot.
     """
     reports: dict[str, TableReport] = {}
     errors: dict[str, Exception] = {}
@@ -369,7 +373,7 @@ def _hold_tables(
 
 
 def _write_beside_held(shares: Iterable[Share], reports: dict[str, TableReport], errors: dict[str, Exception]) -> None:
-    """What beside a mirror is told of changes does not wait for the rows that are being read: log and history go on, without Spark."""
+    """Writes change logs and histories of tables with a running snapshot, without Spark. They do not wait for the snapshot."""
     for share in shares:
         name = share.staged.name
         if name in reports and share.target.beside:
@@ -381,7 +385,7 @@ def _write_beside_held(shares: Iterable[Share], reports: dict[str, TableReport],
 
 
 def _refuse_rows_of_held(table: StagedTable, holds: Holds) -> None:
-    """Raises TableError where a table got the name of one whose rows are being read: the lake has nothing whole to take over."""
+    """Raises TableError if a table was renamed from a table with a running snapshot: the lake does not have all rows to take over."""
     for segment in table.segments:
         origin = segment.renamed_from if isinstance(segment, SchemaSegment) else ""
         if origin and holds.get(origin) is not None:
@@ -392,7 +396,7 @@ def _refuse_rows_of_held(table: StagedTable, holds: Holds) -> None:
 def _batch_error(
     batch: StagedBatch, reports: Mapping[str, TableReport], errors: Mapping[str, Exception]
 ) -> SparkJobError:
-    """The first error in the manifest's order, as one sentence with what was and was not merged."""
+    """Returns the first error in the manifest's order, as one sentence that names the merged and the failed tables."""
     failed = tuple(table.name for table in batch.tables if table.name in errors)
     merged = tuple(table.name for table in batch.tables if table.name in reports)
     away = next((error for error in errors.values() if is_away(error)), None)
@@ -417,10 +421,10 @@ def _table_error(table: str, error: Exception) -> TableError:
 
 
 def _causes(error: Exception) -> str:
-    """What led to an error on Spark's side, as far as its server tells."""
+    """Returns the text of an error with its causes on Spark's side, as far as the server reports them."""
     told = getattr(error, "getStackTrace", lambda: None)()
     return f"{error}\n{told or ''}"
 
 
 def _ignore(_: TableReport) -> None:
-    """For callers that want the reports at the end only."""
+    """Does nothing. For callers that use only the returned reports."""

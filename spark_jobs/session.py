@@ -1,7 +1,8 @@
-"""The one place that makes Spark sessions: attached to a Spark Connect server, or inside this process.
+"""Creates Spark sessions, attached to a Spark Connect server or inside this process. No other module does.
 
-A *lane* is a session of its own, for `txnAppId` and `txnVersion` are settings of a session and tables merge in parallel. `run_batch` opens
-the lanes. Their ids are kept in a small file, so that a later run can end what a killed run left running on the server.
+A lane is a separate Spark session, because `txnAppId` and `txnVersion` are settings of a session and tables are merged in parallel.
+`run_batch` opens the sessions. Their IDs are stored in a small file, so that a later run can end what a killed run left running on the
+server.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from spark_jobs.lent_files import Lending, LentFiles, lent_files
 
 logger = logging.getLogger(__name__)
 
-CONNECT_PORT = 15002  # Spark Connect's own default
+CONNECT_PORT = 15002  # Spark Connect's default
 CONNECT_SECONDS_MAX = 10.0
-RETRIES_MAX = 4  # of one call, 50 ms to 2 s apart: a server that stays away longer than ~4 s is down
+RETRIES_MAX = 4  # per call, 50 ms to 2 s apart: a server that does not answer for ~4 s is down
 RETRY_MILLISECONDS_MAX = 2000
 USER_ID = "sluice"  # sessions belong to a user; a later run under another account must find them
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 TABLE_DEFAULTS = "spark.databricks.delta.properties.defaults."
-TOLD = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})  # a table's own property goes before the default
+TOLD = frozenset({f"{TABLE_DEFAULTS}enableDeletionVectors"})  # the table's property has precedence over the default
 COMMITS = re.compile(
     r"\s*(MERGE|INSERT|UPDATE|DELETE|TRUNCATE|ALTER|OPTIMIZE|VACUUM|RESTORE|CREATE\s+(OR\s+REPLACE\s+)?TABLE)\b",
     re.IGNORECASE,
@@ -46,34 +47,36 @@ AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "S
 
 LANE_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
-    # a setting that outlived its write would guard the next one with the wrong version
+    # a setting that stays after its write would give the next write the wrong version
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
-    # staged files never change, so there is nothing to protect by copying them first
+    # staged files never change, so the source need not be copied before the merge
     "spark.databricks.delta.merge.materializeSource": "none",
     "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-# Python workers of a session that has files of its own are its own too: their daemon starts with it and outlives it. Ours has none.
+# A session with files of its own also gets Python workers of its own, whose daemon starts with the session and outlives it. Our sessions
+# have no files.
 SHARED_WORKERS: Mapping[str, str] = {"spark.sql.artifact.isolation.enabled": "false"}
-# Compiling generated code costs a small merge more than all its rows do, and every new session compiles anew. Measured on a warm server:
-# with 50 changes a table half the time goes without it, with 75 k changes into 75 k rows half the CPU; at 300 k into 375 k both are equal.
+# In a small merge, compiling generated code costs more than processing the rows, and every new session compiles again. Measured on a warm
+# server without code generation: 50 changes per table take half the time; 75 k changes into 75 k rows take half the CPU; at 300 k into
+# 375 k both are equal.
 SMALL_SETTINGS: Mapping[str, str] = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
-    # a few small files are rewritten sooner than marked: marking is one more Spark job, and would leave the files behind
+    # rewriting a few small files is faster than deletion vectors, which need another Spark job and keep the old files
     "spark.databricks.delta.merge.deletionVectors.persistent": "false",
 }
-SMALL_ROWS_MAX = 200_000  # of the changes and the rows of the files they may meet; above it compiled code wins
+SMALL_ROWS_MAX = 200_000  # changes plus rows of the files that they may match; above it compiled code is faster
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SparkSettings:
-    """Where Spark is. `master` wins if set; `options` are settings of the sessions (of `spark.jars`, … too, with `master`).
+    """How Spark is reached. `master` has precedence if set; `options` are session settings (with `master`, also `spark.jars` and others).
 
-    `environment`: credentials, for the process of a `master`: a setting would stand in its command line. `lending`: where Spark reads
-    files of the run.
+    `environment`: credentials for the process of a `master`, because a setting would be visible in its command line. `lending`: where
+    files of the run are uploaded for Spark.
     """
 
     remote: str = f"sc://127.0.0.1:{CONNECT_PORT}"
@@ -85,9 +88,9 @@ class SparkSettings:
 
 
 class Lane:
-    """One session. Not to be shared by threads that merge at the same time.
+    """One Spark session. Threads that merge at the same time must not share it.
 
-    `shares_workers`: its Python tasks run in workers that earlier sessions used; else each session leaves a process on the executor.
+    `shares_workers`: its Python tasks run in workers that earlier sessions used; otherwise each session leaves a process on the executor.
     """
 
     def __init__(self, session: Any, *, shares_workers: bool = True) -> None:
@@ -102,34 +105,34 @@ class Lane:
             self.session.conf.set(name, value)
 
     def sql(self, statement: str) -> None:
-        """Runs a statement that commits nothing. Does not fetch its result."""
+        """Runs a statement that commits nothing. Does not fetch its result. Raises ValueError if the statement commits."""
         if COMMITS.match(statement):
             raise ValueError(f"a statement that commits goes by Lane.commit, which asks the fence: {statement[:40]}")
         logger.debug("%s", statement)
         self.session.sql(statement)
 
     def commit(self, name: str, statement: str) -> None:
-        """Runs a statement that writes the Delta table of `name` ("database.table"), if the fence allows it. Raises TableError."""
+        """Runs a statement that writes the Delta table of `name` ("database.table"). Raises TableError if the fence refuses."""
         logger.debug("%s", statement)
         self.fence.check(name)
         self.session.sql(statement)
 
     def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:
-        """The next Delta write of this session carries this transaction; Delta drops it if the table has it already."""
+        """Sets the transaction of the next Delta write of this session. Delta drops the write if the table has the transaction already."""
         self.configure({TXN_APP_ID: app_id, TXN_VERSION: str(version), USER_METADATA: user_metadata})
 
     def defaults_of_tables(self) -> tuple[str, ...]:
-        """The properties that this Spark gives to new Delta tables by itself, beside those that it is always told."""
+        """Returns the properties that this Spark sets on new Delta tables by default, except those that Sluice always sets."""
         return tuple(name for name in self.session.conf.getAll if name.startswith(TABLE_DEFAULTS) and name not in TOLD)
 
     def commit_without_version(self, user_metadata: str) -> None:
-        """The next Delta write carries no transaction: it is done whatever the table has."""
+        """Makes the next Delta write carry no transaction, so that it is done in any case."""
         for name in (TXN_APP_ID, TXN_VERSION):
             self.session.conf.unset(name)
         self.configure({USER_METADATA: user_metadata})
 
     def expect(self, rows: int) -> None:
-        """Chooses how Spark executes what comes next, by the rows it will have to look at."""
+        """Chooses how Spark executes the next statements, by the number of rows that it will read."""
         small = rows <= SMALL_ROWS_MAX
         if small and not self._small:
             self.configure(SMALL_SETTINGS)
@@ -141,9 +144,8 @@ class Lane:
 
 @contextlib.contextmanager
 def open_lanes(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[Lane]]:
-    """Opens `count` Spark sessions and releases them at the end. `fence`: asked before each of their commits; without one they only read.
-
-    Raises SparkUnavailableError within CONNECT_SECONDS_MAX plus a few retries.
+    """Opens `count` Spark sessions and releases them at the end. `fence`: checked before each of their commits; without it they only
+    read.
     """
     opened = _classic_lanes(settings, count) if settings.master else _remote_lanes(settings, count)
     with lent_files(settings.lending) as lent, opened as lanes:
@@ -153,7 +155,7 @@ def open_lanes(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) ->
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether an error means that Spark went away or was started anew, rather than that it refused a statement."""
+    """Returns whether an error means that Spark went away or was restarted, rather than that it refused a statement."""
     if type(error).__name__ in {
         "RetriesExceeded",
         "SparkConnectGrpcException",
@@ -170,7 +172,7 @@ def _classic_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
     from pyspark.sql import SparkSession  # noqa: PLC0415  starts no JVM; takes a second to import
 
     if settings.master.startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks that merge small tables want our packages
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # tasks of small merges need our packages
     os.environ.update(settings.environment)
     builder = SparkSession.builder.master(settings.master).appName("sluice")
     for name, value in {**_delta_settings(), **settings.options}.items():
@@ -197,7 +199,9 @@ def _delta_settings() -> dict[str, str]:
 
 @contextlib.contextmanager
 def _remote_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
-    """Copies of one session: whether a session shares its workers is settled by its first request, and copied before that."""
+    """Yields copies of one session. The first request of a session determines whether it shares workers, so the setting is made before
+    copying.
+    """
     _require_listening(settings.remote)
     end_left_over_lanes(settings)
     first, *ids = (str(uuid.uuid4()) for _ in range(count + 1))
@@ -213,7 +217,9 @@ def _remote_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
 
 
 def _open(model: Lane, lanes: list[Lane], ids: list[str], settings: SparkSettings) -> None:
-    """Raises SparkUnavailableError where Spark took the connection and is gone at the first request."""
+    """Configures the model and its copies. Raises SparkUnavailableError if Spark accepted the connection and is gone at the first
+    request.
+    """
     try:
         model.configure({**LANE_SETTINGS, **settings.options, **SHARED_WORKERS})
         lanes.extend(_copy(model, session_id, settings) for session_id in ids)
@@ -225,7 +231,9 @@ def _open(model: Lane, lanes: list[Lane], ids: list[str], settings: SparkSetting
 
 
 def _copy(model: Lane, session_id: str, settings: SparkSettings) -> Lane:
-    """A lane with the settings of `model`; a server that cannot copy sessions (before Spark 4.1) gives a session like any other."""
+    """Returns a session with the settings of `model`. If the server cannot copy sessions (before Spark 4.1), returns a new session that
+    does not share workers.
+    """
     try:
         session = model.session.cloneSession(session_id)
     except Exception as error:
@@ -239,18 +247,18 @@ def _copy(model: Lane, session_id: str, settings: SparkSettings) -> Lane:
 
 
 def end_left_over_lanes(settings: SparkSettings) -> None:
-    """Ends what a killed run left on this server."""
+    """Ends the sessions that a killed run left on this server."""
     end_sessions(settings.remote, _remembered(settings))
 
 
 def end_sessions(remote: str, ids: Sequence[str]) -> bool:
-    """Interrupts and releases sessions, also those that are gone; whether a statement was running in one."""
+    """Interrupts and releases sessions, including sessions that are gone. Returns whether a statement was running in one."""
     found = False
     for session_id in ids:
         session = _attach(remote, session_id)
         try:
             found = bool(session.interruptAll()) or found
-        except Exception as error:  # the session ended with its server, or was released: there is nothing left to end
+        except Exception as error:  # the session ended with its server or was released: nothing is left to end
             logger.debug("session %s of an earlier run is gone: %s", session_id, first_line(error))
         _release(session)
     return found
@@ -262,7 +270,7 @@ def _attach(remote: str, session_id: str) -> Any:
     base = remote if "/;" in remote else remote.rstrip("/") + "/"
     user = "" if "user_id=" in remote else f";user_id={USER_ID}"
     session = SparkSession.builder.remote(f"{base}{user};session_id={session_id}").create()
-    # the error itself is raised and told in our own words
+    # the error itself is raised with our own message
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     session.client.set_retry_policies([_retry_policy()])
     return session
@@ -279,13 +287,13 @@ def _retry_policy() -> Any:
 def _release(session: Any) -> None:
     try:
         session.client.release_session()
-    except Exception as error:  # releasing is a courtesy; the server drops an idle session by itself
+    except Exception as error:  # not essential; the server drops an idle session by itself
         logger.debug("a session could not be released: %s", first_line(error))
-    session.client.close()  # a client left open calls the server once more when the process ends
+    session.client.close()  # an open client calls the server again when the process ends
     if at_exit := getattr(session.client, "_cleanup_ml_cache", None):
-        atexit.unregister(at_exit)  # else a run that drains keeps each closed client until it ends
-    # pyspark closes its client once more when the session is collected, under a lock that the thread which is collecting may hold:
-    # a run was seen to stand still in that for ever
+        atexit.unregister(at_exit)  # otherwise a draining run keeps each closed client until it ends
+    # pyspark closes its client again when the session is garbage-collected, under a lock that the collecting thread may hold. A run was
+    # observed to hang in that forever.
     vars(session).pop("_client", None)
 
 
@@ -330,5 +338,5 @@ def _forget(settings: SparkSettings) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text: Spark adds the stack of the server after it."""
+    """Returns the first line of an error's text; Spark adds the server's stack trace after it."""
     return str(error).strip().partition("\n")[0] or type(error).__name__

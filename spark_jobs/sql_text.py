@@ -1,4 +1,4 @@
-"""Text of Spark SQL: identifiers, literals, type names. Every name and value that enters a statement passes through here."""
+"""Generates text of Spark SQL: identifiers, literals, type names. Every name and value in a statement passes through this module."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 from spark_jobs.object_store import spark_path
 
 INTEGER_SUFFIX = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
-# what deltalake calls a primitive type → Spark SQL's name; the others are the same in both
+# deltalake's name of a primitive type → Spark SQL's name; other names are the same in both
 DELTA_TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 
 
 def identifier(name: str) -> str:
-    """A column name, quoted; a backtick in it is doubled."""
+    """Returns a column name in backticks; a backtick in it is doubled."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -24,39 +24,39 @@ def identifiers(names: tuple[str, ...], prefix: str = "") -> str:
 
 
 def delta_path(path: str) -> str:
-    """The table at a path, as a relation. A path of an object store as Spark calls it."""
+    """Returns the table at a path as a relation. A path in an object store gets Spark's scheme."""
     return f"delta.{identifier(spark_path(path))}"
 
 
 def text(value: str) -> str:
-    """A string literal. Backslash and quote are escaped as Spark's parser reads them; control characters by their number."""
+    r"""Returns a string literal. Backslash and quote are escaped as Spark's parser expects, control characters as \u escapes."""
     escaped = value.replace("\\", "\\\\").replace("'", "\\'")
     return "'" + re.sub(r"[\x00-\x1f]", lambda found: f"\\u{ord(found[0]):04x}", escaped) + "'"
 
 
 def timestamp_us(value: int) -> str:
-    """An instant given in microseconds since 1970 UTC."""
+    """Returns an expression for an instant in microseconds since 1970 UTC."""
     return f"timestamp_micros({int(value)}L)"
 
 
 def spark_type(delta_type: Any) -> str:
-    """Spark SQL's name of a type of deltalake's schema; nested types in deltalake's own words."""
+    """Returns Spark SQL's name of a type of deltalake's schema; nested types keep deltalake's name."""
     name = str(getattr(delta_type, "type", delta_type))
     return DELTA_TYPES.get(name, name)
 
 
 def delta_type(type_name: str) -> str:
-    """What the log of a Delta table calls a primitive type of Spark SQL."""
+    """Returns the name of a primitive type of Spark SQL in the log of a Delta table."""
     return next((delta for delta, spark in DELTA_TYPES.items() if spark == type_name), type_name)
 
 
 def typed_literal(value: Any, type_name: str) -> str | None:
-    """A value of a manifest (JSON) as a literal of exactly this type, or None where the two do not go together.
+    """Returns a value of a manifest (JSON) as a literal of exactly this type, or None if the value does not fit the type.
 
-    Exactly: a cast around a literal would keep Delta from skipping files by it.
+    The type must be exact, because Delta cannot skip files by a literal inside a cast.
     """
     if type_name in INTEGER_SUFFIX and isinstance(value, int) and not isinstance(value, bool):
-        return f"{value}{INTEGER_SUFFIX[type_name]}"  # the sign belongs to the literal, so the lowest value fits too
+        return f"{value}{INTEGER_SUFFIX[type_name]}"  # the sign is part of the literal, so the lowest value fits too
     if type_name == "string" and isinstance(value, str):
         return text(value)
     if type_name == "date" and isinstance(value, str):

@@ -1,6 +1,6 @@
-"""Reads a staged batch and checks it against its manifest, before any table is touched. The format: docs/architecture.md.
+"""Reads a staged batch and checks it against its manifest, before any table is changed. Format: docs/architecture.md.
 
-Only the manifest and the footers of the Parquet files are read here; the rows are Spark's.
+Only the manifest and the footers of the Parquet files are read here; Spark reads the rows.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MANIFEST = "manifest.json"
 OPERATION = "_sluice_operation"
 ORDER_KEY = "_sluice_order_key"
 COMMIT_TIME = "_sluice_commit_time"
-ROW = "_sluice_row"  # the order of a table's images; Delta never sees it
+ROW = "_sluice_row"  # the order of a table's images; never written to Delta
 DELETED = "_sluice_deleted"
 STAGED_TYPES = {OPERATION: "tinyint", ORDER_KEY: "bigint", COMMIT_TIME: "timestamp", ROW: "bigint"}
 PRESENT, MOVED, BIRTH, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_birth", "_sluice_origin_"
 BACKFILL_KIND, REPAIR_KIND = "backfill", "repair"
-EPOCH_BITS = 14  # the topmost of an order key
-GROUP_COLUMNS = 63  # columns of the table to an int64 of presence bits
+EPOCH_BITS = 14  # the highest bits of an order key
+GROUP_COLUMNS = 63  # columns of the table per int64 of presence bits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,10 +45,10 @@ class Column:
 class ChangesSegment:
     """Row images of one table and one schema version, in one Parquet file, in stream order.
 
-    `partial`: images lack columns, and the file says which. `moves`: updates that changed the key and lack columns. `again`: the images are
-    not news but what their keys have at `last_order_key`: they also replace rows of just that place. `log`: file of the batch's folder with
-    every preimage too, `log_rows` images, for the table's change log; empty where there is none. `derived`: it has images that foreign keys
-    brought. `stored`: the file's URL where Spark reads it in an object store; empty: it is `path` alone.
+    `partial`: images lack columns, and the file marks which. `moves`: updates that changed the key and lack columns. `again`: the images
+    are not changes but the rows of their keys at `last_order_key`: they also replace rows with exactly that order key. `log`: a file of
+    the batch's folder with every before image too, `log_rows` images, for the table's change log; empty if there is none. `derived`: it
+    has images that foreign keys caused. `stored`: the file's URL if Spark reads it in an object store; empty: it is only at `path`.
     """
 
     path: Path
@@ -77,7 +77,7 @@ class ChangesSegment:
 
     @property
     def staged_types(self) -> dict[str, str]:
-        """Every column of the file with Spark's name of its type, in the file's order."""
+        """Returns every column of the file with Spark's name of its type, in the file's order."""
         types = {**STAGED_TYPES, **{column.name: column.type for column in self.columns}}
         if not self.partial:
             return types
@@ -88,7 +88,7 @@ class ChangesSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TruncateSegment:
-    """All rows of the table are gone at `order_key`."""
+    """The removal of all rows of the table at `order_key`."""
 
     order_key: int
     commit_time_us: int
@@ -96,7 +96,9 @@ class TruncateSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Alteration:
-    """What the table is to follow. `kind`: add, drop, rename, widen, convert or key; `plan`: how, as docs/architecture.md says."""
+    """One alteration that the lake table follows. `kind`: add, drop, rename, widen, convert or key; `plan`: how, see
+    docs/architecture.md.
+    """
 
     kind: str
     column: str
@@ -106,9 +108,10 @@ class Alteration:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """The table was created or altered at `order_key`. `fills`: (column, value as text) of a new column in rows already there.
+    """The creation or alteration of the table at `order_key`. `fills`: (column, value as text) of new columns, for existing rows.
 
-    `renamed_from`: "database.table" that got this name: its rows right before `order_key` are this one's. Empty where it keeps its own.
+    `renamed_from`: the "database.table" that got this name; its rows immediately before `order_key` become this table's. Empty if the
+    table was not renamed.
     """
 
     order_key: int
@@ -125,10 +128,11 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Cascade:
-    """A foreign key: rows of `child` (both: "database.table") follow those of `parent`. Names of columns in lower case.
+    """A foreign key: rows of `child` follow those of `parent` (both "database.table"). Column names are in lower case.
 
-    `on_delete`, `on_update`: CASCADE, SET NULL, or empty. `doubt`: why it may not be there, or empty. `key`: the child's. `generated`: the
-    child has generated columns. `unlike`: values of both cannot be held against each other, for the reason in `doubt`.
+    `on_delete`, `on_update`: CASCADE, SET NULL, or empty. `doubt`: why it is unsure whether the foreign key exists, or empty. `key`: the
+    child's key. `generated`: the child has generated columns. `unlike`: values of parent and child cannot be compared, for the reason in
+    `doubt`.
     """
 
     name: str
@@ -146,9 +150,10 @@ class Cascade:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CascadeEvents:
-    """Rows of a table that went and keys of it that changed, in a Parquet file. `cascades`: what follows from them, over all levels.
+    """Deleted rows and changed keys of a parent table, in a Parquet file. `cascades`: the foreign keys that follow from them, over all
+    levels.
 
-    `live`: the tables among them that are changed in the lake.
+    `live`: the child tables whose lake tables are changed.
     """
 
     parent: str
@@ -160,9 +165,9 @@ class CascadeEvents:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table of a batch; its segments are applied in order, each as one Delta commit.
+    """One table of a batch. Its segments are applied in order, each as one Delta commit.
 
-    `places`: file with the place of each row among those of all tables (int64, little-endian), None where none are needed.
+    `places`: a file with the position of each row in the order of all tables' rows (int64, little-endian); None if it is not needed.
     """
 
     database: str
@@ -189,7 +194,8 @@ class StagedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Backfill:
-    """What was asked: changes of [from_us, to_us), microseconds since 1970, `to_us` 0: up to the end. `backfill_id`: of this one alone.
+    """A requested backfill: the changes of [from_us, to_us), microseconds since 1970; `to_us` 0: up to the end. `backfill_id` is unique
+    to it.
 
     `kind`: "backfill", or "repair": rows that were read at `from_us`.
     """
@@ -202,11 +208,11 @@ class Backfill:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedBatch:
-    """A whole batch. `start` and `end` are positions as JSON objects, passed through to Delta's history.
+    """A whole batch. `start` and `end` are positions as JSON objects, which are copied to Delta's commit history.
 
-    `backfill`: it is a backfill or a repair and no batch of the stream, whose place in the tables it leaves as it is.
-    `again_up_to`: order key up to which it may be merged in part from files that are gone, with what had been derived of them.
-    `stored`: URL of the directory in an object store, of which `directory` is a copy then; empty: there is none.
+    `backfill`: set if this is a backfill or a repair and not a batch of the stream; it does not change the tables' positions in the
+    stream. `again_up_to`: order key up to which the batch may have been partly merged from files that are gone, together with what was
+    derived from them. `stored`: URL of the directory in an object store, of which `directory` is then a copy; empty: there is none.
     """
 
     directory: Path
@@ -224,7 +230,9 @@ class StagedBatch:
     stored: str = ""
 
     def app_id(self, table: StagedTable) -> str:
-        """The name under which Delta remembers the last order key of this table. Its epochs share it: an order key has its own."""
+        """Returns the transaction app ID under which Delta stores the last order key of this table. All epochs share it, because an order
+        key contains its epoch.
+        """
         if self.backfill is not None:
             aside = f"{self.backfill.kind}/{self.backfill.backfill_id}"
             return f"sluice/{self.destination}/{self.ledger_id}/{aside}/{table.name}"
@@ -234,7 +242,7 @@ class StagedBatch:
         return self.owner_of(table.name)
 
     def owner_of(self, name: str) -> Owner:
-        """Of "database.table", also one that is not in the batch."""
+        """Returns the owner of "database.table", which need not be in the batch."""
         return Owner(ledger_id=self.ledger_id, destination=self.destination, table=name)
 
 
@@ -243,14 +251,14 @@ def app_id_of(owner: Owner) -> str:
 
 
 def epoch_of(order_key: int) -> int:
-    """The epoch that an order key lies in."""
+    """Returns the epoch of an order key."""
     return order_key >> (63 - EPOCH_BITS)
 
 
 def read_staged_batch(directory: Path, stored: str = "") -> StagedBatch:
-    """Reads the manifest and checks every file it names. `stored`: where Spark finds the same files, empty: there.
+    """Reads the manifest and checks every file that it names. `stored`: URL where Spark reads the same files; empty: in `directory`.
 
-    Raises StagedBatchError, one sentence, at the first thing wrong.
+    Raises StagedBatchError, one sentence, at the first error.
     """
     manifest = directory / MANIFEST
     record = _read_json(manifest)
@@ -328,7 +336,9 @@ def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
 
 
 def _refuse_rows_beside_renames(tables: tuple[StagedTable, ...]) -> None:
-    """Tables are merged in any order: what was changed before a rename must be in the lake when it comes, and what comes after must not."""
+    """Raises ValueError if a batch has a renamed table and also row changes. Tables are merged in any order, but rows from before a
+    rename must be in the lake when it is applied, and rows from after it must not.
+    """
     renamed = [table.name for table in tables for each in table.segments if getattr(each, "renamed_from", "")]
     if renamed and any(table.changes for table in tables):
         raise ValueError(f"{renamed[0]} was renamed, and the batch has rows of before or after it")
@@ -373,12 +383,12 @@ def _table(directory: Path, record: dict[str, Any]) -> StagedTable:
 
 
 def last_order_key(segment: Segment) -> int:
-    """Of the last change of a segment."""
+    """Returns the order key of the last change of a segment."""
     return segment.last_order_key if isinstance(segment, ChangesSegment) else segment.order_key
 
 
 def _follows(segment: Segment, order_key: int) -> bool:
-    """Whether a segment may come after that key: rows of a transaction are never in two segments."""
+    """Returns whether a segment may follow that order key: rows of a transaction are never in two segments."""
     if isinstance(segment, ChangesSegment):
         return order_key < segment.first_order_key <= segment.last_order_key
     return order_key <= segment.order_key

@@ -1,9 +1,11 @@
-"""Turns at Delta tables that runs of several destinations write: one run at a time, by a lock of the table. Whatever writes one asks here.
+"""Table locks for Delta tables that runs of several destinations write: one run at a time. Everything that writes such a table takes its
+lock here.
 
-On a disk, and in S3, Spark's commits look and then write; so what a run that died left running in Spark must have ended before another
-destination's run commits: its commit could be written over. (After a run of its own destination it would be one of the same effect.) Who
-takes a turn therefore writes down the sessions it has, and takes that back when it is done. Who finds such a text of another ends those
-sessions first. What was left of `deltalake` needs no end: its commits never replace a file.
+On a disk and in S3, Spark's commits check and then write. A statement that a dead run left running in Spark must therefore have ended
+before a run of another destination commits: it could overwrite that commit. (A later run of the same destination would make a commit of
+the same effect.) So a run that takes a lock stores the IDs of its Spark sessions with the lock, and removes them when it is done. A run
+that finds the sessions of another run ends those first. Left-over `deltalake` writes need not be ended: their commits never replace a
+file.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from spark_jobs.fence import Fence
 from spark_jobs.session import Lane, SparkSettings, end_sessions, first_line, is_away
 
 POLL_SECONDS = 0.1
-GIVE_WAY_SECONDS = 0.3  # to one who waits already
-WAIT_SECONDS_MAX = 600.0  # as for the run lock: another may publish the rows of a large table
-ENDED_SECONDS = 2.0  # for a statement that was at its commit when it was ended
-# Spark ends a statement that nobody waits for after five minutes (spark.connect.execute.manager.detachedTimeout)
+GIVE_WAY_SECONDS = 0.3  # gives another waiting run the precedence
+WAIT_SECONDS_MAX = 600.0  # as for the run lock: another run may be publishing the snapshot of a large table
+ENDED_SECONDS = 2.0  # for a statement that was committing when it was interrupted
+# Spark ends a statement without a waiting client after five minutes (spark.connect.execute.manager.detachedTimeout).
 DETACHED_SECONDS = 600.0
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 
 
 class TableLock(Protocol):
-    """The lock of one table over all destinations, and a text beside it; `cdc_engine.destination_files.table_locks` has one."""
+    """The lock of one table over all destinations, and a text stored with it. Implemented by `cdc_engine.destination_files.table_locks`."""
 
     @property
     def held(self) -> bool: ...
@@ -46,9 +48,9 @@ class TableLock(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writing:
-    """Who has a turn, and the `sessions` it writes by, of the Spark at `remote` as `host` sees it.
+    """The holder of a table lock, and the Spark `sessions` that it writes with, at `remote` as seen from `host`.
 
-    `found_dead`: when another found that it had died without taking this back, seconds since 1970; 0 where nobody has.
+    `found_dead`: when another run found that the holder had died without removing this text, seconds since 1970; 0 if no run has.
     """
 
     who: str
@@ -59,7 +61,7 @@ class Writing:
 
     @classmethod
     def of(cls, who: str, spark: SparkSettings, lanes: Sequence[Lane]) -> Writing:
-        """A session within this process ends with it."""
+        """Returns the holder with its sessions. Sessions of a Spark inside this process are left out, because they end with it."""
         found = () if spark.master else tuple(str(lane.session.session_id) for lane in lanes)
         return cls(who=who, host=platform.node(), remote="" if spark.master else spark.remote, sessions=found)
 
@@ -68,7 +70,7 @@ class Writing:
 
     @classmethod
     def from_text(cls, text: str) -> Writing:
-        """Of a text that is not one, somebody without sessions."""
+        """Parses the stored text. Returns a holder without sessions if it is not valid."""
         try:
             record = json.loads(text)
             return cls(**{**record, "sessions": tuple(map(str, record["sessions"]))})
@@ -82,7 +84,9 @@ def _no_lock(_: str) -> TableLock | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Turns:
-    """The turns of a run. `lock`: of a table, by its path. `who`: the run, for who waits for it. `wait_seconds`: for one turn, at most."""
+    """Takes table locks for a run. `lock`: returns the lock of a table path. `who`: the run's name, shown to waiting runs.
+    `wait_seconds`: the longest wait for one lock.
+    """
 
     lock: Callable[[str], TableLock | None] = _no_lock
     who: str = "a run"
@@ -92,10 +96,10 @@ class Turns:
     def at(
         self, name: str, path: str, writing: Writing, fence: Fence, *, shared: bool, wait_seconds: float | None = None
     ) -> Iterator[bool]:
-        """Holds the table lock of the Delta table at `path`, where it is `shared` with others, and has the fence ask it before each commit.
+        """Holds the table lock of the Delta table at `path` if the table is `shared`, and has the fence check the lock before each commit.
 
-        False: it is another's, and was so for `wait_seconds`. Where those are not given it waits for as long as all turns may, and then
-        raises TableError. It does so too where the turn was lost meanwhile.
+        Yields False if another run held the lock for all of `wait_seconds`. Without `wait_seconds`, waits for the time that applies to
+        all locks and then raises TableError. Also raises TableError if the lock was lost meanwhile.
         """
         lock = self._opened(name, path) if shared else None
         if lock is None:
@@ -113,7 +117,7 @@ class Turns:
             with turn.written_down(writing), fence.at(name, turn.why_lost):
                 yield True
         finally:
-            with contextlib.suppress(Exception):  # then the lock ends with its session
+            with contextlib.suppress(Exception):  # the lock then ends with its session
                 lock.release()
 
     def _opened(self, name: str, path: str) -> TableLock | None:
@@ -126,7 +130,7 @@ NO_TURNS = Turns()
 
 @dataclasses.dataclass(frozen=True)
 class _Turn:
-    """One turn at one table."""
+    """One attempt to hold the lock of one table."""
 
     name: str
     path: str
@@ -135,7 +139,7 @@ class _Turn:
     def take(self, wait_seconds: float) -> bool:
         with self._told():
             deadline = time.monotonic() + wait_seconds
-            if not self.lock.wait_turn():  # another one waits: it goes first
+            if not self.lock.wait_turn():  # another run waits and has precedence
                 if not wait_seconds:
                     return False
                 threading.Event().wait(GIVE_WAY_SECONDS)
@@ -147,7 +151,7 @@ class _Turn:
         return True
 
     def why_lost(self) -> str:
-        """Why the table may not be written any more, or empty. Asks where the lock is kept."""
+        """Returns why the table may no longer be written, or an empty string. Asks the store of the lock."""
         try:
             held = self.lock.confirm()
         except Exception as error:
@@ -168,7 +172,7 @@ class _Turn:
 
     @contextlib.contextmanager
     def written_down(self, writing: Writing) -> Iterator[None]:
-        """What may be left running is known before anything is written, and until all has ended."""
+        """Stores the sessions with the lock before anything is written, until all statements have ended."""
         with self._told():
             self._end_left_over(writing)
             self.lock.write(writing.to_text())
@@ -183,7 +187,7 @@ class _Turn:
         self._take_back()
 
     def _take_back(self) -> None:
-        """Where it fails the next one ends sessions that have ended."""
+        """Removes the stored text. If this fails, the next run ends sessions that have ended already."""
         with contextlib.suppress(Exception):
             if self.lock.held:
                 self.lock.write("")
@@ -210,19 +214,19 @@ class _Turn:
 
 
 def _is_reached(left: Writing, ours: Writing) -> bool:
-    """Whether what is left is in the Spark that this run has: 127.0.0.1 of another host is another one."""
+    """Returns whether the left-over sessions are in the Spark that this run uses. 127.0.0.1 of another host is another Spark."""
     host = urllib.parse.urlsplit(left.remote).hostname or ""
     return left.remote == ours.remote and (left.host == ours.host or host not in LOOPBACK)
 
 
 def _goes_on(error: Exception) -> bool:
-    """Whether a statement may run in Spark though its caller heard an error."""
+    """Returns whether a statement may still run in Spark although its caller got an error."""
     return isinstance(error, SparkUnavailableError) or is_away(error)
 
 
 @contextlib.contextmanager
 def _told(name: str, path: str) -> Iterator[None]:
-    """Who keeps the lock does not answer: no fault of the table's."""
+    """Raises errors of the lock's store as a TableError that does not blame the table."""
     try:
         yield
     except SparkJobError:
