@@ -1,12 +1,12 @@
-"""The assets and the merge job of one destination: a Delta table each, below the MySQL table it follows.
+"""Defines the assets and the merge job of one destination: one asset per Delta table, downstream of the MySQL table it follows.
 
-A run merges its whole batch whatever assets it selects: the batch is acked as one, so a run of a part of it (re-executed by hand from
-some of its assets) must not succeed on that part alone. The selection only decides what is reported as that asset's materialization;
-the other tables of the batch are reported as plain events. So are, in a run that drains, those of all batches after its first. A run
-without a batch is a person's who pressed "Materialize": then the rows of the selected tables are read anew.
+A run merges its whole batch, whatever assets it selects: the batch is acked as a unit, so a run that re-executes only some of its assets
+must not succeed after merging only those. The selection only decides which tables are reported as materializations of its outputs; the
+other tables of the batch are reported as plain events. A run that drains also reports the tables of all batches after its first as plain
+events. A run without a batch was started by a person who pressed "Materialize": the rows of the selected tables are re-snapshotted.
 """
 
-# no `from __future__ import annotations`: Dagster looks at the type of `context` itself
+# no `from __future__ import annotations`: Dagster inspects the type of `context` at runtime
 
 import collections
 import datetime as dt
@@ -43,7 +43,7 @@ from orchestration.table_catalog import (
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
-# None is required: who presses "Materialize" names no batch
+# None is a valid config: a person who presses "Materialize" names no batch
 MERGE_CONFIG = {
     "destination": dg.Field(str, is_required=False, description="The destination, a file of conf/destinations."),
     "ledger": dg.Field(
@@ -59,12 +59,12 @@ DELTA_KINDS = {"deltalake", "spark"}
 
 
 def merge_name(destination: str) -> str:
-    """The step that merges; the job has the same name with `_job` behind it."""
+    """Returns the name of the step that merges. The job's name is the same with `_job` appended."""
     return f"merge_{destination}"
 
 
 def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]) -> list[dg.AssetSpec]:
-    """The external assets: MySQL's tables, and the engine, which is observed once a minute."""
+    """Returns the external assets: the MySQL tables, and the engine, which is observed once a minute."""
     settings = config.destinations[destination]
     specs = [
         dg.AssetSpec(
@@ -90,7 +90,7 @@ def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVers
 def delta_assets(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports
 ) -> dg.AssetsDefinition:
-    """One asset a Delta table; a run materialises those in its batch. Needs at least one table."""
+    """Returns one asset per Delta table; a run materializes those in its batch. Needs at least one table."""
     drains = config.destinations[destination].runs == "drain"
     outs: dict[str, dg.AssetOut] = {}
     ins: dict[str, dg.AssetIn] = {}
@@ -123,7 +123,7 @@ def delta_assets(
             if merged.outcome.held:
                 _tell(op, dg.AssetObservation(key, metadata=held_metadata(merged)), drains=drains)
             elif key in selected:
-                selected.remove(key)  # an output is given once in a run
+                selected.remove(key)  # a run yields each output once
                 yield dg.MaterializeResult(
                     asset_key=key,
                     metadata=metadata(merged, sources),
@@ -141,9 +141,10 @@ def delta_assets(
 
 
 def take_anew(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, names: Sequence[str]) -> None:
-    """Somebody pressed "Materialize": the rows of these tables are asked for, as `sluice snapshot start` does. Raises Failure, a sentence.
+    """Requests re-snapshots of these tables after somebody pressed "Materialize", like `sluice snapshot start`. Raises Failure with a
+    sentence.
 
-    The destination's snapshot job reads and publishes them; that is the materialization.
+    The destination's snapshot job reads and publishes the rows, and reports the materialization.
     """
     from cdc_engine.acts.snapshot import start  # noqa: PLC0415  what a merge never needs
 
@@ -161,7 +162,7 @@ def take_anew(context: dg.OpExecutionContext, config: SluiceConfig, destination:
 
 
 def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...], ports: Ports) -> MergeJob:
-    """The job that the sensor asks for. Before any table is known it is a bare step that reports every table as an event."""
+    """Returns the job that the sensor requests. While no table is known, it is a plain op that reports every table as an event."""
     name, drains = f"{merge_name(destination)}_job", config.destinations[destination].runs == "drain"
     description = (
         f"Merges one staged batch of {destination} into its Delta tables: the sensor {destination}_engine starts it. Started by hand, as "
@@ -174,7 +175,7 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
             selection=dg.AssetSelection.assets(
                 *(delta_key(destination, table.name) for table in tables)
             ).without_checks(),
-            executor_def=dg.in_process_executor,  # one process start a batch, not two
+            executor_def=dg.in_process_executor,  # one process start per batch, not two
             description=description,
         )
 
@@ -201,14 +202,18 @@ def _tell(
     *,
     drains: bool,
 ) -> None:
-    """Into Dagster's log. A run that `drains` would keep each event in memory too until it ends: there it is dropped once it is logged."""
+    """Writes an event to Dagster's log. Dagster keeps each event in memory until the run ends; if the run `drains`, the event is dropped
+    there after it is logged.
+    """
     context.log_event(event)  # type: ignore[arg-type]  # it takes evaluations of checks too
     if drains:
         collections.deque(context.consume_events(), maxlen=0)
 
 
 def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, table: str) -> None:
-    """The batch is merged by now: that its quarantine cannot be counted is no reason to have it rolled back."""
+    """Reports how many values of a table are in quarantine. If they cannot be counted, it only logs a warning, because the batch is
+    merged and must not be rolled back.
+    """
     try:
         found = quarantine_evaluation(config, destination, table)
     except dg.Failure as error:
@@ -218,21 +223,24 @@ def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destin
 
 
 def tell_flowing(context: dg.OpExecutionContext, key: dg.AssetKey) -> None:
-    """Of a run that drains, once for each table: Dagster shows a check's result only until the table is materialized by another run. A run
-    of one batch leaves it at what the sensor said: an event more for each table of each batch would cost more than it tells.
+    """Reports that a table's changes are taken. A run that drains calls it once per table, because Dagster shows a check's result only
+    until another run materializes the table. A run of one batch leaves the check as the sensor reported it: one more event per table and
+    batch would cost more than it is worth.
     """
     _tell(context, result_of(key, TABLE_CHECK, ""), drains=True)
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, sources: SourceColumns) -> dg.AssetMaterialization:
-    """As the result of an output says it."""
+    """Returns the event that equals the materialization of an output."""
     return dg.AssetMaterialization(
         key, metadata=metadata(merged, sources), tags={DATA_VERSION_TAG: dg.DataVersion(str(merged.batch.end)).value}
     )
 
 
 def metadata(merged: MergedTable, sources: SourceColumns) -> dict[str, dg.MetadataValue[Any]]:
-    """What a materialization says. The same numeric keys of the same types each time, so that Dagster plots unbroken lines."""
+    """Returns the metadata of a materialization. The numeric keys and their types are always the same, so that Dagster plots unbroken
+    lines.
+    """
     outcome = merged.outcome
     whole = {
         "rows_inserted": outcome.rows_inserted,
@@ -271,7 +279,7 @@ def metadata(merged: MergedTable, sources: SourceColumns) -> dict[str, dg.Metada
 
 
 def held_metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
-    """Of a table whose rows are being read: its changes wait, the table of the lake is as it was."""
+    """Returns the metadata of a table whose snapshot is in progress: its changes are buffered, and its Delta table is unchanged."""
     return {
         "held_rows": dg.MetadataValue.int(int(merged.outcome.source_rows)),
         "end_position": dg.MetadataValue.text(str(merged.batch.end)),
@@ -281,7 +289,7 @@ def held_metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
 def _merged(
     context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports
 ) -> Iterator[MergedTable]:
-    """The tables of this run's batches as they are merged; every expected error as a Failure of one sentence."""
+    """Merges this run's batches and yields their tables as they are merged. Raises Failure with one sentence for every expected error."""
     try:
         reference = BatchReference.from_config(context.op_config)
         check_tags(reference, context.run.tags)
@@ -313,7 +321,7 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion) -> d
     return dg.AssetOut(
         key=delta_key(destination, table.name),
         dagster_type=dg.Nothing,
-        is_required=False,  # a batch need not have every table that its run selects
+        is_required=False,  # a batch may lack tables that its run selects
         group_name=group_of(settings, table.name),
         owners=owners_of(settings, table.name),
         freshness_policy=dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(minutes=minutes)) if minutes else None,
@@ -324,5 +332,7 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion) -> d
 
 
 def _port_name(name: str) -> str:
-    """A name for Dagster's inputs and outputs. MySQL's names may hold any character, Dagster's may not, and two could become one."""
+    """Returns a name for Dagster's inputs and outputs. It is a hash, because MySQL names may contain characters that Dagster forbids, and
+    replacing them could make two names equal.
+    """
     return f"t{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"

@@ -1,9 +1,10 @@
-"""What a run knows of its batch: a name, never rows and never a secret. Made by the sensor, read by the run, found again in run tags.
+"""Defines the name by which a run knows its batch. It holds no rows and no secrets. The sensor creates it, the run reads it, and the
+sensor finds it again in run tags.
 
-A reference travels as run config (what the run is to merge), as run tags (how the sensor finds the runs of a batch) and as the run key
-(how Dagster's daemon starts it once). (ledger, end, delivery) names one hand-out for ever: a batch handed out again after a rollback has
-another delivery, so Dagster, which also remembers the keys of failed runs, starts it; and a run of a ledger that was lost says nothing
-of the batches of the one that took its place.
+A reference is passed as run config (what the run merges), as run tags (how the sensor finds the runs of a batch), and as the run key
+(Dagster's daemon starts one run per key). (ledger, end, delivery) identifies one delivery permanently. A batch that is handed out again
+after a rollback has another delivery number, so Dagster, which also remembers the keys of failed runs, starts it. A run of a ledger that
+was lost does not settle batches of the ledger that replaced it.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ LEDGER_TAG = "sluice/ledger"
 EPOCH_TAG = "sluice/epoch"
 END_TAG = "sluice/end"
 DELIVERY_TAG = "sluice/delivery"
-BATCH_TAG = "sluice/batch"  # the whole name in one tag: one indexed look-up finds the runs of a batch
-# How a run takes batches, a word below; its other tags name the batch that it is at. DRAIN: those that follow its own too. BATCH: its own
-# alone, with what came while it started.
+BATCH_TAG = "sluice/batch"  # the whole name in one tag: one indexed query finds the runs of a batch
+# Which batches a run takes: DRAIN or BATCH. Its other tags name its current batch. DRAIN: its own and those that follow. BATCH: its own
+# only, extended by the changes that arrived while the run started.
 RUNS_TAG = "sluice/runs"
 DRAIN, BATCH = "drain", "batch"
 
@@ -36,14 +37,14 @@ _PATH = re.compile(r"staging/[A-Za-z0-9._-]{1,200}")
 
 
 class BatchReferenceError(ValueError):
-    """A run config or tags that do not name a batch; the message says what is wrong."""
+    """A run config or tags do not name a batch; the message describes the error."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchReference:
-    """One hand-out of one batch. `path`: its staged directory, relative to the destination's directory.
+    """The name of one delivery of one batch. `path`: its staged directory, relative to the destination's directory.
 
-    Raises BatchReferenceError when a part cannot be what it should be.
+    Raises BatchReferenceError if a part is invalid.
     """
 
     destination: str
@@ -71,7 +72,7 @@ class BatchReference:
 
     @property
     def end(self) -> str:
-        """The end position's text, `file:offset`."""
+        """Returns the end position as `file:offset`."""
         return f"{self.end_file}:{self.end_offset}"
 
     @property
@@ -100,7 +101,7 @@ class BatchReference:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> BatchReference:
-        """Inverse of `to_config`."""
+        """Returns the reference in a run config; the inverse of `to_config`."""
         names = {field.name for field in dataclasses.fields(cls)}
         if set(config) != names:
             raise BatchReferenceError(f"a batch is named by {sorted(names)}, not by {sorted(config)}")
@@ -111,12 +112,12 @@ class BatchReference:
         return cls(**config)
 
     def names(self, batch: OutstandingBatch) -> bool:
-        """Whether this is the reference of that hand-out."""
+        """Returns whether this is the reference of that delivery."""
         return self == BatchReference.of(self.destination, batch)
 
     @classmethod
     def of(cls, destination: str, batch: OutstandingBatch) -> BatchReference:
-        """The reference of a hand-out of the engine."""
+        """Returns the reference of a delivery that the engine made."""
         return cls(
             destination=destination,
             ledger=batch.ledger_id,
@@ -129,9 +130,10 @@ class BatchReference:
 
 
 def check_tags(reference: BatchReference, tags: Mapping[str, str]) -> None:
-    """Raises BatchReferenceError when a run's tags name another batch than its config: its end would settle the wrong one.
+    """Raises BatchReferenceError if a run's tags name another batch than its config, because the end of the run would settle the wrong
+    batch.
 
-    A run without the tags is fine: it settles nothing.
+    A run without the tags is accepted: it settles nothing.
     """
     for tag, value in reference.to_tags().items():
         if tags.get(tag, value) != value:

@@ -1,6 +1,7 @@
-"""The asset checks of a destination: what stands still, and why. The sensor publishes their results as they change.
+"""Defines the asset checks of a destination: which tables or engines have stopped, and why. The sensor publishes results when they change.
 
-Executed by hand in the UI they read the files that the engine writes, and come to the same results. They never start an engine.
+When executed by hand in the UI, the checks read the files that the engine writes, and produce the same results. They never start an
+engine.
 """
 
 # no `from __future__ import annotations`: Dagster looks at the type of `context` itself
@@ -35,17 +36,17 @@ from orchestration.sensor.observations import (
 )
 from orchestration.table_catalog import checkable, delta_key, engine_key, foreign_keys
 
-QUARANTINE_CHECK = "all_decoded"  # on a Delta table whose undecodable values go to quarantine
+QUARANTINE_CHECK = "all_decoded"  # check of Delta tables whose undecodable values go to quarantine
 STATUS_FILE = "status.json"  # written about once a second by the engine
-STATUS_SECONDS_MAX = 60.0  # older: nobody writes it
+STATUS_SECONDS_MAX = 60.0  # an older file has no writer
 
 
 def destination_checks(
     config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]
 ) -> dg.AssetChecksDefinition:
-    """One check a table, and three of the engine: it runs, it is not too late, and no table of it stands still.
+    """Returns one check per table, and three for the engine: it runs, it does not lag too much, and none of its tables has stopped.
 
-    A table whose undecodable values go to quarantine has one more: that there are none.
+    A table whose undecodable values go to quarantine has one more check: its quarantine is empty.
     """
     names = checkable(destination, [table.name for table in tables])
     engine = engine_key(destination)
@@ -88,7 +89,7 @@ def destination_checks(
 
 
 def as_result(evaluation: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
-    """An event as what a check returns."""
+    """Converts an evaluation event to the result that a check returns."""
     return dg.AssetCheckResult(
         asset_key=evaluation.asset_key,
         check_name=evaluation.check_name,
@@ -100,12 +101,14 @@ def as_result(evaluation: dg.AssetCheckEvaluation) -> dg.AssetCheckResult:
 
 
 def quarantines(config: SluiceConfig, destination: str, table: str) -> bool:
-    """Whether values of a "database.table" that cannot be decoded go to quarantine."""
+    """Returns whether undecodable values of a "database.table" go to quarantine."""
     return config.destinations[destination].table(*table.split(".", 1)).undecodable == "quarantine"
 
 
 def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) -> dg.AssetCheckEvaluation:
-    """By the quarantine's own table, from which `sluice quarantine replay` takes what it puts back. Raises dg.Failure, a sentence."""
+    """Returns the check's result, counted in the quarantine table from which `sluice quarantine replay` restores values. Raises
+    dg.Failure with a sentence.
+    """
     from orchestration.run.lake_settings import storage_options, told  # noqa: PLC0415  what a tick never needs
     from spark_jobs.errors import TableError  # noqa: PLC0415
     from spark_jobs.quarantine.count import quarantined_by_column  # noqa: PLC0415
@@ -135,14 +138,14 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
 
 
 def _taken(told: list[str] | None) -> str:
-    """What a table's check is about; with the foreign keys that change its rows without row events."""
+    """Returns the description of a table's check, including the foreign keys that change its rows without row events."""
     return " ".join(["The table's changes are taken.", *(f"{sentence}." for sentence in told or ())])
 
 
 def older_tables(directory: Path) -> dict[str, str]:
-    """Returns "database.table" → why the lake has it in an older state than the cursor says: its rows are being re-read.
+    """Returns "database.table" → why the lake has the table in an older state than the cursor: a re-snapshot is in progress.
 
-    In the form of `observations.failures`. A table that the lake does not have yet is not among them. Raises MetaError.
+    The values have the form of `observations.failures`. A table that the lake does not have yet is not included. Raises MetaError.
     """
     being_read = [each for each in SnapshotRecords(directory).all() if each.is_open]
     in_lake = set(LakeTables(directory).names) if being_read else set()
@@ -150,7 +153,7 @@ def older_tables(directory: Path) -> dict[str, str]:
 
 
 def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = math.inf) -> dict[str, str]:
-    """What stands still by the engine's status.json, in the form of `observations.failures`."""
+    """Returns what has stopped, according to the engine's status.json, in the form of `observations.failures`."""
     path = directory / STATUS_FILE
     try:
         record = json.loads(path.read_bytes())
@@ -170,10 +173,10 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
-    # also of an engine that could not start, however long ago that was tried
+    # includes an engine that could not start, however long ago the attempt was
     if ended(state):
         return {**stopped, "": f"{state}: {reason}"}
-    if abs(age_seconds) > STATUS_SECONDS_MAX:  # of a time to come: the clock was set back, and nobody has written since
+    if abs(age_seconds) > STATUS_SECONDS_MAX:  # in the future: the clock was set back after the last write
         return {
             **stopped,
             "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; start it with ./sluice up",

@@ -1,4 +1,6 @@
-"""Builds the definitions of a code location from a configuration. Wiring only: reads one file a destination, and starts nothing."""
+"""Builds the definitions of a code location from a configuration. It only wires parts together: it reads one file per destination and
+starts nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def destination_definitions(config: SluiceConfig, destination: str, ports: Ports) -> dg.Definitions:
-    """Everything of one destination."""
+    """Returns all definitions of one destination."""
     tables = defined_tables(config, destination)
     job = merge_job(config, destination, tables, ports)
 
@@ -82,7 +84,7 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
 
 
 def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
-    """The whole code location, on the real ports or on those of a test."""
+    """Returns the definitions of the whole code location, with the real ports or a test's."""
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
     jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config)] if config.destinations else []
     return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs, executor=dg.in_process_executor))

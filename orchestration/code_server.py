@@ -1,17 +1,18 @@
-"""The code server, where the engines live: `dagster api grpc`, whose runs start warm.
+"""The code server, the process that holds the engines: `dagster api grpc` with runs that start warm.
 
     python -m orchestration.code_server -m orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
 
-Takes the arguments of `dagster api grpc` and is one. The difference: that starts each run in a new interpreter, which imports Dagster,
-the definitions and Spark's client for seconds of processor time, batch after batch. Here one small process imports them once and each
-run is a fork of it. The process has no threads of its own and holds nothing: no engine, no connection, no instance of Dagster.
+It accepts the arguments of `dagster api grpc` and behaves like it, with one difference. `dagster api grpc` starts each run in a new
+interpreter, which imports Dagster, the definitions and Spark's client; that takes seconds of processor time per batch. Here one small
+process imports them once, and each run is a fork of it. That process has no threads and holds no engine, no connection and no Dagster
+instance.
 
-Nothing is imported at module level: every run reads this module again as its main one.
+Nothing is imported at module level, because every run loads this module again as its main module.
 """
 
 DEFINITIONS = "orchestration.definitions"
 
-# What a run imports, found by PYTHONPROFILEIMPORTTIME; one that lacks is passed over, and a test holds that none does.
+# The modules that a run imports, found with PYTHONPROFILEIMPORTTIME. A missing one is skipped; a test checks that none is missing.
 WARM_MODULES = (
     "dagster._grpc.server",
     "dagster._core.execution.api",
@@ -48,7 +49,7 @@ WARM_MODULES = (
 
 
 def start_runs_warm(definitions_module: str) -> None:
-    """Makes code servers of this process start runs by fork of a process that has imported what a run needs."""
+    """Makes the code servers of this process start runs as forks of a process that has imported what a run needs."""
     import multiprocessing  # noqa: PLC0415
     from multiprocessing import forkserver  # noqa: PLC0415
     from typing import Any  # noqa: PLC0415
@@ -61,7 +62,7 @@ def start_runs_warm(definitions_module: str) -> None:
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
-    forkserver.ensure_running()  # now, beside our own imports, and not when the first run waits for it
+    forkserver.ensure_running()  # now, in parallel with our imports, so that the first run does not wait for it
     make = DagsterApiServer.__init__
 
     def make_warm(self: Any, *arguments: Any, **options: Any) -> None:
@@ -69,7 +70,7 @@ def start_runs_warm(definitions_module: str) -> None:
         self._mp_ctx = context
         closes_when(self._shutdown_once_executions_finish_event.is_set)
 
-    def reload_code(*_: Any) -> Any:  # somebody pressed "Reload"
+    def reload_code(*_: Any) -> Any:  # called when somebody presses "Reload"
         reload.reload_definitions(definitions_module)
         return dagster_api_pb2.ReloadCodeReply()
 
@@ -79,8 +80,9 @@ def start_runs_warm(definitions_module: str) -> None:
 
 
 def keep_engines() -> None:
-    """Starts the engines, beside the server's own start: the first tick finds a backlog staged already. What hinders an engine, its ticks
-    say. Then threads of this process hold engines and definitions to conf/, and say in Dagster where no tick comes.
+    """Starts the engines while the server itself starts, so that the first tick finds its backlog staged. An engine's ticks report why it
+    cannot start. Afterwards, threads of this process keep engines and definitions in line with conf/, and report to Dagster if no tick
+    arrives.
     """
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.errors import ConfigurationError  # noqa: PLC0415
@@ -92,7 +94,7 @@ def keep_engines() -> None:
     try:
         watch = ConfWatch(conf_dir(), "code-server")
     except ConfigurationError:
-        return  # the definitions, which are loaded next, say what is wrong
+        return  # the definitions, which are loaded next, report the error
     keep_small()
     from orchestration.upkeep import keep_up  # noqa: PLC0415
 
@@ -100,15 +102,15 @@ def keep_engines() -> None:
 
 
 def main() -> None:
-    """Runs until it is told to shut down."""
+    """Runs until a request for shutdown."""
     import sys  # noqa: PLC0415
 
     from dagster._cli import cli  # noqa: PLC0415
 
     arguments = sys.argv[1:]
     module = arguments[arguments.index("-m") + 1] if "-m" in arguments else DEFINITIONS
-    if module == DEFINITIONS:  # other definitions bring their own host of engines
-        keep_engines()  # before: what is started warm is to find the conf/ in use
+    if module == DEFINITIONS:  # other definitions have their own engine host
+        keep_engines()  # first, so that warm runs find the conf/ in use
     start_runs_warm(module)
     cli(["api", "grpc", *arguments], prog_name="dagster")
 

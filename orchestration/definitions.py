@@ -1,8 +1,8 @@
-"""The code location: `dagster api grpc -m orchestration.definitions` loads it, and so does every run process.
+"""The code location, loaded by `dagster api grpc -m orchestration.definitions` and by every run process.
 
-It reads the conf/ in use and one file a destination; it opens no connection and starts no engine and no Spark. A wrong conf/ is one
-ConfigurationError with all that is wrong. Here the ports get what is real: the launcher of this process, or who calls engines elsewhere;
-and Spark.
+It reads the conf/ in use and one file per destination. It opens no connection and starts no engine and no Spark. An invalid conf/ raises
+one ConfigurationError that lists all errors. This module fills the ports with the real implementations: this process's launcher, or the
+client that calls engines in another process; and Spark.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orchestration.run.spark_publish import spark_publish
 if TYPE_CHECKING:
     from orchestration.remote.caller import RemoteHost
 
-BUILT_FROM = stamp()  # for `reload`
+BUILT_FROM = stamp()  # read by `reload`
 _READ = conf_in_use()
 IN_USE = _READ.config
 

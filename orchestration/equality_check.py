@@ -1,10 +1,10 @@
-"""The asset check `equals_source` of each Delta table: is it what the source holds? With its job and its schedule.
+"""Defines the asset check `equals_source` of each Delta table, which compares the table with the source, and its job and schedule.
 
-What it costs is bounded by the run's config: all rows, a share of the chunks, or the chunks that changed since they were last compared.
-It takes no lock, and its runs are no merges: both go on beside each other.
+The run's config bounds the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. The check takes
+no lock and its runs are not merges, so merges and comparisons run at the same time.
 """
 
-# no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
+# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -22,8 +22,8 @@ from orchestration.table_catalog import checkable, delta_key
 
 EQUAL_CHECK = "equals_source"
 Metadata = dict[str, dg.MetadataValue[Any]]
-NIGHTLY = "17 3 * * *"  # of the schedule that conf/ does not switch on
-# Dagster's config has no type for a word with a hyphen
+NIGHTLY = "17 3 * * *"  # the time of a schedule that conf/ does not switch on
+# Dagster's config has no type for a value with a hyphen
 MODES: dict[str, Literal["full", "sample", "since-last"]] = {
     "full": "full",
     "sample": "sample",
@@ -45,7 +45,7 @@ class EqualityRun(dg.Config):
 def equality_check(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: Compare
 ) -> dg.AssetChecksDefinition | None:
-    """One check a table; none before any table is known."""
+    """Returns one check per table, or None while no table is known."""
     table_of, settings = _tables(config, destination, tables), config
     if not table_of:
         return None
@@ -70,7 +70,7 @@ def equality_check(
 def equality_job(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion]
 ) -> UnresolvedAssetJobDefinition:
-    """Compares all tables of a destination, as conf/ bounds it."""
+    """Returns the job that compares all tables of a destination within the bounds of conf/."""
     bounds = config.destinations[destination].equality
     given = EqualityRun(
         mode="since_last" if bounds.mode == "since-last" else bounds.mode,
@@ -88,14 +88,14 @@ def equality_job(
 
 
 def equality_job_name(destination: str) -> str:
-    """The job that compares all tables of a destination."""
+    """Returns the name of the job that compares all tables of a destination."""
     return f"{_step(destination)}_job"
 
 
 def equality_schedule(
     config: SluiceConfig, destination: str, job: UnresolvedAssetJobDefinition
 ) -> dg.ScheduleDefinition:
-    """Switched on where conf/ names a time."""
+    """Returns the schedule of the comparison, which is on by default if conf/ sets a time."""
     schedule = config.destinations[destination].equality.schedule
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
     return dg.ScheduleDefinition(
@@ -112,7 +112,7 @@ def equality_schedule(
 
 
 def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Metadata:
-    """What the newest repair of a table did, by the table's own log; nothing where there is none."""
+    """Returns what the latest repair of a table did, according to the table's Delta log; empty if there was none."""
     from orchestration.run.lake_settings import storage_options, target  # noqa: PLC0415  what a merge never needs
     from spark_jobs.repair.last import last_repair  # noqa: PLC0415
 
@@ -130,7 +130,7 @@ def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Met
 
 
 def evaluation_of(config: SluiceConfig, destination: str, found: TableResult) -> dg.AssetCheckEvaluation:
-    """The check's result as an event of a run that is no run of the check."""
+    """Returns a comparison's result as an event, for runs that do not execute the check itself."""
     key = delta_key(destination, found.table)
     made = result_of(key, found, repaired_metadata(config, destination, found.table))
     return dg.AssetCheckEvaluation(
@@ -144,7 +144,9 @@ def evaluation_of(config: SluiceConfig, destination: str, found: TableResult) ->
 
 
 def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None) -> dg.AssetCheckResult:
-    """What a comparison found, with what was looked at and where the source stood then. `more`: of its metadata."""
+    """Returns a comparison's result, with the extent of the comparison and the source's position at that time. `more`: additional
+    metadata.
+    """
     metadata: dict[str, dg.MetadataValue[Any]] = {
         **(more or {}),
         "mode": dg.MetadataValue.text(found.mode),
@@ -185,7 +187,7 @@ def compare_with_source(
     from equality.destination import Asked, compare_destination  # noqa: PLC0415
     from orchestration.run.lake_settings import storage_options  # noqa: PLC0415
 
-    # the process that this run is a fork of may be older than a change of the source
+    # this run is a fork of a process that may have started before the source changed
     now = config.with_sources_in_use()
     source = source_of(now.destinations[destination])
     asked = Asked(now, destination, source, storage_options(config.storage_options))
@@ -197,7 +199,7 @@ def _step(destination: str) -> str:
 
 
 def _tables(config: SluiceConfig, destination: str, tables: Sequence[TableVersion]) -> dict[dg.AssetKey, str]:
-    """The tables that can have a check, by their assets' keys; one that has a change log alone has nothing to be compared."""
+    """Returns asset key → table name of the tables that can have a check. A table that has only a change log has no rows to compare."""
     settings = config.destinations[destination]
     names = [table.name for table in tables if settings.table(table.database, table.table).tells_rows]
     return {delta_key(destination, name): name for name in checkable(destination, names)}

@@ -1,4 +1,4 @@
-"""Which destination a job is about, when its launchpad may leave that empty. Pure; used by the jobs that are not of one destination."""
+"""Determines the destination of a job whose launchpad may leave it empty. Pure; used by the jobs that are not bound to one destination."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cdc_engine.errors import ConfigurationError
 
 
 def one_destination(given: str, configured: Iterable[str]) -> str:
-    """Returns the given name, or the only one that is configured. Raises ConfigurationError where neither says which one."""
+    """Returns the given name, or the only configured one. Raises ConfigurationError if the destination is ambiguous or unknown."""
     names = sorted(configured)
     if not given and len(names) == 1:
         return names[0]

@@ -1,8 +1,8 @@
-"""What orchestration needs of the rest of Sluice, as protocols: engines, the files of a destination, a merge. `testing` has fakes.
+"""Protocols for what orchestration needs from the rest of Sluice: engines, the files of a destination, a merge. `testing` has fakes.
 
-The sensor never holds an engine: it asks the host for it each tick. The host lives in the process, not in Dagster's definitions, so
-definitions may be built again without a second engine. Runs never touch a host: they read the destination's files and call the merge.
-All are reached through functions that import at the first call, so that building definitions imports none of them.
+The sensor never holds an engine: each tick asks the host for it. The host belongs to the process and not to Dagster's definitions, so
+definitions can be rebuilt without a second engine. Runs never use a host: they read the destination's files and call the merge. All ports
+are reached through functions that import at their first call, so that building definitions imports none of them.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 class EngineState(Protocol):
-    """A moment of an engine. `state` is a word such as RUNNING or POSITION_LOST, `reason` a sentence or empty.
+    """The state of an engine at one moment. `state`: a value such as RUNNING or POSITION_LOST; `reason`: a sentence, or empty.
 
-    `lag_seconds`: behind the source's clock. `runway_hours`: for how long the source keeps what a restart would read; None: for ever, or
-    nobody knows. `cursor`: what is acked; `position`: what was read. `troubles`: what else is wrong, a sentence each.
+    `lag_seconds`: the lag behind the source's clock. `runway_hours`: the retention left, in hours, of the binlog that a restart would
+    read; None: unlimited or unknown. `cursor`: the acked position; `position`: the read position. `troubles`: other problems, one
+    sentence each.
     """
 
     @property
@@ -58,133 +59,138 @@ class EngineState(Protocol):
 
 
 class EngineHandle(Protocol):
-    """One destination's engine, as the sensor sees it. All methods are safe to call from any thread."""
+    """One destination's engine, as the sensor uses it. All methods may be called from any thread."""
 
     @property
     def directory(self) -> Path:
-        """The destination's directory: ledger, staged batches, locks."""
+        """Returns the destination's directory with ledger, staged batches and locks."""
 
     def status(self) -> EngineState: ...
 
     def outstanding(self) -> OutstandingBatch | None:
-        """The head of the line: handed out and neither acked nor rolled back. Repeatable."""
+        """Returns the oldest batch in flight, or None. Repeatable."""
 
     def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
-        """The outstanding batch, else the next one as soon as it is staged; None when none is within the time given."""
+        """Returns the batch in flight, or the next one when it is staged; None if the timeout passes first."""
 
     def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """The outstanding batch with what came since it was cut, as another delivery in its place.
+        """Returns the batch in flight extended by the changes since its end, as a new delivery that replaces it.
 
-        Itself where nothing came, or where it is not to grow: it is large, or came before. Raises CanalServiceError as `ack` does.
+        Returns `batch` itself if there are no changes, or if it must not be extended: it is large, or was extended before. Raises
+        CanalServiceError as `ack` does.
         """
 
     def ack(self, batch: OutstandingBatch) -> None:
-        """Raises CanalServiceError when `batch` is not outstanding any more."""
+        """Acks the batch. Raises CanalServiceError if `batch` is no longer in flight."""
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
-        """The same changes are handed out again under a new delivery. Raises CanalServiceError as `ack` does.
+        """Rolls the batch back: the same changes are handed out again with a new delivery number. Raises CanalServiceError as `ack` does.
 
-        `damaged`: the run could not read the staged files, so they are staged anew.
+        `damaged`: the run could not read the staged files, so the engine stages them again.
         """
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        """Tables that cannot be merged stop, and the batch is handed out again without them. Raises CanalServiceError as `ack` does.
+        """Stops tables that cannot be merged and hands the batch out again without them. Raises CanalServiceError as `ack` does.
 
         `reasons`: "database.table" → (state, reason).
         """
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
-        """What others did to the Delta tables or to conf/, and which runs fail, a sentence each, for the engine's status; or none."""
+        """Sets the problems in the engine's status, one sentence each, or none: changes that others made to the Delta tables or to conf/,
+        and runs that fail.
+        """
 
     def tell_tick(self) -> None:
-        """The sensor has come by; the engine's status says when."""
+        """Records in the engine's status that the sensor has ticked."""
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
-        """In which of Dagster's states the run of a batch was seen, for the engine's status; empty where there is none."""
+        """Sets, in the engine's status, the Dagster state of the batch's run; empty if there is no run."""
 
     def tell_failing(self, reason: str) -> None:
-        """What keeps several runs in a row from merging the batch that is out, for the engine's status until a batch is acked; or empty."""
+        """Sets, in the engine's status, why several runs in a row failed to merge the batch in flight; empty: none. It stays until a
+        batch is acked.
+        """
 
     def tell_waiting(self, reason: str) -> None:
-        """Why the next try of the batch that is out waits, for the engine's status; empty when it does not."""
+        """Sets, in the engine's status, why the next attempt to merge the batch in flight waits; empty if it does not."""
 
 
 class EngineHost(Protocol):
     """The engines of this process."""
 
     def get_or_start(self, destination: str) -> EngineHandle:
-        """Waits for a moment at most. Raises LeaseLostError while another process has the destination, EngineStartingError while it is
-        being started, another SluiceError when it cannot start.
+        """Returns the engine, after a short wait at most. Raises LeaseLostError if another process runs the destination,
+        EngineStartingError while the engine starts, and another SluiceError if it cannot start.
         """
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """What the engine has for a run that drains: its next batch, or none yet. `leave`: why the run is to end instead, or empty."""
+    """The engine's answer to a run that drains: its next batch, or none yet. `leave`: why the run must end instead, or empty."""
 
     reference: BatchReference | None = None
     leave: str = ""
 
 
 class Feed(Protocol):
-    """A destination's engine as a run sees it: what `EngineHandle` promises, with batches by reference.
+    """A destination's engine as a run uses it: the contract of `EngineHandle`, with batches passed by reference.
 
-    Each call raises FeedAwayError where no engine gets the request, RequestUnansweredError where the answer does not come, and another
-    SluiceError where the engine refuses. `hand_out` and `ack` may be called again after each of these.
+    Each call raises FeedAwayError if no engine receives the request, RequestUnansweredError if no answer arrives, and another SluiceError
+    if the engine refuses. `hand_out` and `ack` may be repeated after each of these.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
-        """As `EngineHandle.hand_out`."""
+        """Like `EngineHandle.hand_out`."""
 
     def lengthen(self, reference: BatchReference) -> BatchReference:
-        """As `EngineHandle.lengthen`. Raises BatchNotFoundError when the batch is not outstanding any more.
+        """Like `EngineHandle.lengthen`. Raises BatchNotFoundError if the batch is no longer in flight.
 
-        After RequestUnansweredError the batch may get another end at any later time: the run must end before it writes.
+        After RequestUnansweredError the engine may still extend the batch at any later time: the run must end before it writes.
         """
 
     def ack(self, reference: BatchReference) -> None:
-        """The batch is in all of its tables. Raises BatchNotFoundError when it is not outstanding any more."""
+        """Acks a batch that is merged into all of its tables. Raises BatchNotFoundError if it is no longer in flight."""
 
 
 class FeedAwayError(Exception):
-    """No engine gets the request of a run: its host has died, or is another process by now. What is merged is settled by the ticks."""
+    """No engine receives a run's request: its host has died or was replaced by another process. The ticks settle what is merged."""
 
 
 class RequestUnansweredError(FeedAwayError):
-    """An engine was sent a request and did not answer: it may have done what was requested, or may still do it."""
+    """An engine received a request and did not answer: it may have executed it, or may still execute it."""
 
 
 class DestinationFiles(Protocol):
     """The files of a destination, as `cdc_engine.destination_files` reads them; `directory` is the destination's."""
 
     def head_of_line(self, directory: Path) -> OutstandingBatch | None:
-        """The batch that is out and settled next, from the ledger. Raises SluiceError when the ledger cannot be read."""
+        """Returns the oldest batch in flight, which is settled next, from the ledger. Raises SluiceError if the ledger cannot be read."""
 
     def run_lock(self, directory: Path, timeout_seconds: float) -> AbstractContextManager[Callable[[], str]]:
-        """Held by one run of the destination at a time. Raises SluiceError when another process keeps it for longer than this.
+        """Takes the run lock, which one run of the destination holds at a time. Raises SluiceError if another process holds it for longer
+        than the timeout.
 
-        Yields the fence: it asks where the lock is kept, and returns why the run may not write any more, or nothing.
+        Yields the fence: it checks the lock at its store and returns why the run may not write any more, or an empty text.
         """
 
     def run_lock_held(self, directory: Path) -> bool:
-        """Whether some process holds the run lock in this moment."""
+        """Returns whether a process holds the run lock now."""
 
     def run_lock_wanted(self, directory: Path) -> bool:
-        """Whether somebody waits for the run lock in this moment."""
+        """Returns whether a process waits for the run lock now."""
 
     def drain_lock(self, directory: Path) -> AbstractContextManager[bool]:
-        """Whether this run is the one that drains, while the block lasts."""
+        """Takes the drain lock while the block lasts. Yields whether this run is the one that drains."""
 
     def drain_lock_held(self, directory: Path) -> bool:
-        """Whether a run is attached that drains."""
+        """Returns whether a run that drains is attached."""
 
 
 class TableOutcome(Protocol):
-    """What one batch did to one table; `spark_jobs.report.TableReport` is one. `columns`: (name, Spark SQL type).
+    """The result of merging one batch into one table; `spark_jobs.report.TableReport` implements it. `columns`: (name, Spark SQL type).
 
-    `way`: "spark" or "small", who merged it; `reason`: why.
-    `held`: the table's rows are being read, so its changes wait beside the lake.
-    `table_rows`, `table_bytes`: what the table has since, as far as its log says.
+    `way`: who merged it, "spark" or "small"; `reason`: why that one. `held`: a snapshot of the table is in progress, so its changes are
+    buffered outside the Delta table. `table_rows`, `table_bytes`: the table's size after the merge, as far as its Delta log records it.
     """
 
     @property
@@ -245,8 +251,8 @@ class TableOutcome(Protocol):
 class MergeOrder:
     """One batch to merge: `batch_dir` is its staged directory, `tables` the "database.table" in it.
 
-    `refusal`: asked before each commit, from any thread: why this batch may no longer be merged, or empty. `run`: the run's id,
-    which the commits keep. `stored`: URL of the same files in an object store; empty: they are in `batch_dir` alone.
+    `refusal`: called before each commit, from any thread; returns why this batch may no longer be merged, or an empty text. `run`: the
+    run's id, which the commits record. `stored`: URL of the same files in an object store; empty: they are only in `batch_dir`.
     """
 
     config: SluiceConfig
@@ -260,16 +266,15 @@ class MergeOrder:
 
 class Merge(Protocol):
     def __call__(self, order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
-        """Merges the whole batch and calls back, in the calling thread, after each table.
+        """Merges the whole batch and calls `on_table_done` in the calling thread after each table.
 
-        Raises MergeFailedError, one sentence; SparkAwayError when no Spark answered. Calling it again with the same batch changes
-        nothing twice.
+        Raises MergeFailedError with one sentence; SparkAwayError if no Spark answered. Merging the same batch again changes nothing.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class TableFailure:
-    """Why one table could not be merged. `for_good`: trying again will not help (another owner, a table that was replaced)."""
+    """Why one table could not be merged. `for_good`: retries do not help (the table has another owner, or was replaced)."""
 
     state: str
     reason: str
@@ -277,9 +282,9 @@ class TableFailure:
 
 
 class MergeFailedError(Exception):
-    """A batch could not be merged, or not wholly; the message is a sentence for the run's page and holds no secret.
+    """A batch could not be merged, or only in part; the message is a sentence for the run's page and holds no secret.
 
-    `tables`: "database.table" → why that table could not be merged, for reasons of its own.
+    `tables`: "database.table" → why that table could not be merged, for tables that failed for a reason of their own.
     """
 
     def __init__(self, message: str, tables: Mapping[str, TableFailure] | None = None) -> None:
@@ -288,29 +293,29 @@ class MergeFailedError(Exception):
 
 
 class SparkAwayError(MergeFailedError):
-    """No Spark answered, or it went away meanwhile: it is tried again soon."""
+    """No Spark answered, or it stopped during the merge: the merge is retried soon."""
 
 
 class BatchDamagedError(MergeFailedError):
-    """The staged files are not what their manifest says: they are staged anew."""
+    """The staged files do not match their manifest: the engine stages them again."""
 
 
 class Compare(Protocol):
     def __call__(
         self, config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent, /
     ) -> Iterator[TableResult]:
-        """Compares tables with the source, one result each. Raises SluiceError where a side does not answer."""
+        """Compares tables with the source and yields one result per table. Raises SluiceError if the source or the lake does not answer."""
 
 
 def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
-    """Implements `Compare` where nobody asks."""
+    """Implements `Compare` for definitions that never compare."""
     raise NotImplementedError
 
 
 class PublishOutcome(Protocol):
-    """What the publication of a snapshot did; `spark_jobs.snapshot.publish.Published` is one.
+    """The result of a snapshot's publication; `spark_jobs.snapshot.publish.Published` implements it.
 
-    `label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`, `way`, `reason`: as in `TableOutcome`.
+    `label`: the order key up to which the table contains changes. `table_rows`, `table_bytes`, `way`, `reason`: as in `TableOutcome`.
     """
 
     @property
@@ -346,11 +351,11 @@ class Publish(Protocol):
         *,
         refusal: Callable[[], str],
     ) -> PublishOutcome:
-        """Makes the table of the lake from what was read and buffered; the caller holds the run lock. Doing it again is safe.
+        """Writes the lake's table from the rows read and the buffered changes; the caller holds the run lock. Safe to repeat.
 
-        `run`: the Dagster run's id, for the commit's record. `refusal`: of the run lock, asked before each commit.
+        `run`: the Dagster run's id, for the commit's metadata. `refusal`: the fence of the run lock, called before each commit.
 
-        Raises MergeFailedError, SparkAwayError, or TableChangedError where the rows are to be read anew.
+        Raises MergeFailedError, SparkAwayError, or TableChangedError if the rows must be read again.
         """
 
 
@@ -363,21 +368,22 @@ def no_publish(
     *,
     refusal: Callable[[], str],  # noqa: ARG001
 ) -> PublishOutcome:
-    """Of definitions without a Spark."""
+    """Implements `Publish` for definitions without a Spark."""
     raise MergeFailedError(f"{record.name} of {destination} cannot be published: there is no Spark")
 
 
 def no_feed(directory: Path, destination: str) -> Feed:
-    """Of definitions whose engine opens no door."""
+    """Returns no feed, for definitions whose engine has no RPC endpoint for runs."""
     raise FeedAwayError(f"no engine of {destination} answers: {directory} has no door")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ports:
-    """Where the definitions reach the rest of Sluice.
+    """The functions through which the definitions reach the rest of Sluice.
 
-    `conf_troubles`: why the file of a destination in conf/ is not what is in use, or not what its engine uses, a sentence each.
-    `conf_changed`: why a run of a destination is to leave what it has not begun to one with the conf/ of now, or empty.
+    `conf_troubles`: returns, one sentence each, why a destination's file in conf/ differs from the one in use or from the one that its
+    engine uses. `conf_changed`: returns why a run must leave the work that it has not begun to a run with the current conf/, or an empty
+    text.
     """
 
     host: Callable[[], EngineHost]

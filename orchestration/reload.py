@@ -1,12 +1,12 @@
-"""Loads the definitions of a code server anew, in its own process: for another conf/, for tables that became known, or because somebody
-pressed "Reload" in Dagster's UI. The engines of the process notice nothing.
+"""Reloads the definitions of a code server inside its own process: after a change of conf/, after new tables became known, or when
+somebody pressed "Reload" in Dagster's UI. The engines of the process are not affected.
 
-A code server of `dagster api grpc` cannot reload by itself. What Dagster's own reload with state does is done here: the repositories are
-built anew and put in place of the old ones by one assignment, and the server gets another id. Webserver and daemon ask for that id every
-second, and read the definitions again when it is another.
+A code server of `dagster api grpc` cannot reload by itself. This module does what Dagster's own reload with state does: it rebuilds the
+repositories, replaces the old ones by one assignment, and gives the server another id. Webserver and daemon request that id every second,
+and read the definitions again when it differs.
 
-Runs are forks of a process that imported the definitions when the server began: one that is forked after a change forgets them, so that it
-loads those of now. This module is imported there too.
+Runs are forks of a process that imported the definitions when the server started. A run that is forked after a change drops them and
+loads the current ones. This module is imported in that process too.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from collections.abc import Callable
 from typing import Any
 
 DEFINITIONS = "orchestration.definitions"
-BUILT_FROM = "BUILT_FROM"  # of the module of the definitions: what was in use when it was read
+BUILT_FROM = "BUILT_FROM"  # attribute of the definitions' module: what was in use when it was imported
 
-_servers: list[Any] = []  # the code servers of this process: one, but in tests
+_servers: list[Any] = []  # the code servers of this process: one, except in tests
 _lock = threading.Lock()
 
 
 def begin(server: Any, load: Callable[[], None]) -> None:
-    """Has a code server load its definitions for the first time; they can be reloaded from then on. It has `load_anew`, and `show` for what
-    that gave.
+    """Makes a code server load its definitions for the first time and registers it for reloads. It needs the methods `load_anew`, and
+    `show` for the result of `load_anew`.
 
-    Engines run before the definitions are read, so that their tables may become known meanwhile: that reload waits, for it would take
-    the module away from under whoever is reading it.
+    Engines run before the definitions are read, so new tables may become known during the first load. Their reload waits, because it
+    would remove the module while it is being imported.
     """
     with _lock:
         load()
@@ -38,7 +38,7 @@ def begin(server: Any, load: Callable[[], None]) -> None:
 
 
 def reload_definitions(module: str = DEFINITIONS) -> None:
-    """Every code server of this process has the definitions of now. Raises what building them raises; then the old ones stay."""
+    """Gives every code server of this process the current definitions. Raises what building them raises; then the old ones stay."""
     from orchestration.table_catalog import tables_of_now  # noqa: PLC0415  with it comes Dagster, in a process that forks
 
     with _lock:
@@ -55,7 +55,7 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
 
 
 def load_anew(self: Any) -> Any:
-    """A method of Dagster's code server: its repositories, as the definitions are now."""
+    """Returns the code server's repositories, built from the current definitions. Added to Dagster's code server as a method."""
     from dagster._grpc.server import LoadedRepositories  # noqa: PLC0415  seconds, where definitions are served only
 
     return LoadedRepositories(
@@ -67,12 +67,14 @@ def load_anew(self: Any) -> Any:
 
 
 def show(self: Any, repositories: Any) -> None:
-    """A method of Dagster's code server: these are its repositories from now on."""
+    """Makes these the code server's repositories. Added to Dagster's code server as a method."""
     self._loaded_repositories, self._server_id = repositories, str(uuid.uuid4())
 
 
 def forget_outdated() -> None:
-    """Right after a fork: definitions that were built from another conf/ than that in use are imported anew when they are wanted."""
+    """Runs directly after a fork. Drops the definitions if they were built from another conf/ than the one in use, so that the next
+    import rebuilds them.
+    """
     from cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  read by then
 
     definitions = sys.modules.get(DEFINITIONS)

@@ -1,10 +1,11 @@
-"""Which tables a destination has, for the definitions: read from tables.json, which the engine writes. Opens no connection.
+"""Lists the tables of a destination for the definitions, from tables.json, which the engine writes. Opens no connection.
 
-Every run process imports the definitions, so this reads one file a destination and nothing else. A table that is created or included
-later is merged at once; `upkeep` sees that the list is another one and reloads the definitions, which gives the table its asset.
+Every run process imports the definitions, so this module reads one file per destination and nothing else. A table that is created or
+included later is merged immediately; `upkeep` detects the changed list and reloads the definitions, which gives the table its asset.
 
-The engine writes tables.json at any time, and runs build definitions later than the code server that asks for them: a table that is in
-those of one alone could never be merged. So the code server copies the lists when it builds its own, and runs read the copies.
+The engine can write tables.json at any time, and a run builds its definitions later than the code server that requests the run. A table
+that only one of them knows could never be merged. So the code server copies the lists when it builds its definitions, and runs read the
+copies.
 """
 
 from __future__ import annotations
@@ -34,17 +35,19 @@ from cdc_engine.table_meta.history import tables_file
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0  # between two looks at a list that is in a store
-LINEAGE_COLUMNS_MAX = 200  # each is some hundred bytes of every materialization
+LOOK_SECONDS = 2.0  # interval between two reads of a list in an object store
+LINEAGE_COLUMNS_MAX = 200  # each adds a few hundred bytes to every materialization
 
 
 def read_tables(directory: Path) -> tuple[TableVersion, ...]:
-    """The tables of a destination in this moment, by name; none before its sources were asked. Raises MetaError, which says what to do."""
+    """Returns the current tables of a destination, sorted by name; empty before the first connection to its source. Raises MetaError,
+    which states the remedy.
+    """
     return _by_name(tables_file.read_tables(_list_of_now(directory)))
 
 
 def digest_of_tables(directory: Path) -> str:
-    """A digest of the list of a destination's tables in this moment; empty where no table is known. Raises MetaError."""
+    """Returns a digest of the current list of a destination's tables; empty if no table is known. Raises MetaError."""
     if not read_tables(directory):
         return ""
     with contextlib.suppress(FileNotFoundError):
@@ -53,16 +56,16 @@ def digest_of_tables(directory: Path) -> str:
 
 
 def defined_tables(config: SluiceConfig, destination: str) -> tuple[TableVersion, ...]:
-    """As `read_tables`, of the list that definitions are built from."""
+    """Like `read_tables`, for the list from which definitions are built."""
     return _by_name(tables_file.read_tables(_list_of_definitions(config, destination)))
 
 
 @contextlib.contextmanager
 def tables_of_now() -> Iterator[None]:
-    """Definitions that are built in the block, and those that runs build from then on, are of the tables of this moment.
+    """Makes the current lists of tables those from which definitions are built, in the block and in later runs.
 
-    Where the block fails all is as it was. Raises OSError where the lists cannot be copied. Nothing happens where no conf/ was written
-    down: then runs and code server read what is there.
+    If the block fails, the previous lists are restored. Raises OSError if the lists cannot be copied. Does nothing if no conf/ was
+    recorded as in use: then runs and code server read the engine's lists.
     """
     folder = tables_in_use()
     if folder is None:
@@ -97,7 +100,7 @@ def _copy(folder: Path, lists: Mapping[str, bytes]) -> None:
 
 
 def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
-    """The copy, which is missing where the tables were not known; the list itself where there are no copies."""
+    """Returns the path of the copy, which does not exist if the tables were unknown; the path of the list itself if there are no copies."""
     folder = tables_in_use()
     if folder is not None and folder.is_dir():
         return folder / f"{destination}.json"
@@ -105,7 +108,9 @@ def _list_of_definitions(config: SluiceConfig, destination: str) -> Path:
 
 
 def _list_of_now(directory: Path) -> Path:
-    """The engine's, or where this host may not see it, the one that a store has. Of a store that is away: the one that is there."""
+    """Returns the path of the engine's list, or, if this host cannot see it, of the list downloaded from the object store. If the store
+    does not answer, the last downloaded one.
+    """
     try:
         return at_hand(directory, tables_file.TABLES_FILE)
     except MetaError as error:
@@ -119,7 +124,9 @@ def _by_name(tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
 
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
-    """Table → what foreign keys do to its rows without row events, and what the lake makes of it; sentences. Raises MetaError."""
+    """Returns table → sentences about foreign keys that change its rows without row events, and how the lake follows them. Raises
+    MetaError.
+    """
     cascades = tables_file.read_cascades(_list_of_definitions(config, destination))
     notes = tables_file.foreign_key_notes(cascades, config.destinations[destination].cascade_policy)
     return {
@@ -128,35 +135,37 @@ def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]
 
 
 def delta_key(destination: str, name: str) -> dg.AssetKey:
-    """The asset of a Delta table; `name` is "database.table" (a database's name holds no dot in practice; the first one parts them)."""
+    """Returns the asset key of a Delta table. `name` is "database.table", split at its first dot (database names contain no dot in
+    practice).
+    """
     database, _, table = name.partition(".")
     return dg.AssetKey([destination, database, table])
 
 
 def source_key(destination: str, name: str) -> dg.AssetKey:
-    """The external asset of a MySQL table."""
+    """Returns the key of a MySQL table's external asset."""
     return dg.AssetKey(["mysql", *delta_key(destination, name).path])
 
 
 def engine_key(destination: str) -> dg.AssetKey:
-    """The external asset of the engine itself, which is observed once a minute."""
+    """Returns the key of the engine's external asset, which is observed once a minute."""
     return dg.AssetKey([destination, "engine"])
 
 
 def owners_of(settings: DestinationConfig, table: str = "") -> tuple[str, ...]:
-    """Of the asset of a "database.table", or of the engine's."""
+    """Returns the owners of the asset of a "database.table", or of the engine's asset."""
     own = settings.table(*table.split(".", 1)).owners if table else ()
     return own or settings.owners
 
 
 def group_of(settings: DestinationConfig, table: str = "") -> str:
-    """The asset group of a "database.table", or of the engine."""
+    """Returns the asset group of a "database.table", or of the engine."""
     own = settings.table(*table.split(".", 1)).group if table else ""
     return own or settings.group or settings.name
 
 
 def source_schema(columns: Iterable[Column]) -> dg.TableSchema:
-    """What Dagster shows as a MySQL table's columns."""
+    """Returns the columns of a MySQL table for Dagster's display."""
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
@@ -170,8 +179,9 @@ def source_schema(columns: Iterable[Column]) -> dg.TableSchema:
 
 
 def checkable(destination: str, names: Iterable[str]) -> list[str]:
-    """The tables that can have a check of their own: Dagster makes the check's name from letters, digits and underscores of the
-    table's, so a table with other characters, or one that would get another one's name, has none. The engine's own check names it.
+    """Returns the tables that can have a check. Dagster makes the check's name from the letters, digits and underscores of the table's
+    name, so a table with other characters, or one whose check name would be ambiguous, has none. The engine's own check names these
+    tables.
     """
     identifiers = {name: delta_key(destination, name).to_python_identifier() for name in names}
     counts = Counter(identifiers.values())
@@ -183,16 +193,17 @@ def checkable(destination: str, names: Iterable[str]) -> list[str]:
 
 
 def size_metadata(rows: int | None, size_bytes: int | None) -> dict[str, dg.MetadataValue[Any]]:
-    """Of a materialization or an observation: what Dagster shows as a table's row count and storage; nothing of what is not known.
+    """Returns the metadata that Dagster shows as a table's row count and storage, for a materialization or an observation; unknown values
+    are left out.
 
-    It shows the last materialization's, else the last observation's.
+    Dagster shows the value of the last materialization, or else of the last observation.
     """
     told = {"dagster/row_count": rows, "dagster/size_bytes": size_bytes}
     return {name: dg.MetadataValue.int(int(number)) for name, number in told.items() if number is not None}
 
 
 class SourceColumns:
-    """Which columns of the source's tables those of the lake are; looked up as tables.json has them now. For one run."""
+    """Maps the lake's columns to the source's, with the current tables.json. For one run."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._directory, self._destination = config.destination_dir(destination), destination
@@ -200,9 +211,10 @@ class SourceColumns:
         self._path, self._looked = Path(), -math.inf
 
     def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
-        """Of a materialization: the columns (name, type) of a "database.table", and which of the source's columns each of them is.
+        """Returns the metadata of a materialization: the columns (name, type) of a "database.table", and the source column of each.
 
-        A column that the source has no more, and what Sluice adds, is none of its; the others are described by the source's own type.
+        A column that the source no longer has, or that Sluice adds, has no source column; the others are described by their type in the
+        source.
         """
         there = self._known().get(table, {})
         schema = dg.TableSchema(
@@ -220,7 +232,9 @@ class SourceColumns:
         return {"dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(told))} if told else {}
 
     def _known(self) -> dict[str, dict[str, str]]:
-        """Table → column → its type. A batch may have changed tables; a run that drains merges many."""
+        """Returns table → column → type in the source. Read again when the file changes, because a batch may change tables and a run that
+        drains merges many batches.
+        """
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._path, self._looked = _list_of_now(self._directory), time.monotonic()
         try:
@@ -231,6 +245,6 @@ class SourceColumns:
                     for each in tables_file.read_tables(self._path)
                 }
                 self._written_ns = written_ns
-        except (OSError, MetaError):  # what only adorns fails no merge
+        except (OSError, MetaError):  # decoration must not make a merge fail
             return {}
         return self._columns

@@ -1,7 +1,7 @@
-"""Fakes of the ports, for tests of this room: an engine over a counter, a lock that is a flag, a merge that remembers.
+"""Fakes of the ports for the tests of this package: an engine over a counter, a lock that is a flag, a merge that records its orders.
 
-The fake engine keeps the promises of `ports.EngineHandle`: one batch out at a time, handed out repeatably, a new delivery after each
-rollback, acks in order. What it "captures" are whole numbers; a batch is the numbers in (start, end].
+The fake engine keeps the contract of `ports.EngineHandle`: one batch in flight at a time, repeatable hand-outs, a new delivery number
+after each rollback, acks in order. Its "changes" are integers; a batch is the integers in (start, end].
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def position(offset: int) -> Position:
 
 
 class FakeEngine:
-    """Implements `ports.EngineHandle`. `waiting`: changes captured and not handed out; `acked`: those acked, in order."""
+    """Implements `ports.EngineHandle`. `waiting`: the last reason given to `tell_waiting`; `acked`: the acked deliveries, in order."""
 
     def __init__(self, directory: Path, tables: tuple[str, ...] = ("shop.orders",)) -> None:
         self.directory = directory
@@ -99,7 +99,7 @@ class FakeEngine:
         self.acked_up_to = 4
         self.captured_up_to = 4
         self.acked: list[int] = []
-        self.handed_out_again: set[int] = set()  # deliveries of batches that do not grow
+        self.handed_out_again: set[int] = set()  # deliveries that must not be extended
         self.rolled_back: list[int] = []
         self.damaged: list[int] = []
         self.stopped: dict[str, tuple[str, str]] = {}
@@ -197,9 +197,9 @@ class FakeEngine:
 
 
 class FakeHost:
-    """Implements `ports.EngineHost`. `holder`: a pid that keeps the lease from us; `error`: why the engine cannot start.
+    """Implements `ports.EngineHost`. `holder`: pid of another process that holds the lease; `error`: why the engine cannot start.
 
-    `starting`: so many calls find the engine still being started.
+    `starting`: the number of calls that find the engine still starting.
     """
 
     def __init__(self, engine: FakeEngine) -> None:
@@ -220,9 +220,10 @@ class FakeHost:
 
 
 class FakeFeed:
-    """Implements `ports.Feed` over a fake engine. `leave`: runs are sent away; `calls`: what was requested, in order.
+    """Implements `ports.Feed` over a fake engine. `leave`: runs are told to end; `calls`: the requests, in order.
 
-    `away`: no engine gets a request; `unanswered`: it gets them and does not answer. `before`: called before each call, with its name.
+    `away`: no engine receives requests; `unanswered`: it receives them and does not answer. `before`: called with each call's name before
+    the call.
     """
 
     def __init__(self, engine: FakeEngine) -> None:
@@ -261,7 +262,7 @@ class FakeFeed:
 
 
 class FakeFiles:
-    """Implements `ports.DestinationFiles` over a fake engine; `held_by`, `drained_by`: who keeps the run lock, the drain lock."""
+    """Implements `ports.DestinationFiles` over a fake engine. `held_by`, `drained_by`: holders of the run lock and the drain lock."""
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
@@ -311,9 +312,9 @@ class FakeFiles:
 
 
 class FakeMerge:
-    """Implements `ports.Merge`: remembers its orders. `error`: what it fails with, after the tables in `before_error`.
+    """Implements `ports.Merge` and records its orders. `error`: the failure to raise, after the tables in `before_error`.
 
-    `away`: because no Spark answers. `between`: called before each table.
+    `away`: fail because no Spark answers. `between`: called before each table.
     """
 
     def __init__(self) -> None:
@@ -335,7 +336,7 @@ class FakeMerge:
 
 
 class FakeCompare:
-    """Finds what it was told to: table → verdict; equal where it was told nothing. `asked`: each call's tables and extent."""
+    """Returns preset verdicts: table → verdict; equal for tables without one. `asked`: tables and extent of each call."""
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}

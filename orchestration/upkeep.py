@@ -1,6 +1,7 @@
-"""What the code server does beside serving: keeps its engines and its definitions as conf/ says, and tells Dagster where no tick comes.
+"""Runs the code server's background work: keeps its engines and its definitions in line with conf/, and reports to Dagster if no tick
+arrives.
 
-`code_server` begins it. All is decided by level, from what is in use and what runs, so a look that failed is made good by the next.
+`code_server` starts it. Each decision compares what is in use with what runs, so the next look makes up for one that failed.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 
-AGAIN_SECONDS = 10.0  # between two tries to build the same definitions
-TABLES_SECONDS = 10.0  # between two looks at a list of tables that is known: a hundred new tables are few reloads
+AGAIN_SECONDS = 10.0  # interval between two attempts to build the same definitions
+TABLES_SECONDS = 10.0  # interval between two reads of a known list, so that a hundred new tables cause few reloads
 
 
 class Shown:
-    """What the definitions are built from: the conf/ in use, and the tables of each destination."""
+    """The inputs of the current definitions: the conf/ in use, and the tables of each destination."""
 
     def __init__(
         self,
@@ -45,14 +46,14 @@ class Shown:
         self._again_at, self._told = 0.0, ""
 
     def look(self, in_use: InUse) -> None:
-        """Has them built anew where they show something else than is so; again after a while where that failed."""
+        """Reloads the definitions if their inputs have changed; retries after a delay if that failed."""
         now = self._seen(in_use)
         if now == self._shown or (now == self._tried and self._clock() < self._again_at):
             return
         self._tried, self._again_at = now, self._clock() + AGAIN_SECONDS
         try:
             self._reload()
-        except Exception as error:  # whatever of Dagster or of a destination's files it is: the old definitions stay
+        except Exception as error:  # any error of Dagster or of a destination's files: the old definitions stay
             if (why := f"{type(error).__name__}: {error}") != self._told:
                 log.exception("definitions_not_reloaded", reason=why)
             self._told = why
@@ -65,21 +66,21 @@ class Shown:
         return tuple((name, in_use.texts.digest(name), self._digest(in_use, name)) for name in names)
 
     def _digest(self, in_use: InUse, name: str) -> str:
-        """The digest of a destination's tables. What cannot be read, or is gone, leaves the tables that were known."""
+        """Returns the digest of a destination's tables. If the list is missing or cannot be read, the known digest stays."""
         known, again_at = self._tables.get(name, ("", -math.inf))
         now = self._clock()
         if known and now < again_at:
             return known
         try:
             found = digest_of_tables(in_use.config.destination_dir(name))
-        except SluiceError:  # whoever needs them says what is wrong
+        except SluiceError:  # reported by whoever needs the tables
             found = ""
         self._tables[name] = (found or known, now + TABLES_SECONDS)
         return found or known
 
 
 class Voices:
-    """One a destination of the conf/ in use."""
+    """One `Voice` per destination of the conf/ in use."""
 
     def __init__(self, watch: ConfWatch) -> None:
         self._watch, self._made = watch, dict[str, Voice]()
@@ -93,9 +94,9 @@ class Voices:
 
 
 def keep_up(watch: ConfWatch) -> None:
-    """Begins the threads, which end with the process. Where the engines are in a process of their own it is that which keeps them.
+    """Starts the threads, which end with the process. If the engines have their own process, that process keeps them.
 
-    Definitions are read after this, here and in the process that runs are forks of.
+    The definitions are read after this call, here and in the process from which runs are forked.
     """
     try:
         with tables_of_now():

@@ -1,1 +1,1 @@
-"""What a tick of the sensor asks, decides and does: settle the batch that is out, publish, hand out the next."""
+"""The engine sensor. Each tick settles the batch in flight, publishes observations and check results, and hands out the next batch."""

@@ -1,8 +1,9 @@
-"""When a batch whose runs failed is handed out again. Pure; `runs` finds what failed, `tick` waits as long as is answered here.
+"""Decides when a batch whose runs failed is handed out again. Pure; `runs` finds the failures, `tick` waits for the time computed here.
 
-Decided by level, as settling is: from the run records of the batch that is out and of those before it. The first failure costs no wait:
-most are one killed process. Then the waits double, so that a table that cannot be merged does not fill the list of runs. While Spark is
-away they stay short: nobody tells the sensor that it is back. A run that was ended by hand is no failure, its batch comes again at once.
+Like settling, it decides from the run records of the batch in flight and of earlier batches, not from events. The first failure causes no
+wait, because most are one killed process. Then the waits double, so that a table that cannot be merged does not fill the list of runs.
+While Spark does not answer the waits stay short, because nothing reports Spark's return to the sensor. A run that was ended by hand is
+not a failure; its batch is handed out again immediately.
 """
 
 from __future__ import annotations
@@ -16,18 +17,18 @@ from dagster import DagsterRunStatus
 
 from orchestration.ports import TableFailure
 
-FIRST_SECONDS = 10.0  # after the second failure in a row; doubles up to
+FIRST_SECONDS = 10.0  # after the second consecutive failure; doubles up to the maximum
 MERGE_SECONDS_MAX = 300.0
 AWAY_SECONDS_MAX = 30.0  # while no Spark answers
-DOUBLINGS_MAX = 16  # far above any of the limits; keeps the power small
+DOUBLINGS_MAX = 16  # reaches both limits; keeps the power small
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The failure of a batch's newest run. `in_a_row`: deliveries that failed one after the other, this one included; 0: ended by hand.
+    """The failure of a batch's newest run. `in_a_row`: consecutive failed deliveries, including this one; 0: ended by hand.
 
-    `ago_seconds`: since it ended. `away`: because no Spark answered. `reason`: what the run said, a sentence. `damaged`: the staged files
-    could not be read. `tables`: what the failed runs of the batch say of its tables, the newest first, without a break.
+    `ago_seconds`: time since the run ended. `away`: no Spark answered. `reason`: the run's own sentence. `damaged`: the staged files
+    could not be read. `tables`: the table failures that the consecutive failed runs of the batch reported, newest first.
     """
 
     in_a_row: int
@@ -39,7 +40,7 @@ class Failed:
 
 
 def pause_seconds(in_a_row: int, *, away: bool) -> float:
-    """How long after so many failures in a row the next try may begin."""
+    """Returns the wait before the next attempt after this many consecutive failures."""
     if in_a_row <= 1:
         return 0.0
     longest = AWAY_SECONDS_MAX if away else MERGE_SECONDS_MAX
@@ -47,13 +48,13 @@ def pause_seconds(in_a_row: int, *, away: bool) -> float:
 
 
 def remaining_seconds(failed: Failed) -> float:
-    """How long the next try must still wait; 0 when it may begin. Never more than the whole pause, whatever the clock did."""
+    """Returns how long the next attempt must still wait; 0 if it may begin. Never more than the whole pause, even if the clock changed."""
     pause = pause_seconds(failed.in_a_row, away=failed.away)
     return min(pause, max(0.0, pause - failed.ago_seconds))
 
 
 def waiting(failed: Failed) -> str:
-    """Why the next try waits, a sentence; empty when it may begin."""
+    """Returns a sentence that says why the next attempt waits; empty if it may begin."""
     seconds = remaining_seconds(failed)
     if not seconds:
         return ""
@@ -61,17 +62,18 @@ def waiting(failed: Failed) -> str:
 
 
 def in_a_loop(failed: Failed) -> str:
-    """Several runs in a row have failed, a sentence that stays the same while the next one is waited for or at work; else empty."""
+    """Returns a sentence if several runs in a row have failed, else an empty text. It stays the same while the next run waits or works."""
     if failed.in_a_row <= 1:
         return ""
     return f"{failed.in_a_row} runs in a row failed, the newest with: {failed.reason}"
 
 
 def failed_in_a_row(delivery: str, runs: Iterable[tuple[str, DagsterRunStatus]]) -> int:
-    """How many deliveries have failed without a break, up to this one. `runs`: (delivery, status) of a destination's, the newest first.
+    """Returns the number of consecutive failed deliveries that end with this one. `runs`: (delivery, status) of the destination, newest
+    first.
 
-    A delivery counts when all its runs failed; one that succeeded, or was ended by hand, is a break. An old run that was executed again
-    by hand lies before this delivery and counts nothing.
+    A delivery counts if all its runs failed; one that succeeded or was ended by hand ends the sequence. An old run that was re-executed
+    by hand precedes this delivery and does not count.
     """
     deliveries: dict[str, set[DagsterRunStatus]] = {}
     for each, status in runs:

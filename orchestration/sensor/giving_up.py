@@ -1,7 +1,7 @@
-"""Which tables stop by name because they cannot be merged, so that their batch goes on without them. Pure; `tick` does what is answered.
+"""Decides which tables stop because they cannot be merged, so that their batch continues without them. Pure; `tick` executes the decision.
 
-Decided by level from the run records of the batch: what its newest run said, and what the runs of its earlier deliveries did. A table whose
-failure no further try can mend stops at once, another one after TRIES_MAX runs in a row that failed for a reason of its own.
+It decides from the run records of the batch: what its newest run reported, and what the runs of earlier deliveries did. A table whose
+failure no retry can fix stops at once. Another one stops after TRIES_MAX consecutive runs that failed for a reason of that table.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 
 from orchestration.ports import TableFailure
 
-TRIES_MAX = 4  # with their waits (backoff): a minute and more
+TRIES_MAX = 4  # more than a minute, with the waits of `backoff`
 
 
 def tables_to_stop(runs: Sequence[Mapping[str, TableFailure]]) -> dict[str, tuple[str, str]]:
-    """ "database.table" → (state, reason). `runs`: what its failed runs say of its tables, the newest first, without a break."""
+    """Returns "database.table" → (state, reason). `runs`: the table failures of the consecutive failed runs, newest first."""
     if not runs:
         return {}
     tries = {name: _in_a_row(name, runs) for name in runs[0]}

@@ -1,7 +1,7 @@
-"""Looks at the Delta tables of a destination between its runs: one that was restored, replaced or removed must not wait for its next change
-to be noticed. The tick asks; the look itself has a thread of its own, for a lake may take long to answer.
+"""Inspects the Delta tables of a destination between its runs, so that a table that was restored, replaced or removed is reported before
+its next change. The tick requests the inspection, which runs in its own thread, because a lake may answer slowly.
 
-What a look finds goes to the engine, whose status carries it to `sluice status` and to the check on its asset. Nothing is written.
+Findings go to the engine, whose status shows them in `sluice status` and in the check of the engine's asset. Nothing is written.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
     from spark_jobs.tables.lake_look import LakeLook
 
-SHARE = 20  # a look may take this part of the time: where a lake answers slowly, it is asked less often
-LOOK_SECONDS_MAX = 300.0  # two stats a table, and a log where one changed; a disk that is away may never answer
-SHOWN_MAX = 5  # tables of one look that are named; of a disk that is not mounted all would be
+SHARE = 20  # an inspection may take 1/SHARE of the time, so a slow lake is inspected less often
+LOOK_SECONDS_MAX = (
+    300.0  # an inspection is two stats per table, and a Delta log if one changed; an unmounted disk may never answer
+)
+SHOWN_MAX = 5  # the number of tables that are named, because an unmounted disk affects all
 
 
 class LakeEye(Protocol):
-    """What a tick needs of it."""
+    """The watcher of a lake, as a tick uses it."""
 
     def look(self, stopped: Collection[str]) -> None:
-        """Begins a look where one is due. `stopped`: "database.table" of tables that have stopped, and say why themselves."""
+        """Starts an inspection if one is due. `stopped`: "database.table" of stopped tables, which report their own reasons."""
 
     def troubles(self) -> tuple[str, ...]:
-        """What the last look found, a sentence each."""
+        """Returns what the last inspection found, one sentence each."""
 
 
 class NoEye:
-    """Sees nothing: for definitions without a lake."""
+    """A watcher that finds nothing, for definitions without a lake."""
 
     def look(self, stopped: Collection[str]) -> None:
-        """Nothing is looked at."""
+        """Does nothing."""
 
     def troubles(self) -> tuple[str, ...]:
         return ()
@@ -50,12 +52,14 @@ NO_EYE = NoEye()
 
 
 def in_a_thread(act: Callable[[], None]) -> None:
-    """Nobody waits for it: a process that ends takes it along."""
+    """Calls `act` in a daemon thread, which does not delay the end of the process."""
     threading.Thread(target=act, name="lake-watch", daemon=True).start()
 
 
 class LakeWatch:
-    """`begin`: does a look, now or beside the caller. One look is under way at a time; `look` and `troubles` return at once."""
+    """The watcher of one destination's Delta tables. `begin`: calls an inspection, in the caller's thread or in another one. One
+    inspection runs at a time; `look` and `troubles` return at once.
+    """
 
     def __init__(
         self, config: SluiceConfig, destination: str, begin: Callable[[Callable[[], None]], None] = in_a_thread
@@ -85,7 +89,7 @@ class LakeWatch:
         began = time.monotonic()
         try:
             self._troubles = _shortened(self._found(stopped))
-        except Exception as error:  # of whatever kind: a look that ended silently would go on saying that all is well
+        except Exception as error:  # any error: otherwise the last, good result would stay
             self._troubles = (f"nobody looks at the Delta tables: {self._told(error)}",)
         finally:
             now = time.monotonic()
@@ -103,7 +107,7 @@ class LakeWatch:
         directory = self._config.destination_dir(self._destination)
         records, ledger = LakeTables(directory), read_ledger(directory)
         captured = {table.name for table in read_tables(directory)}
-        being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}  # made anew in the end
+        being_read = {each.name for each in SnapshotRecords(directory).all() if each.is_open}  # rewritten in the end
         self._eye = self._eye or LakeLook(storage_options(self._config.storage_options))
         sentences = []
         for name in records.names:
@@ -115,12 +119,14 @@ class LakeWatch:
                     sentences.append(self._eye.trouble(owner, path, TableRecord(table_id=table_id, version=version)))
             except TableError as error:
                 sentences.append(self._told(error))
-            except Exception as error:  # of whatever kind: what is found of the others must be said all the same
+            except Exception as error:  # any error: the findings of the other tables must be reported
                 sentences.append(f"nobody can look at the Delta table of {name}: {self._told(error)}")
         return [sentence for sentence in sentences if sentence]
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:
-        """(path, as the last run left it) of a table's mirror; of one without, of what there is instead."""
+        """Returns (path, table id and version after the last run) of a table's current-state table, or of its history and change log if
+        it has none.
+        """
         table = name.split(".", 1)
         if self._config.destinations[self._destination].table(*table).mirror:
             found = {self._config.table_path(self._destination, *table): records.get(name)}

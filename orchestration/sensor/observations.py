@@ -1,7 +1,7 @@
-"""What a tick tells Dagster of an engine: observations to plot, and checks of what stands still. Pure; `tick` publishes it.
+"""Builds what a tick publishes about an engine: observations to plot, and results of checks. Pure; `tick` publishes them.
 
-An observation is published once a minute at most: Dagster plots the newest hundred events. It always has the same numeric keys of the
-same types, so each is one unbroken line. A check is published when its result changes, and once a minute while it fails.
+An observation is published once a minute at most, because Dagster plots the newest hundred events. Its numeric keys and their types are
+always the same, so that each is one unbroken line. A check is published when its result changes, and once a minute while it fails.
 """
 
 from __future__ import annotations
@@ -22,26 +22,27 @@ from orchestration.table_catalog import delta_key, engine_key
 if TYPE_CHECKING:
     from orchestration.ports import EngineState
 
-TABLE_CHECK = "flowing"  # on each Delta table: its changes are taken
-TABLES_CHECK = "tables_flowing"  # on the engine: those of all tables are
-ENGINE_CHECK = "running"  # on the engine: it reads the source
-LAG_CHECK = "caught_up"  # on the engine: what it has not merged yet is not too old
-LAG = ":lag"  # its key beside "" and "database.table"
+TABLE_CHECK = "flowing"  # check of each Delta table: its changes are taken
+TABLES_CHECK = "tables_flowing"  # check of the engine: the changes of all tables are taken
+ENGINE_CHECK = "running"  # check of the engine: it reads the source
+LAG_CHECK = "caught_up"  # check of the engine: changes that are not merged yet are not too old
+LAG = ":lag"  # the key of its failure, next to "" and "database.table"
 BEHIND = "BEHIND"
 HEALTHY_STATES = {"RUNNING", "STARTING", "STANDBY"}
-TROUBLED = "TROUBLED"  # it reads, and still not all is well
-RE_SNAPSHOT = "RE_SNAPSHOT"  # of a table that the lake has in an older state until its rows are re-read
-WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}  # it goes on by itself: a warning, not an error
+TROUBLED = "TROUBLED"  # it reads, but there are problems
+RE_SNAPSHOT = "RE_SNAPSHOT"  # the state of a table that is older in the lake until its re-snapshot is done
+WARNING_STATES = {"RECONNECTING", RE_SNAPSHOT}  # these end without an operator: a warning, not an error
 
 AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterialization
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """What was published when; the sensor's cursor, but for `points`. Only a memory against repetition: the truth is the engine's.
+    """What was published and when; the sensor's cursor, except for `points`. It only prevents repetition: the engine's state is
+    authoritative.
 
-    `failing`: check → why, of checks whose newest result is a failure; None: nothing was ever published. `points`: of the last hour's
-    observations, lag in seconds and rows a second; they stay out of the cursor, which Dagster shows to people.
+    `failing`: check → reason, for checks whose newest result is a failure; None: nothing was published yet. `points`: lag in seconds and
+    rows per second of the last hour's observations; not part of the cursor, which Dagster shows to users.
     """
 
     observed_at_seconds: float = 0.0
@@ -54,7 +55,7 @@ class Published:
 
     @classmethod
     def from_cursor(cls, cursor: str | None) -> Published:
-        """Inverse of `to_cursor`; a cursor that is not one counts as nothing published, and is written anew."""
+        """Returns what a cursor contains; the inverse of `to_cursor`. An invalid cursor counts as nothing published."""
         try:
             record = json.loads(cursor or "{}")
             failing = record.get("failing")
@@ -67,7 +68,7 @@ class Published:
 
 
 def observation(destination: str, status: EngineState, points: Sequence[Point] = ()) -> dg.AssetObservation:
-    """Where the engine is and how fast, on the engine's asset. `points`: up to now, for the chart."""
+    """Returns an observation of the engine's asset: its position, lag and throughput. `points`: the points up to now, for the chart."""
     ring_bytes_max = max(1, int(status.ring_bytes_max))
     return dg.AssetObservation(
         asset_key=engine_key(destination),
@@ -90,12 +91,12 @@ def observation(destination: str, status: EngineState, points: Sequence[Point] =
 
 
 def _runway(hours: float | None) -> dict[str, dg.MetadataValue[Any]]:
-    """A number is plotted; where the source keeps its binlog for ever, or has not said, there is none."""
+    """Returns the retention left as a number to plot; empty if the source never purges its binlog, or if the retention is unknown."""
     return {} if hours is None else {"runway_hours": dg.MetadataValue.float(float(hours))}
 
 
 def stopped_sentence(failing: Mapping[str, str]) -> str:
-    """Returns all tables that stand still, or an empty text. It begins with RE_SNAPSHOT where none has stopped."""
+    """Returns all tables that have stopped or are older, with reasons, or an empty text. It begins with RE_SNAPSHOT if none has stopped."""
     tables = {name: why for name, why in sorted(failing.items()) if name not in {"", LAG}}
     told = "; ".join(f"{name}: {why}" for name, why in tables.items())
     none_stopped = bool(tables) and all(why.startswith(f"{RE_SNAPSHOT}: ") for why in tables.values())
@@ -103,7 +104,9 @@ def stopped_sentence(failing: Mapping[str, str]) -> str:
 
 
 def behind(lag_seconds: float, lag_seconds_max: float) -> str:
-    """Why the check of the lag fails, or empty. The sentence stays the same as the lag grows, so that it is news once."""
+    """Returns why the check of the lag fails, or an empty text. The sentence does not change while the lag grows, so that it is published
+    once.
+    """
     if lag_seconds <= lag_seconds_max:
         return ""
     return (
@@ -113,7 +116,7 @@ def behind(lag_seconds: float, lag_seconds_max: float) -> str:
 
 
 def failures(destination: str, status: EngineState | None, lag_seconds_max: float = math.inf) -> dict[str, str]:
-    """What stands still: "" → why the engine does, "database.table" → why the table does, LAG → that all is too late."""
+    """Returns what has stopped: "" → why the engine has, "database.table" → why the table has, LAG → that the lake is too late."""
     if status is None:
         return {}
     found = {
@@ -130,13 +133,13 @@ def failures(destination: str, status: EngineState | None, lag_seconds_max: floa
 
 
 def why_stopped(destination: str, table: str, state: str, reason: str) -> str:
-    """Why a "database.table" stands still, with the command where its rows are what it lacks."""
+    """Returns why a "database.table" has stopped, with the command to run if it needs its rows from the source."""
     how = f" ({way_out(state, destination, table)})" if state in HEALED_BY_ROWS else ""
     return f"{state}: {reason}{how}"
 
 
 def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:
-    """The results of the checks in `only` ("" and LAG are the engine's own), failed where `failing` says so."""
+    """Returns the results of the checks in `only` ("" and LAG belong to the engine); those in `failing` have failed."""
     found: list[AssetEvent] = [
         result_of(delta_key(destination, name), TABLE_CHECK, failing.get(name, "")) for name in tables if name in only
     ]
@@ -150,7 +153,7 @@ def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], 
 
 
 def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation:
-    """A check's result; `why` it fails, "STATE: reason", or empty. A reason of several lines is a plan that waits for a decision."""
+    """Returns a check's result. `why` it fails: "STATE: reason", or empty. A reason of several lines is a plan that awaits a decision."""
     state, _, reason = why.partition(": ")
     metadata: dict[str, dg.MetadataValue[Any]] = {
         "state": dg.MetadataValue.text(state or "RUNNING"),
@@ -177,9 +180,9 @@ def due(
     published: Published,
     now_seconds: float,
 ) -> tuple[list[AssetEvent], Published]:
-    """The events that are due, and what is published once they are.
+    """Returns the events that are due, and the new `Published` for when they are published.
 
-    `tables`: those with a check of their own. `status` None: the engine did not start, so only its own check has a result.
+    `tables`: those with their own check. `status` None: the engine did not start, so only its own check has a result.
     """
     known = {""} if status is None else {"", LAG, *tables, *failing}
     before = published.failing

@@ -1,8 +1,8 @@
-"""Publishes the engine's own check where no sensor ticks: the process that hosts the engines writes to Dagster's storage by itself.
+"""Publishes the check of an engine when no sensor ticks: the process that hosts the engines writes to Dagster's storage itself.
 
-`code_server` runs it on a thread. With the daemon dead no tick comes, so neither the engine's sensor nor that of the snapshots can say so.
-By level: the check's newest result in the storage is held against what is so, and only a difference is written. So it repeats nothing that
-a sensor has said, and clears after a start what an earlier process wrote.
+`code_server` runs it in a thread. When the daemon is dead no tick arrives, so neither the engine's sensor nor the snapshot sensor can
+report that. It compares the newest result of the check in the storage with the current state and writes only differences. So it never
+repeats a sensor's result, and after a start it clears what an earlier process wrote.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from orchestration.sensor.silence import heard, last_tick
 from orchestration.table_catalog import engine_key
 
 LOOK_SECONDS = 15.0
-SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0  # where the daemon lives, the sensor of the snapshots speaks first
+SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0  # longer, so that the snapshot sensor reports first if the daemon runs
 
 log = structlog.get_logger()
 
 
 class Voice:
-    """One destination's; it opens Dagster's storage only where there may be something to say. `clock`: seconds since 1970."""
+    """Publishes the check of one destination's engine. It opens Dagster's storage only when there may be something to publish. `clock`:
+    seconds since 1970.
+    """
 
     def __init__(
         self,
@@ -40,10 +42,12 @@ class Voice:
     ) -> None:
         self._destination, self._directory, self._instance, self._clock = destination, directory, instance, clock
         self._started = clock()
-        self._may_clear = True  # an earlier process may have spoken
+        self._may_clear = True  # an earlier process may have published a failure
 
     def look(self) -> bool:
-        """Publishes the check's result where ticks are silent or back; whether it did. Raises whatever Dagster's storage raises."""
+        """Publishes the check's result if ticks have stopped or returned. Returns whether it did. Raises whatever Dagster's storage
+        raises.
+        """
         ticked, now = max(last_tick(self._directory), heard(self._destination)), self._clock()
         if abs(now - max(ticked, self._started)) > SILENT_SECONDS:
             self._may_clear = True
@@ -52,9 +56,9 @@ class Voice:
         if not self._may_clear or abs(now - ticked) > TICK_SILENCE_SECONDS_MAX:
             return False
         if read_failures(self._directory, now).get("", ""):
-            return False  # what still fails, the sensor says
+            return False  # the sensor publishes failures
         published = self._publish("")
-        self._may_clear = False  # not before: a storage that did not answer is asked again
+        self._may_clear = False  # only after success, so that a storage that did not answer is retried
         return published
 
     def _publish(self, why: str) -> bool:
@@ -70,23 +74,25 @@ class Voice:
 def _newest(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | None:
     record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
     found = record.evaluation if record is not None else None
-    return found if isinstance(found, dg.AssetCheckEvaluation) else None  # a run may be about to give one
+    return found if isinstance(found, dg.AssetCheckEvaluation) else None  # a run of the check may be in progress
 
 
 def _says(result: dg.AssetCheckEvaluation) -> tuple[bool, str]:
-    """What of a result is not an age."""
+    """Returns the parts of a result that do not contain an age."""
     return result.passed, (result.description or "").partition(":")[0]
 
 
 def speak(voices: Callable[[], Iterable[Voice]], stopping: threading.Event) -> None:
-    """Looks every few seconds until it is told to stop. A storage that cannot be written is tried again. `voices`: those of now."""
+    """Calls every voice every few seconds until `stopping` is set. Retries when the storage cannot be written. `voices`: returns the
+    current ones.
+    """
     told = ""
     while not stopping.wait(LOOK_SECONDS):
         for voice in voices():
             try:
                 voice.look()
                 told = ""
-            except Exception as error:  # whatever storage it is, its troubles are none of the engines'
+            except Exception as error:  # any storage, any error: it must not affect the engines
                 if (why := f"{type(error).__name__}: {error}") != told:
                     log.warning("check_not_published", reason=why)
                 told = why

@@ -1,6 +1,6 @@
-"""Dagster's run storage, as settling needs it: the runs of a batch, why the newest failed, the runs that are still open, and ending one.
+"""Reads from Dagster's run storage what settling needs: the runs of a batch, why the newest failed, and the open runs. Can also end a run.
 
-The only reader of it.
+No other module reads the run storage.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ from orchestration.sensor.settle import RULES, RunRecord
 
 _log = logging.getLogger(__name__)
 
-# Those that have, or should have, a process.
+# Statuses of runs that have, or should have, a process.
 OPEN_STATUSES = [
     DagsterRunStatus.STARTING,
     DagsterRunStatus.STARTED,
     DagsterRunStatus.CANCELING,
 ]
 
-RUNS_LOOKED_AT = 50  # of the newest, to count failures in a row
-OTHER_RUNS_LOOKED_AT = 10  # of the newest of a job that does not merge
+RUNS_LOOKED_AT = 50  # the newest runs that are read to count consecutive failures
+OTHER_RUNS_LOOKED_AT = 10  # the newest runs that are read of a job that does not merge
 
 
 class KeptInstance:
-    """Dagster's instance, kept from tick to tick: to open one anew looks at all migrations of its database, for 50 ms."""
+    """Dagster's instance, kept between ticks, because opening one checks all migrations of its database, which takes 50 ms."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._instance: DagsterInstance | None = None
 
     def of(self, context: dg.SensorEvaluationContext) -> DagsterInstance:
-        """The one that the tick is of. Of a tick that was asked for in this process: the one that it brings."""
+        """Returns the instance of the tick. A tick that was requested inside this process carries its own instance."""
         ref = context.instance_ref
         if ref is None:
             return context.instance
@@ -69,23 +69,22 @@ class KeptInstance:
 
 @dataclasses.dataclass(frozen=True)
 class Said:
-    """What a failed run says of itself (`merge_run.failure`)."""
+    """What a failed run reported (`merge_run.failure`)."""
 
     sentence: str
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property
     def tables(self) -> dict[str, TableFailure]:
-        """ "database.table" → why it failed; empty where the run does not say."""
+        """The failures by "database.table"; empty if the run reported none."""
         value = getattr(self.metadata.get(FAILED_TABLES), "data", None)
         return {str(name): TableFailure(**why) for name, why in (value or {}).items()}
 
 
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
-    """Delivery and status of the runs, the newest first, down to one that failed with `delivery` after it had merged others.
+    """Returns delivery and status of the runs, newest first, down to a run that failed with `delivery` but was started for another batch.
 
-    Such a run was made for another batch than it failed with: it drained, or its batch grew, which one does that never failed. What was
-    before it ended well.
+    Such a run drained, or its batch was extended, which happens only to a batch that never failed. Whatever precedes it succeeded.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -98,21 +97,23 @@ def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, Dagster
 
 
 class RunStore:
-    """The runs of one destination, which are those of its merge job."""
+    """The runs of one destination's merge job."""
 
     def __init__(self, instance: DagsterInstance, job_name: str) -> None:
         self._instance = instance
         self._job_name = job_name
 
     def of_batch(self, reference: BatchReference) -> list[RunRecord]:
-        """All runs with the tags of this very delivery; of the merge job only, so that a tag set by hand elsewhere acks nothing."""
+        """Returns all runs with the tags of exactly this delivery. Only runs of the merge job count, so that tags set by hand on other
+        runs ack nothing.
+        """
         records = self._instance.get_run_records(
             dg.RunsFilter(job_name=self._job_name, tags={BATCH_TAG: reference.run_key})
         )
         return [self._fact(record) for record in records]
 
     def failed(self, reference: BatchReference, run: RunRecord) -> Failed:
-        """The failure of a run of the batch, and how many deliveries before it failed too."""
+        """Returns the failure of a run of the batch, with the number of consecutive failed deliveries."""
         newest = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name), limit=RUNS_LOOKED_AT)
         ends = _ends(newest, str(reference.delivery))
         said = self._what_failed(run.run_id)
@@ -126,14 +127,16 @@ class RunStore:
         )
 
     def _failed_tables(self, reference: BatchReference) -> list[dict[str, TableFailure]]:
-        """What the failed runs of the batch, over its deliveries, say of its tables: the newest first, up to one that did not fail."""
+        """Returns the table failures that the batch's runs reported, over all its deliveries: newest first, up to a run that did not
+        fail.
+        """
         tags = {name: value for name, value in reference.to_tags().items() if name in {LEDGER_TAG, EPOCH_TAG, END_TAG}}
         runs = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name, tags=tags), limit=TRIES_MAX)
         failed = itertools.takewhile(lambda run: run.dagster_run.status == DagsterRunStatus.FAILURE, runs)
         return [self._what_failed(run.dagster_run.run_id).tables for run in failed]
 
     def _what_failed(self, run_id: str) -> Said:
-        """The run's own sentence and metadata; Dagster's sentence where the run could not say anything."""
+        """Returns the run's own sentence and metadata, or Dagster's sentence if the run could not report anything."""
         for kind in (dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.RUN_FAILURE):
             for record in self._instance.get_records_for_run(run_id, of_type=kind, limit=1).records:
                 event = record.event_log_entry.dagster_event
@@ -146,9 +149,10 @@ class RunStore:
     def failed_in_a_row(
         self, job_name: str, concerns: Callable[[Mapping[str, Any]], bool], at_least: int
     ) -> FailedRuns | None:
-        """The newest runs of another job of the destination that failed one after the other; None where they are fewer than `at_least`.
+        """Returns the newest consecutive failed runs of another job of the destination; None if they are fewer than `at_least`.
 
-        A run that succeeded, or was ended by hand, is a break; one that has not ended yet is none. `concerns`: by a run's config.
+        A run that succeeded or was ended by hand ends the sequence; one that has not ended is ignored. `concerns`: selects runs by their
+        config.
         """
         newest = self._instance.get_run_records(dg.RunsFilter(job_name=job_name), limit=OTHER_RUNS_LOOKED_AT)
         ended = [
@@ -163,25 +167,26 @@ class RunStore:
         return FailedRuns(in_a_row=len(failed), run_id=failed[0].run_id, reason=reason)
 
     def open_runs(self) -> list[RunRecord]:
-        """Every run of the destination that should have a process, whatever its batch.
+        """Returns every run of the destination that should have a process, whatever its batch.
 
-        Asked for by status alone and picked here: few runs are open, while by tag or job the database would go through all there ever were.
+        The query filters by status only and the result is filtered here: few runs are open, while a query by tag or job would scan all
+        runs ever made.
         """
         records = self._instance.get_run_records(dg.RunsFilter(statuses=OPEN_STATUSES))
         return [self._fact(record) for record in records if record.dagster_run.job_name == self._job_name]
 
     def draining(self) -> list[RunRecord]:
-        """The open runs that take what follows their own batch."""
+        """Returns the open runs that also take the batches after their own."""
         return [run for run in self.open_runs() if run.drains]
 
     def takers(self) -> list[RunRecord]:
-        """The open runs that may be handed, or have been handed, another batch than their tags name."""
+        """Returns the open runs that may take, or have taken, another batch than the one in their tags."""
         return [run for run in self.open_runs() if run.drains or run.grows]
 
     def end(self, run_id: str, reason: str) -> None:
-        """Marks a run FAILED and asks its process, if there is one, to stop. A run that has ended meanwhile stays as it is.
+        """Marks a run FAILED and requests that its process, if any, stops. A run that has ended meanwhile stays as it is.
 
-        The process may go on: nothing it does counts any more, because its delivery is rolled back and never handed out again.
+        If the process continues, nothing it does counts, because its delivery is rolled back and never handed out again.
         """
         run = self._instance.get_run_by_id(run_id)
         if run is None or run.is_finished:
@@ -197,7 +202,7 @@ class RunStore:
     def _ask_to_stop(self, run_id: str) -> None:
         try:
             self._instance.run_launcher.terminate(run_id)
-        except Exception as error:  # the launcher's server may be gone, which is why the run is ended
+        except Exception as error:  # the launcher's server may have stopped, which is why the run is ended
             _log.warning("the process of run %s could not be asked to stop: %s", run_id, type(error).__name__)
 
     def _fact(self, record: StoredRun) -> RunRecord:
@@ -205,7 +210,7 @@ class RunStore:
         state_seconds = max(0.0, time.time() - record.update_timestamp.timestamp())
         limit = RULES[run.status].silent_seconds_max
         silent_seconds = state_seconds
-        if limit is not None and state_seconds > limit:  # only then is the look into the event log worth its price
+        if limit is not None and state_seconds > limit:  # only then is a query of the event log worth its cost
             silent_seconds = self._silent_seconds(run.run_id, state_seconds)
         return RunRecord(
             run_id=run.run_id,

@@ -1,4 +1,6 @@
-"""The engine sensors: one a destination, so that a slow or stopped one delays no other and each has its own switch in the UI."""
+"""Defines the engine sensors: one per destination, so that a slow or stopped sensor delays no other and each has its own switch in the
+UI.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +17,13 @@ if TYPE_CHECKING:
     from orchestration.assets import MergeJob
     from orchestration.ports import EngineHost
 
-# Dagster's daemon looks every 5 s and that is the real interval. With 5 here a look that comes a millisecond early would be passed
-# over, and the interval would be ten.
+# Dagster's daemon looks every 5 s, which is the real interval. With 5 here, a look that is a millisecond early would be skipped, and the
+# interval would be ten seconds.
 INTERVAL_SECONDS_MIN = 1
 
 
 def engine_sensor(line: Line, job: MergeJob, host: Callable[[], EngineHost]) -> dg.SensorDefinition:
-    """The sensor that starts a destination's engine, settles its batches and asks for the runs that merge them."""
+    """Returns the sensor that starts a destination's engine, settles its batches and requests the runs that merge them."""
     ticker, instance = Ticker(line, host), KeptInstance()
 
     @dg.sensor(

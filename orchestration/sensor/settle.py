@@ -1,11 +1,11 @@
-"""What becomes of the outstanding batch, decided from the records of its runs. Pure; `tick` asks, and does what is answered.
+"""Decides what happens to the batch in flight, from the records of its runs. Pure; `tick` queries the records and executes the decision.
 
-Decided by level, not by edge: each tick looks at all runs with the batch's tags, so no event can be missed. Only SUCCESS acks. Several
-runs may carry the same tags (a re-execution by hand copies them): one SUCCESS of this very delivery is enough, and a run that is still
-at work is waited for before a failed one rolls the batch back.
+It decides from states, not from events: each tick looks at all runs with the batch's tags, so no event can be missed. Only SUCCESS acks.
+Several runs may carry the same tags (a re-execution by hand copies them): one SUCCESS of exactly this delivery is enough, and a failed
+run does not roll the batch back while another one works.
 
-A run that went away without a word is ended, so that nothing waits for it: its process is gone when the destination's run lock, which a
-run holds for as long as it works, was free for a while although the run counts as started.
+A run that disappeared without a report is ended, so that nothing waits for it. A run holds the destination's run lock while it works. If
+the run counts as started and the lock was free for a while, the run's process is gone.
 """
 
 from __future__ import annotations
@@ -18,27 +18,29 @@ from dagster import DagsterRunStatus
 
 from cdc_engine.limits import RUN_SECONDS_MAX
 
-LOCK_FREE_SECONDS_MAX = 30.0  # a started run takes the lock within a second, and ends within one after giving it back
-SUBMIT_SECONDS_MAX = 120.0  # a run that was made but never queued: its daemon died in between
-STARTING_SECONDS_MAX = 180.0  # a process that imports Dagster, on a machine that is very busy
+LOCK_FREE_SECONDS_MAX = (
+    30.0  # a started run takes the lock within a second, and ends within a second after releasing it
+)
+SUBMIT_SECONDS_MAX = 120.0  # a run that was created but never queued, because its daemon died in between
+STARTING_SECONDS_MAX = 180.0  # a process that imports Dagster, on a very busy machine
 
 
 class RunVerdict(enum.Enum):
-    """What one run says about its batch, the strongest first."""
+    """What one run means for its batch, the strongest first."""
 
     ACK = "ack"
-    END = "end"  #: the run must be ended before its batch can go on
+    END = "end"  # : the run must be ended before its batch can continue
     WAIT = "wait"
-    REISSUE = "reissue"  #: the run was made and not submitted; asking again submits it
+    REISSUE = "reissue"  # : the run was created and not submitted; another request submits it
     ROLLBACK = "rollback"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What is known of one run. `state_seconds`: in this status; `silent_seconds`: since its last event of any kind.
+    """What is known about one run. `state_seconds`: time in this status; `silent_seconds`: time since its last event of any kind.
 
-    `lock_free_seconds`: for so long this process has seen the run lock free while the run was in its status; 0 while it is held.
-    `drains`: it takes the batches that follow its own. `grows`: it takes its own with what came since, under another delivery.
+    `lock_free_seconds`: how long this process has seen the run lock free while the run had this status; 0 while the lock is held.
+    `drains`: it also takes the batches after its own. `grows`: it extends its own batch, which gives it another delivery.
     """
 
     run_id: str
@@ -51,13 +53,13 @@ class RunRecord:
 
     @property
     def takes_it_next(self) -> str:
-        """Why a tick leaves a batch to this run."""
+        """The reason why a tick leaves a batch to this run."""
         return f"run {self.run_id[:8]} {'drains and takes it next' if self.drains else 'has it next'}"
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What a status means, and when it lasted too long (seconds; None: no limit)."""
+    """What a status means, and when it has lasted too long (seconds; None: no limit)."""
 
     verdict: RunVerdict
     state_seconds_max: float | None = None
@@ -108,14 +110,14 @@ class EndRun:
 
 @dataclasses.dataclass(frozen=True)
 class Reissue:
-    """Hand out the same batch under the same run key: no run of it exists, or one was never submitted."""
+    """Decision: hand out the same batch under the same run key, because no run of it exists, or because one was never submitted."""
 
 
 Decision = Ack | Rollback | Wait | EndRun | Reissue
 
 
 def overdue(run: RunRecord) -> str:
-    """Why a run must be ended, a sentence; empty when it need not."""
+    """Returns a sentence that says why a run must be ended; empty if it need not."""
     rule = RULES[run.status]
     if rule.lock_free_seconds_max is not None and run.lock_free_seconds > rule.lock_free_seconds_max:
         return (
@@ -133,7 +135,7 @@ def verdict_of(run: RunRecord) -> RunVerdict:
 
 
 def strongest(runs: Sequence[RunRecord]) -> str:
-    """The state of the run that decides, in Dagster's word; empty where there is none. One that works comes before one that waits."""
+    """Returns the Dagster state of the run that decides; empty if there is no run. A run that works precedes one that waits."""
     order = list(RunVerdict)
     working = (DagsterRunStatus.STARTED, DagsterRunStatus.CANCELING)
     ranked = sorted(runs, key=lambda run: (order.index(verdict_of(run)), run.status not in working))
@@ -141,9 +143,10 @@ def strongest(runs: Sequence[RunRecord]) -> str:
 
 
 def decide(runs: Sequence[RunRecord], takers: Sequence[RunRecord] = ()) -> Decision:
-    """What becomes of a batch whose runs are these; `runs` are all runs with the tags of this very delivery, in any order.
+    """Returns what happens to a batch; `runs` are all runs with the tags of exactly this delivery, in any order.
 
-    `takers`: the open runs of the destination that may take another batch than they were made for. One that no run has taken yet is theirs.
+    `takers`: the open runs of the destination that may take another batch than the one they were started for. They get a batch that has
+    no run.
     """
     order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))
@@ -157,7 +160,7 @@ def decide(runs: Sequence[RunRecord], takers: Sequence[RunRecord] = ()) -> Decis
             return EndRun(run.run_id, overdue(run))
         case RunVerdict.WAIT:
             return Wait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}")
-        case RunVerdict.ROLLBACK | RunVerdict.REISSUE:  # the latter is answered above
+        case RunVerdict.ROLLBACK | RunVerdict.REISSUE:  # REISSUE is handled above
             return Rollback(run.run_id, f"run {run.run_id[:8]} ended as {run.status.value}")
 
 
@@ -170,16 +173,16 @@ def _taken_next(takers: Sequence[RunRecord]) -> Wait | EndRun | None:
 
 
 class LockWatch:
-    """For how long the run lock has been free, run by run, as this process saw it; told each tick, before deciding.
+    """Measures how long the run lock has been free, per run, as this process sees it. Called each tick, before the decision.
 
-    Time starts again when the process does and whenever the lock is held: a run is never ended on one glance.
+    The measurement starts again when the process starts and whenever the lock is held, so a run is never ended after a single look.
     """
 
     def __init__(self) -> None:
         self._free_since: dict[tuple[str, DagsterRunStatus], float] = {}
 
     def observe(self, runs: Sequence[RunRecord], *, lock_held: bool, now_seconds: float) -> list[RunRecord]:
-        """The same runs with `lock_free_seconds` filled in. `now_seconds`: of a clock that never goes back."""
+        """Returns the same runs with `lock_free_seconds` set. `now_seconds`: from a monotonic clock."""
         keys = {(run.run_id, run.status) for run in runs}
         self._free_since = {} if lock_held else {key: self._free_since.get(key, now_seconds) for key in keys}
         return [

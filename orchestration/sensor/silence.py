@@ -1,6 +1,7 @@
-"""Tells Dagster that an engine's own sensor is silent, which that sensor cannot: the one of the destination's snapshots does it.
+"""Reports to Dagster that an engine's own sensor has stopped ticking, which that sensor cannot report; the snapshot sensor does it.
 
-By the engine's status.json alone. Where no daemon runs no sensor can: then `runless` publishes it, and `sluice status` says so.
+It reads only the engine's status.json. When no daemon runs, no sensor can report: then `runless` publishes it, and `sluice status` shows
+it.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ if TYPE_CHECKING:
 
     import dagster as dg
 
-# The cursor: whether the newest result of the check is ours. Dagster takes an empty cursor for none.
+# The cursor: whether this sensor published the newest result of the check. Dagster treats an empty cursor as none.
 SILENT, HEARD = "silent", "heard"
-_heard: dict[str, float] = {}  # destination → when a tick came to this process
+_heard: dict[str, float] = {}  # destination → time of its last tick in this process
 
 
 def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list[dg.AssetCheckEvaluation], str]:
-    """The engine's check where its result is due, and the new cursor: failed when its sensor falls silent, asked when that is back."""
+    """Returns the engine's check if its result is due, and the new cursor. The check fails when the engine's sensor falls silent; when
+    ticks return, it gets the current result.
+    """
     silent = _ticks_are_silent(directory)
     if silent == (cursor == SILENT):
         return [], cursor or HEARD
@@ -36,23 +39,27 @@ def silence(destination: str, directory: Path, cursor: str | None) -> tuple[list
 
 
 def _ticks_are_silent(directory: Path) -> bool:
-    """Whether an engine was ever asked and is no longer, by its own word or because it does not write any more."""
+    """Returns whether the sensor has ticked before and no longer does, according to status.json, which is also silent if the engine no
+    longer writes it.
+    """
     ticked = last_tick(directory)
     return bool(ticked) and abs(time.time() - ticked) > TICK_SILENCE_SECONDS_MAX
 
 
 def hear(destination: str) -> None:
-    """A tick came, whatever it met: an engine that cannot start writes no status, and one that stands by is another host's."""
+    """Records a tick of any outcome. Status files do not cover all ticks: an engine that cannot start writes no status, and a standby
+    engine is another host's.
+    """
     _heard[destination] = time.time()
 
 
 def heard(destination: str) -> float:
-    """When the last tick came to this process, seconds since 1970; 0 where none did."""
+    """Returns when this process got its last tick, in seconds since 1970; 0 if never."""
     return _heard.get(destination, 0.0)
 
 
 def last_tick(directory: Path) -> float:
-    """When the engine of a destination was last asked, seconds since 1970; 0 where that is not known."""
+    """Returns when the sensor last ticked at a destination's engine, in seconds since 1970; 0 if unknown."""
     try:
         return float(json.loads((directory / STATUS_FILE).read_bytes())["ticked_at_us"]) / 1e6
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Starts the snapshot job of a destination while one of its snapshots can be brought further. Reads files only; opens no connection."""
+"""Starts the snapshot job of a destination when one of its snapshots can progress. Reads files only; opens no connection."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from cdc_engine.config import SluiceConfig
 
-INTERVAL_SECONDS_MIN = 1  # as of the engine's sensor
-RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0  # after a run that failed, doubled for each in a row
+INTERVAL_SECONDS_MIN = 1  # as in the engine's sensor
+RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0  # wait after a failed run, doubled for each consecutive failure
 RUNS_LOOKED_AT = 10
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 LOST_SECONDS = 60.0  # a run takes the lock as soon as it has imported what it needs
@@ -32,7 +32,9 @@ UNDER_WAY = [
 
 
 def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> dg.SensorDefinition:
-    """One run at a time; after a failure it waits longer each time. It also says when the engine's own sensor is silent."""
+    """Returns the sensor. It requests one run at a time, with longer waits after each failure, and reports when the engine's own sensor
+    is silent.
+    """
 
     @dg.sensor(
         name=f"{destination}_snapshots",
@@ -72,7 +74,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
 
 
 def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord], records: SnapshotRecords) -> None:
-    """A run whose process is gone holds no lock; Dagster itself would wait for it for ever."""
+    """Ends runs whose process is gone, which hold no lock; Dagster itself would wait for them for ever."""
     for each in newest:
         begun = time.time() - (each.start_time or time.time())
         if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():
@@ -80,7 +82,7 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
 
 
 def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:
-    """The tables whose snapshot a run can bring further; and what the others wait for. Raises SluiceError."""
+    """Returns the tables whose snapshot a run can advance, and what the other tables wait for. Raises SluiceError."""
     from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  with it come the engine's rooms
 
     due, waits = [], []
@@ -94,7 +96,7 @@ def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:
 
 
 def retry_seconds(failed_in_a_row: int) -> float:
-    """How long a run waits after so many that failed."""
+    """Returns the wait before the next run after this many consecutive failures."""
     return min(RETRY_SECONDS_MAX, RETRY_SECONDS_MIN * 2 ** (failed_in_a_row - 1)) if failed_in_a_row else 0.0
 
 

@@ -1,10 +1,10 @@
-"""One tick of a destination's sensor: settle the batch that is out, publish, hand out the next.
+"""One tick of a destination's sensor: settles the batch in flight, publishes, and hands out the next batch.
 
-Dagster's daemon begins a tick every five seconds and not sooner. A tick that has nothing to do therefore waits for what comes, a run's end
-or a change, nearly until the next one begins: so both are met at once and not five seconds later.
+Dagster's daemon starts a tick every five seconds and not sooner. A tick that has nothing to do therefore waits for a run's end or a
+change almost until the next tick starts, so that both are handled immediately and not five seconds later.
 
-A tick may be lost at any point (it timed out, the daemon died, the UI's "test sensor" threw its answer away): the batch stays
-outstanding in the ledger and the next tick asks for the same run again, under the same run key, which Dagster starts once.
+A tick may be lost at any point (it timed out, the daemon died, the UI's "test sensor" discarded its result): the batch stays in flight in
+the ledger, and the next tick requests the same run again under the same run key, which Dagster starts once.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-HAND_OUT_RESERVE_SECONDS = 0.3  # of the budget, for what comes after the hand-out
-LOOK_SECONDS = 0.2  # between two looks at a run, or at an engine that starts
-DRAINING_LOOK_SECONDS = 0.5  # while a run drains: it settles what it merges itself
-BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0  # after ticks that broke one after the other: doubled for each
-SENSOR_WORKERS = 4  # ticks that Dagster's daemon has under way at once: dagster.yaml, sensors.num_workers
+HAND_OUT_RESERVE_SECONDS = 0.3  # part of the budget, for the steps after the hand-out
+LOOK_SECONDS = 0.2  # interval between two looks at a run, or at an engine that is starting
+DRAINING_LOOK_SECONDS = 0.5  # while a run drains, which settles what it merges itself
+BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0  # pause after consecutive ticks that raised, doubled for each
+SENSOR_WORKERS = 4  # the ticks that Dagster's daemon runs at once: dagster.yaml, sensors.num_workers
 
 
-_charts: dict[
-    str, tuple[Point, ...]
-] = {}  # by destination, of the last hour: they outlive definitions that are reloaded
+_charts: dict[str, tuple[Point, ...]] = {}  # by destination, for the last hour; kept across reloads of the definitions
 
 
 def broken_pause_seconds(in_a_row: int) -> float:
-    """How long no tick is tried after so many that raised one after the other; none after the first."""
+    """Returns the pause after this many consecutive ticks that raised; none after the first."""
     return min(BROKEN_SECONDS_MAX, BROKEN_SECONDS_MIN * 2.0 ** min(in_a_row - 2, 10)) if in_a_row > 1 else 0.0
 
 
 def tick_seconds(destinations: int) -> float:
-    """How long a tick may wait: all of the time between two, unless the destinations are so many that they would wait for each other."""
+    """Returns how long a tick may wait: the whole time between two ticks, or less if there are so many destinations that they would wait
+    for each other.
+    """
     return TICK_SECONDS_MAX * min(1.0, SENSOR_WORKERS / max(1, destinations))
 
 
@@ -71,10 +71,11 @@ def tick_seconds(destinations: int) -> float:
 class Line:
     """A destination as its definitions know it. `tables`: "database.table" of its assets; `op_name`: the step that merges.
 
-    `run_lock_held`: whether some process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
-    `lake`: looks at the Delta tables between runs. `drains`: its runs stay attached; `open_door`: where they find the engine, given the
-    destination's directory. `lag_seconds_max`: from when on the check `caught_up` fails. `conf_troubles`: why
-    its file in conf/ is not what is in use, or none. `kinds`: its jobs but the merges; `only_one`: whether conf/ has no other destination.
+    `run_lock_held`: returns whether a process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
+    `lake`: inspects the Delta tables between runs. `drains`: its runs stay attached. `open_door`: opens the RPC endpoint at which runs
+    reach the engine, for the destination's directory. `lag_seconds_max`: the lag at which the check `caught_up` fails. `conf_troubles`:
+    returns why its file in conf/ differs from the one in use. `kinds`: its jobs except merges. `only_one`: whether conf/ has no other
+    destination.
     """
 
     destination: str
@@ -92,7 +93,7 @@ class Line:
 
 
 class Ticker:
-    """Ticks of one destination. Kept in the code server's process; holds no engine, only what it saw of the run lock."""
+    """The ticks of one destination. It is kept in the code server's process and holds no engine, only its observations of the run lock."""
 
     def __init__(self, line: Line, host: Callable[[], EngineHost]) -> None:
         self._line = line
@@ -103,11 +104,11 @@ class Ticker:
         self._pause = threading.Event().wait
         self._lock_watch = LockWatch()
         self._failing_runs = FailingRuns(line.destination, line.kinds, only_one=line.only_one)
-        # Ticks in a row that raised, what the newest raised, and when the next is tried.
+        # The number of consecutive ticks that raised, what the newest raised, and when the next may run.
         self._broken, self._broke, self._again_at = 0, "", 0.0
 
     def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
-        """The sensor's answer. An earlier tick may still be at work: Dagster gives up on a slow one, but cannot end it."""
+        """Returns the sensor's result. An earlier tick may still be at work, because Dagster gives up on a slow one but cannot end it."""
         if not self._one_at_a_time.acquire(blocking=False):
             return _answer("an earlier tick is still at work and this one leaves everything to it", [], cursor)
         try:
@@ -115,7 +116,7 @@ class Ticker:
                 why = f"{self._broken} ticks in a row broke, the newest with {self._broke}; the next is tried in {left:.0f} s"
                 return _answer(why, [], cursor)
             answer = self._tick(runs, cursor, time.monotonic() + self._line.tick_seconds)
-            hear(self._line.destination)  # not of one that broke: it has settled nothing
+            hear(self._line.destination)  # not for a tick that raised: it has settled nothing
             self._broken = 0
             return answer
         except Exception as error:
@@ -138,7 +139,7 @@ class Ticker:
             failing_runs = self._failing_runs.troubles(runs)
             engine.tell_lake((*self._line.lake.troubles(), *self._line.conf_troubles(), *failing_runs))
             answer = self._settle_and_hand_out(engine, runs, deadline)
-            status = engine.status()  # of now: much may have come while we waited
+            status = engine.status()  # current: much may have arrived while we waited
         except LeaseLostError as error:
             return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
         except EngineStartingError as error:
@@ -148,10 +149,11 @@ class Ticker:
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
         older: dict[str, str] = {}
-        with contextlib.suppress(SluiceError):  # an engine elsewhere may be away by now; the answer stands
+        # an engine in another process may not answer now; the result stays valid
+        with contextlib.suppress(SluiceError):
             if engine is not None:
                 older = older_tables(engine.directory)
-                engine.tell_tick()  # one that broke, for Dagster's storage did not answer, has settled nothing and counts as none
+                engine.tell_tick()  # a tick that raised, as when Dagster's storage does not answer, settles nothing and does not count
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
         shown = _charts.get(self._line.destination, ())
@@ -165,7 +167,7 @@ class Ticker:
         return _answer(answer, events, published.to_cursor())
 
     def _engine(self, deadline: float) -> EngineHandle:
-        """The running engine; one that is being started is waited for."""
+        """Returns the running engine; waits for one that is starting."""
         while True:
             try:
                 return self._host().get_or_start(self._line.destination)
@@ -175,7 +177,7 @@ class Ticker:
             self._pause(LOOK_SECONDS)
 
     def _settle_and_hand_out(self, engine: EngineHandle, runs: RunStore, deadline: float) -> dg.RunRequest | str:
-        """A request for the run of the head of the line, or why there is none. Raises SluiceError."""
+        """Returns a request for the run of the oldest batch in flight, or why there is none. Raises SluiceError."""
         self._end_lost_runs(engine, runs)
         if waiting_for := self._leave_to_draining(engine, runs, deadline):
             return waiting_for
@@ -188,9 +190,9 @@ class Ticker:
         return self._taken_meanwhile(runs, batch) or self.request(batch)
 
     def _taken_meanwhile(self, runs: RunStore, batch: OutstandingBatch) -> str:
-        """Which run has the batch that a tick was handed just now; empty where it is for a run of its own.
+        """Returns why the batch that was just handed out belongs to another run; empty if it needs a run of its own.
 
-        In this order: a run may have been handed it in this moment, or have taken it and ended.
+        The order matters: a run may have got the batch just now, or have taken it and ended.
         """
         if takers := runs.takers():
             return takers[0].takes_it_next
@@ -200,7 +202,9 @@ class Ticker:
         return f"a run has taken delivery {batch.delivery} meanwhile; the next tick settles it"
 
     def _leave_to_draining(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Why there is nothing to do while a run is attached: what comes is its batch. Empty once none is, or a batch is out."""
+        """Returns why there is nothing to do while a draining run is attached, because the next batches are its own. Empty when none is
+        attached, or when a batch is in flight.
+        """
         while self._line.drains and engine.outstanding() is None and (draining := runs.draining()):
             if time.monotonic() >= deadline - HAND_OUT_RESERVE_SECONDS:
                 return f"run {draining[0].run_id[:8]} drains and takes what comes"
@@ -208,9 +212,9 @@ class Ticker:
         return ""
 
     def _settle(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
-        """Acks or rolls back what has ended; why to wait, or empty when the head of the line is to be handed out."""
+        """Acks or rolls back batches whose runs have ended. Returns why to wait, or an empty text if the next batch is to be handed out."""
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
-        while (batch := engine.outstanding()) is not None:  # its run may make another one of it meanwhile
+        while (batch := engine.outstanding()) is not None:  # its run may extend it meanwhile
             reference = BatchReference.of(self._line.destination, batch)
             records = runs.of_batch(reference)
             engine.tell_run(batch, strongest(records))
@@ -239,7 +243,7 @@ class Ticker:
         return ""
 
     def _again(self, engine: EngineHandle, batch: OutstandingBatch, failed: Failed, what: str) -> str:
-        """Hands a failed batch out again, without the tables that cannot be merged; why to wait before, or empty."""
+        """Hands a failed batch out again, without the tables that cannot be merged. Returns why to wait first, or an empty text."""
         engine.tell_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):
             _log.error("%s goes on without %s", what, ", ".join(sorted(stops)))
@@ -253,7 +257,7 @@ class Ticker:
         return ""
 
     def _end_lost_runs(self, engine: EngineHandle, runs: RunStore) -> None:
-        """Open runs of any delivery, also of old ones: one without a process would hold its place in the queue for ever."""
+        """Ends open runs of any delivery, even old ones, if their process is gone: they would keep their slot in the queue for ever."""
         open_runs = runs.open_runs()
         held = self._line.run_lock_held(engine.directory)
         for run in self._lock_watch.observe(open_runs, lock_held=held, now_seconds=time.monotonic()):
@@ -262,7 +266,9 @@ class Ticker:
                 runs.end(run.run_id, reason)
 
     def request(self, batch: OutstandingBatch) -> dg.RunRequest:
-        """The run of a batch: only the tables in it. A table without an asset yet is merged all the same, and the run reports it."""
+        """Returns the request for a batch's run, which selects only the tables in the batch. A table without an asset yet is merged too,
+        and the run reports it.
+        """
         reference = BatchReference.of(self._line.destination, batch)
         defined = [delta_key(self._line.destination, name) for name in batch.tables if name in self._defined]
         return dg.RunRequest(
@@ -274,12 +280,12 @@ class Ticker:
                 "dagster/max_retries": "0",
             },
             asset_selection=defined or None,
-            asset_check_keys=[],  # None would be all checks of these assets
+            asset_check_keys=[],  # None would mean all checks of these assets
         )
 
 
 def describe(status: EngineState) -> str:
-    """A moment of an engine as one line, for the list of ticks."""
+    """Returns the state of an engine as one line, for the list of ticks."""
     ring_percent = 100 * int(status.ring_bytes) / max(1, int(status.ring_bytes_max))
     reason = f" ({status.reason})" if status.reason else ""
     where = status.position or "the start"
@@ -296,7 +302,7 @@ def _answer(answer: dg.RunRequest | str, events: list[AssetEvent], cursor: str |
 
 
 def _recycled() -> str:
-    """What to add when the code server is one that its client throws away every minute."""
+    """Returns a note if the code server is one that its client replaces every minute."""
     if "--heartbeat" not in sys.argv:
         return ""
     return (
