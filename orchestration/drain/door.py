@@ -118,9 +118,8 @@ class Door:
             longer = batch if self._closing() else engine.lengthen(batch)
         except CanalServiceError:
             raise  # refused before anything was written
-        except (
-            SluiceError
-        ) as error:  # of a ledger that did not answer, or an engine elsewhere: it may be written all the same
+        except SluiceError as error:
+            # The ledger or the engine's host did not answer: the extension may have been written.
             return {"unanswered": f"{error.code}: {error}"}
         return {"reference": BatchReference.of(reference.destination, longer).to_config()}
 

@@ -22,9 +22,8 @@ if TYPE_CHECKING:
     from spark_jobs.tables.lake_look import LakeLook
 
 SHARE = 20  # an inspection may take 1/SHARE of the time, so a slow lake is inspected less often
-LOOK_SECONDS_MAX = (
-    300.0  # an inspection is two stats per table, and a Delta log if one changed; an unmounted disk may never answer
-)
+# An inspection is two stats per table, and a Delta log if one changed; an unmounted disk may never answer.
+LOOK_SECONDS_MAX = 300.0
 SHOWN_MAX = 5  # the number of tables that are named, because an unmounted disk affects all
 
 
