@@ -1,1 +1,1 @@
-"""A Delta table as it stands: what its log says, whose it is, and how it follows what was altered of its source."""
+"""Delta tables: the state that their logs describe, their owners, and how they follow schema changes of the source."""

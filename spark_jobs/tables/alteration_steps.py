@@ -1,9 +1,9 @@
-"""Runs the plan of `alterations` on a Delta table over one lane, in steps that a repeated merge can take up again. `merge` calls it.
+"""Runs the plan of `alterations` on a Delta table through one Spark session, in steps that a repeated merge can continue. `merge` calls it.
 
-Delta alters a table in commits that carry no transaction. So a plan that could not be made again from a half altered table is written into
-a property of the table first, under the name of its statement, and found there by the next try, with the stage that is behind it:
+Delta alters a table in commits that carry no transaction. A plan that could not be made again from a half-altered table is therefore
+stored first in a property of the table, under the name of its statement and with the last completed stage. The next try finds it there:
 
-    BEGUN ─ names are taken away ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ what was copied is dropped
+    BEGUN ─ names are removed ─▶ MOVED ─ names are given, columns added, values copied ─▶ COPIED ─ copied columns are dropped
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ BEGUN, MOVED, COPIED = "begun", "moved", "copied"
 
 
 def begin(lane: Lane, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
-    """Drops, moves, renames and widens columns; what is added or copied is left to the caller, who ends with a commit of the statement."""
+    """Drops, moves, renames and widens columns. Returns the plan. Adding and copying columns is left to the caller, whose last commit
+    carries the statement's transaction.
+    """
     name = f"{app_id}@{segment.order_key}"
     stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))
     if stage == BEGUN:
@@ -40,10 +42,10 @@ def end(lane: Lane, table: DeltaTable, app_id: str, segment: SchemaSegment, plan
 
 
 def alter_shard(lane: Lane, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
-    """What a statement on one shard does to the table that all share: a wider column, and a note of what the shard has no more.
+    """Applies a statement on one shard to the shared table: widens columns, and records the columns that the shard no longer has.
 
-    Column → SQL expression that rows of the shard have in it from then on, for the caller, who ends with a commit of the statement. Each
-    step finds out whether it is done. Raises TableError at a statement that would change other shards.
+    Returns column → SQL expression for the column's value in the shard's existing rows. The caller applies it in the commit that ends the
+    statement. Each step checks whether it is done already. Raises TableError for a statement that would change other shards.
     """
     shards.refuse_alterations(table.name, segment)
     properties = table.snapshot.properties
@@ -61,7 +63,7 @@ def alter_shard(lane: Lane, table: DeltaTable, shard: Shard, segment: SchemaSegm
 
 
 def left_columns(segment: ChangesSegment, table: DeltaTable) -> tuple[str, ...]:
-    """Columns of the table that left the source, and that the segment does not have again."""
+    """Returns the columns of the table that the source dropped and that the segment does not have again."""
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
     if table.shard is not None:
         left = shards.left_columns(table.shard, table.snapshot.properties, segment)
@@ -76,7 +78,7 @@ def _made(table: DeltaTable, segment: SchemaSegment) -> AlterationPlan:
 
 
 def _kept_plan(table: DeltaTable, name: str) -> tuple[str, AlterationPlan] | None:
-    """The stage and the plan that an earlier try of this statement left."""
+    """Returns the stage and the plan that an earlier try of this statement stored, or None."""
     record = json.loads(table.snapshot.properties.get(PLAN_PROPERTY, "{}"))
     if record.get("name") != name:
         return None
@@ -84,7 +86,7 @@ def _kept_plan(table: DeltaTable, name: str) -> tuple[str, AlterationPlan] | Non
 
 
 def _keep_plan(lane: Lane, table: DeltaTable, stage: str, name: str, plan: AlterationPlan) -> None:
-    """Writes down how far a plan is, with the other properties that it needs."""
+    """Stores the stage of a plan, with the other table properties that it needs."""
     snapshot = table.snapshot
     properties = alterations.table_properties(plan, snapshot.properties, snapshot.features)
     if plan.is_kept_in_table:

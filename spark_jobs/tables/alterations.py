@@ -1,11 +1,11 @@
-"""How a Delta table follows what a statement altered of its source: one plan a statement, and the statements that carry it out. Pure.
+"""How a Delta table follows a statement that altered its source table: one plan per statement, and the SQL statements that execute it.
+Pure functions.
 
-`following` runs them. A plan is made once, from the table as it is before the first step. Steps first take names away (`drops`, `moves`),
-then give them anew, so that two columns that swap their names, or one that takes the name of another that is dropped, need no case of
-their own.
+`alteration_steps` runs them. A plan is made once, from the table before the first step. Steps first remove names (`drops`, `moves`) and
+then give names. Two columns that swap their names, or a column that takes the name of a dropped one, therefore need no special case.
 
-Columns that are kept after the source dropped them are listed in a property of the table: a row that is written afterwards has NULL in
-them, in whatever cut of batches, and a row that is not keeps its last value.
+Columns that are kept after the source dropped them are listed in a property of the table. A row that is written afterwards has NULL in
+them, however the stream is split into batches; a row that is not written keeps its last value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_jobs.tables.casting import converted, widens
 KEPT_PROPERTY = "sluice.droppedColumns"
 PLAN_PROPERTY = "sluice.altering"
 MAPPING = {"delta.columnMapping.mode": "name"}
-WIDEN = "widen"  # in place, where Delta can
+WIDEN = "widen"  # in place if Delta supports it
 LOCAL_TIMES = {"delta.feature.timestampNtz": "supported"}
 WIDENING = {"delta.enableTypeWidening": "true"}
 
@@ -31,10 +31,10 @@ Pairs = tuple[tuple[str, str], ...]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlterationPlan:
-    """What is to be done, in the order of the fields. Names are as the table has them when the step comes.
+    """The steps of an alteration, in the order of the fields. Names are those that the table has when the step runs.
 
-    `kept`: names of dropped columns that the table has afterwards. `moves` and `renames`: (name, new name). `widened`: (name, type).
-    `copies`: (column, SQL expression over the columns there). `leftovers`: columns dropped once they are copied.
+    `kept`: dropped columns that the table has afterwards. `moves` and `renames`: (name, new name). `widened`: (name, type). `copies`:
+    (column, SQL expression over existing columns). `leftovers`: columns that are dropped once they are copied.
     """
 
     kept: tuple[str, ...]
@@ -47,7 +47,7 @@ class AlterationPlan:
 
     @property
     def is_kept_in_table(self) -> bool:
-        """Whether its steps cannot be found out again from a table that has taken some of them."""
+        """Whether the remaining steps cannot be derived from a table to which some of them were applied."""
         return bool(self.drops or self.moves or self.copies)
 
     def to_json(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class AlterationPlan:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> AlterationPlan:
-        """Inverse of `to_json`."""
+        """Returns the plan of a record. Inverse of `to_json`."""
         return cls(**{name: tuple(_tuples(each) for each in values) for name, values in record.items()})
 
 
@@ -65,17 +65,18 @@ def _tuples(value: Any) -> Any:
 
 @dataclasses.dataclass
 class _Origin:
-    """Where a column of the table afterwards comes from: a column of the table now, `plan` if its type changes."""
+    """The existing column that a column of the altered table is made from. `plan`: how, if its type changes."""
 
     name: str
     plan: str = ""
 
 
 class _Names:
-    """The source's columns of the table, followed through the alterations of one statement. Names are lower case unless they are given out.
+    """The table's columns that the source has, followed through the alterations of one statement. Names are in lower case, except in the
+    plan.
 
-    The alterations come by kind: drops and renames have the names before the statement, so all renames happen at once, and what changes its
-    type has its name afterwards.
+    The alterations are ordered by kind. Drops and renames use the names before the statement, so all renames happen at once; changes of
+    type use the names after it.
     """
 
     def __init__(self, columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...]) -> None:
@@ -109,9 +110,10 @@ class _Names:
 
 
 def plan_of(columns: Mapping[str, tuple[str, str]], kept: tuple[str, ...], segment: SchemaSegment) -> AlterationPlan:
-    """The plan for a table with `columns` (lower-case name → (name, Spark type)), of which `kept` left the source before.
+    """Returns the plan for a table with `columns` (lower-case name → (name, Spark type)), of which `kept` were dropped by the source
+    before.
 
-    What is asked for a column that the table does not have is not in the plan: it has been done, or the table was made anew.
+    Alterations of a column that the table does not have are left out: they were applied already, or the table was created again.
     """
     names = _Names(columns, kept)
     names.take(segment.alterations)
@@ -152,13 +154,13 @@ class _Steps:
         return self.names.columns[name][0]
 
     def _away(self, name: str) -> str:
-        """Moves a column of the table now to a name that nothing else has."""
+        """Moves an existing column to a name that no other column has."""
         temporary = f"_sluice_{self.order_key}_{len(self.moves)}"
         self.moves.append((self._actual(name), temporary))
         return temporary
 
     def _keep(self, name: str) -> None:
-        """A kept column whose name the source uses again goes on under another."""
+        """Keeps a dropped column, under another name if the source uses its name again."""
         self.kept[name] = self._actual(name)
         if name in self.wanted:
             self._set_aside(name)
@@ -175,11 +177,13 @@ class _Steps:
             return
         if name != origin.name or name in self.names.spelling:
             self.renames.append((self._away(origin.name), self.names.spelling[name]))
-        if wanted is not None and changes:  # in place, under its name afterwards
+        if wanted is not None and changes:  # in place, under the new name
             self.widened.append((wanted.name, wanted.type))
 
     def _replace(self, wanted: Column, origin: _Origin) -> None:
-        """A column of the new type, with the converted values of the old one, or empty beside it."""
+        """Adds a column of the new type with the converted values of the old one. With plan `new_column` the new column is empty and the
+        old one is kept under another name.
+        """
         if origin.plan == "new_column":
             self._set_aside(origin.name)
             return
@@ -194,17 +198,17 @@ class _Steps:
             self.copies.append((wanted.name, expression if same else converted(expression, old_type, wanted.type)))
 
 
-# ── statements ──
+# ── SQL statements ──
 
 
 def removing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """The first half: names that end or move. What is done already is not among them."""
+    """Returns the first half: statements that drop or move columns. Steps that were done already are left out."""
     moves = [_rename(path, old, new) for old, new in plan.moves if old.lower() in there and new.lower() not in there]
     return [*(_drop(path, name) for name in plan.drops if name.lower() in there), *moves]
 
 
 def giving_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """The second half, but for columns that are added and values that are copied."""
+    """Returns the second half: statements that rename and widen columns. Adding columns and copying values are not among them."""
     renames = [_rename(path, old, new) for old, new in plan.renames if old.lower() in there]
     table = sql_text.delta_path(path)
     alters = [
@@ -216,12 +220,12 @@ def giving_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple
 
 
 def closing_statements(path: str, plan: AlterationPlan, there: Mapping[str, tuple[str, str]]) -> list[str]:
-    """What was only needed until it was copied."""
+    """Returns the statements that drop columns after they were copied."""
     return [_drop(path, name) for name in plan.leftovers if name.lower() in there]
 
 
 def table_properties(plan: AlterationPlan, properties: Mapping[str, str], features: Collection[str]) -> dict[str, str]:
-    """Properties that the plan needs and the table does not have; `features`: what its protocol has."""
+    """Returns the properties that the plan needs and the table does not have. `features`: the table's protocol features."""
     wanted: dict[str, str] = {}
     if plan.drops or plan.moves or plan.renames:
         wanted |= MAPPING
@@ -235,7 +239,7 @@ def table_properties(plan: AlterationPlan, properties: Mapping[str, str], featur
 
 
 def kept_columns(properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Columns that left the source and stay in the table."""
+    """Returns the columns that the source dropped and the table keeps."""
     return tuple(json.loads(properties.get(KEPT_PROPERTY, "[]")))
 
 

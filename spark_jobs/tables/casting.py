@@ -1,6 +1,6 @@
-"""Which types Delta widens in place, and how values of any type become another. Pure; used by `alterations`.
+"""Which types Delta widens in place, and how values are converted from one type to another. Pure functions; used by `alterations`.
 
-Types are Spark SQL's names, as the manifest and the Delta log have them. Delta's rules: delta.io, "Type widening".
+Types are Spark SQL's names, as in the manifest and the Delta log. Delta's rules: delta.io, "Type widening".
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 INTEGERS = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8}
 FRACTIONS = {"float", "double"}
 MOMENTS = {"date", "timestamp", "timestamp_ntz"}
-# Before the point, of a decimal that Delta widens to.
+# Digits before the point that a decimal needs so that Delta widens the integer type to it.
 INTEGER_DIGITS_MIN = {
     "tinyint": 10,
     "smallint": 10,
@@ -20,7 +20,7 @@ INTEGER_DIGITS_MIN = {
 
 
 def widens(old: str, new: str) -> bool:
-    """Whether Delta's type widening goes from `old` to `new`."""
+    """Returns whether Delta's type widening supports `old` to `new`."""
     if old in INTEGERS and new in INTEGERS:
         return INTEGERS[old] < INTEGERS[new]
     if old in INTEGERS and (parts := _decimal(new)):
@@ -38,7 +38,9 @@ def widens(old: str, new: str) -> bool:
 
 
 def converted(expression: str, old: str, new: str) -> str:
-    """A value of type `old` as type `new`, NULL where it cannot be. Fractions are rounded as MySQL rounds them, half away from zero."""
+    """Returns the SQL expression of a value of type `old` as type `new`, NULL if it cannot be converted. Fractions are rounded half away
+    from zero, as MySQL does.
+    """
     if new in INTEGERS and (old in FRACTIONS or _decimal(old)):
         expression = f"round({expression})"
     if not _casts_directly(old, new):
@@ -57,6 +59,6 @@ def _is_number(type_name: str) -> bool:
 
 
 def _decimal(type_name: str) -> tuple[int, int] | None:
-    """(precision, scale)"""
+    """Returns (precision, scale), or None if the type is not a decimal."""
     found = re.fullmatch(r"decimal\((\d+),\s*(\d+)\)", type_name)
     return (int(found[1]), int(found[2])) if found else None

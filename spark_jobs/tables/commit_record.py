@@ -1,7 +1,8 @@
-"""What is written into each Delta commit of a table: which batch or snapshot it is of, from where to where; and the history read from it.
+"""The record in each Delta commit of a table: which batch or snapshot the commit belongs to, from which position to which. Also reads the
+table's history from these records.
 
-The record is in the commit itself (`userMetadata`), so it outlives Dagster's storage and every other file. `merge` and `publish` write it;
-`sluice history` and `sluice why` read it.
+The record is in the commit itself (`userMetadata`), so it does not depend on Dagster's storage or any other file. `merge` and `publish`
+write it; `sluice history` and `sluice why` read it.
 """
 
 from __future__ import annotations
@@ -14,32 +15,32 @@ from typing import Any
 from spark_jobs.staged_batch import ChangesSegment, Segment, StagedBatch, StagedTable
 from spark_jobs.tables.table_owner import Owner, our_record
 
-# what Delta, and deltalake, call a row inserted, updated, deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE)
+# Metrics of Delta and deltalake for rows inserted, updated and deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE).
 METRICS = {
     "rows_inserted": ("numTargetRowsInserted", "numOutputRows", "num_target_rows_inserted", "num_added_rows"),
     "rows_updated": ("numTargetRowsUpdated", "numUpdatedRows", "num_target_rows_updated"),
     "rows_deleted": ("numTargetRowsDeleted", "numDeletedRows", "num_target_rows_deleted"),
 }
-SNAPSHOT_KIND = "snapshot"  # of the commit by which a snapshot was published; a batch is of another
-MAINTENANCE_KIND = "maintenance"  # of one that writes files anew, or removes what nothing needs: no row changes
-ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # each commit stands for itself
+SNAPSHOT_KIND = "snapshot"  # kind of a snapshot's publication commit; batches have other kinds
+MAINTENANCE_KIND = "maintenance"  # rewrites files or removes unneeded ones; changes no row
+ALONE = (SNAPSHOT_KIND, MAINTENANCE_KIND)  # commits of these kinds are not joined with others
 
 
 def maintenance_record(owner: Owner, run: str) -> str:
-    """Returns what a commit says of itself that writes files anew or removes them and changes no row."""
+    """Returns the record of a commit that rewrites or removes files and changes no row."""
     known = {"sluice": 1, "kind": MAINTENANCE_KIND, "destination": owner.destination, "ledger": owner.ledger_id}
     return json.dumps({**known, "table": owner.table, "run": run}, sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Interval:
-    """One commit, or all commits of one batch or backfill, of a table. Versions: the table's before the first and after the last of them.
+    """One commit of a table, or all commits of one batch or backfill. Versions: the table's before the first and after the last commit.
 
-    `start`, `end`: positions as in the manifest, of the batch. `inserts`, `updates`, `deletes`: changes of the source; `rows_…`: what Delta
-    did, after changes of one key were folded. `operation`: Delta's word. `run`: the Dagster run's id. `snapshot`: the id of one that was
-    published. A commit of another hand has no
-    `table`, and its positions are empty. Times: microseconds since 1970 UTC; `committed_at_us` is Delta's.
-    `backfill`: the id of one, or of a repair, as `kind` says; `from_us`, `to_us`: what was asked for, or when its rows were read.
+    `start`, `end`: positions of the batch, as in the manifest. `inserts`, `updates`, `deletes`: changes in the source; `rows_…`: what
+    Delta changed after the changes of each key were folded. `operation`: Delta's name of the operation. `run`: the Dagster run's ID.
+    `snapshot`: the ID of a published snapshot. A commit that Sluice did not make has no `table`, and its positions are empty. Times:
+    microseconds since 1970 UTC; `committed_at_us` is Delta's. `backfill`: the ID of a backfill or a repair, see `kind`; `from_us`,
+    `to_us`: the requested interval, or when the rows were read.
     """
 
     version_before: int
@@ -73,17 +74,17 @@ class Interval:
 
     @property
     def ours(self) -> bool:
-        """Whether a merge of Sluice wrote it."""
+        """Whether Sluice wrote it."""
         return bool(self.table)
 
     @property
     def batch(self) -> tuple[str, int, int, str]:
-        """What the commits of one hand-out, or of one backfill or repair, have in common."""
+        """The identity that the commits of one delivery, or of one backfill or repair, have in common."""
         return self.ledger, self.epoch, self.delivery, self.backfill
 
     @property
     def streamed(self) -> bool:
-        """Whether it brought changes of the stream for the first time: what a place of the stream is asked for."""
+        """Whether it applied changes of the stream for the first time. Only such commits answer questions about a stream position."""
         return self.ours and not self.backfill and self.kind != MAINTENANCE_KIND
 
     def to_json(self) -> dict[str, Any]:
@@ -91,7 +92,7 @@ class Interval:
 
 
 def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run: str = "") -> str:
-    """The record of one segment's commit, as text of JSON."""
+    """Returns the record of one segment's commit, as JSON text."""
     record: dict[str, Any] = {
         "sluice": 1,
         "destination": batch.destination,
@@ -111,8 +112,9 @@ def commit_record(batch: StagedBatch, staged: StagedTable, segment: Segment, run
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PublicationRecord:
-    """What the commit of a published snapshot says of itself. `start`, `end`: positions as in the manifest: where the reading began, and up
-    to where all changes are in. `label`: the order key of `end` in this table. `read_at_us`: when its rows were read, µs since 1970 UTC.
+    """The record of a snapshot's publication commit. `start`, `end`: positions as in the manifest: where the reading began, and up to
+    where all changes are included. `label`: the order key of `end` in this table. `read_at_us`: when the rows were read, µs since 1970
+    UTC.
     """
 
     destination: str
@@ -127,7 +129,7 @@ class PublicationRecord:
     read_at_us: int
 
     def to_text(self) -> str:
-        """As text of JSON."""
+        """Returns the record as JSON text."""
         record = dataclasses.asdict(self)
         label, read_at_us = record.pop("label"), record.pop("read_at_us")
         times = dict.fromkeys(("first_commit_time_us", "last_commit_time_us"), read_at_us)
@@ -148,7 +150,7 @@ def _backfill(batch: StagedBatch) -> dict[str, Any]:
 
 
 def _of(segment: Segment) -> dict[str, Any]:
-    """Which part of the stream a segment is, and what it has."""
+    """Returns the part of the stream that a segment covers, and its counts."""
     if isinstance(segment, ChangesSegment):
         return {
             "kind": "changes",
@@ -170,7 +172,7 @@ def _of(segment: Segment) -> dict[str, Any]:
 
 
 def read_commit(commit: Mapping[str, Any]) -> Interval:
-    """One entry of Delta's history (`DeltaTable.history`); of a record that is not one, what Delta itself says."""
+    """Reads one entry of Delta's history (`DeltaTable.history`). For a commit without our record, returns only what Delta reports."""
     version = int(commit["version"])
     metrics: Mapping[str, Any] = commit.get("operationMetrics") or {}
     known: dict[str, Any] = {
@@ -204,7 +206,7 @@ def _up_to(record: Mapping[str, Any]) -> int:
 
 
 def lost_commit(path: str, before: int) -> str:
-    """Returns why a run may not rely on a commit that it made after the version `before`."""
+    """Returns the message for a commit of this run, made after version `before`, that is not in the log."""
     return (
         f"what this run committed to the Delta table {path} after version {before} is not in its log: another writer's commit is "
         "there, as where several Sparks write one lake in S3. Use one (see `sluice check`), and restart Spark, whose memory may have what "
@@ -213,17 +215,19 @@ def lost_commit(path: str, before: int) -> str:
 
 
 def row_counts(metrics: Mapping[str, Any]) -> dict[str, int]:
-    """Rows inserted, updated and deleted by a commit, under the names of `METRICS`, from Delta's own metrics (numbers as text)."""
+    """Returns the rows inserted, updated and deleted by a commit, under the names of `METRICS`, from Delta's metrics (numbers as text)."""
     return {name: first_count(metrics, keys) for name, keys in METRICS.items()}
 
 
 def first_count(metrics: Mapping[str, Any], keys: Iterable[str]) -> int:
-    """The count under the first of the names that is there; 0 where none is."""
+    """Returns the count under the first of the names that exists; 0 if none does."""
     return next((int(metrics[key]) for key in keys if key in metrics), 0)
 
 
 def batches(commits: Iterable[Interval]) -> list[Interval]:
-    """The commits of each batch as one interval, by their versions; publications and other hands' commits on their own."""
+    """Joins the commits of each batch into one interval. Publications, maintenance and commits that Sluice did not make stay separate.
+    Ordered by version.
+    """
     found: dict[Any, Interval] = {}
     for commit in sorted(commits, key=lambda each: each.version):
         name = commit.batch if commit.ours and commit.kind not in ALONE else commit.version

@@ -1,6 +1,6 @@
-"""A Delta table as its log tells it, and the statements that create it and add columns to it. `merge` calls it.
+"""The state of a Delta table from its log, and the statements that create it and add columns to it. `merge` calls it.
 
-Facts are read from the log with deltalake: a look takes milliseconds, where the same question through Spark is an action of its own.
+The log is read with deltalake, which takes milliseconds; the same question through Spark is a separate action.
 """
 
 from __future__ import annotations
@@ -35,26 +35,27 @@ DELETED_COLUMN = Column(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
-PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"  # of a field of a mapped table: its name in files and statistics
+PHYSICAL_NAME = f"{MAPPING_METADATA}physicalName"  # metadata of a field in a table with column mapping: its name in files and statistics
 VECTORS_FEATURE = "deletionVectors"
-LOCAL_TIMES_FEATURE = "timestampNtz"  # a table made without such a column must be told to take one
-# Delta refuses these in a column's name unless columns are mapped by name.
+# A table that was created without such a column must enable this feature to get one.
+LOCAL_TIMES_FEATURE = "timestampNtz"
+# Delta refuses these in a column name unless columns are mapped by name.
 UNMAPPED_CHARACTERS = frozenset(" ,;{}()\n\t=")
-STATISTICS_COLUMNS = 32  # Delta's default for how many leading columns have minimum and maximum in the log
-FILE_METRICS = {  # what Delta, and deltalake, call a file added and one removed, by operation
+STATISTICS_COLUMNS = 32  # Delta's default number of leading columns with minimum and maximum in the log
+FILE_METRICS = {  # metrics of Delta and deltalake for files added and removed, by operation
     "files_added": ("numTargetFilesAdded", "numAddedFiles", "numFiles", "num_target_files_added", "num_added_files"),
     "files_removed": ("numTargetFilesRemoved", "numRemovedFiles", "num_target_files_removed"),
 }
 COPIED_METRICS = ("numTargetRowsCopied", "numCopiedRows", "num_target_rows_copied", "num_copied_rows")
-CHECKPOINT_COMMITS = 50  # a checkpoint is a Spark job of its own, too dear for every tenth of many small commits
+CHECKPOINT_COMMITS = 50  # a checkpoint is a separate Spark job, too expensive for every tenth of many small commits
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """A version of a table. `columns`: lower-case name → (name, Spark type), for names do not differ by case in Spark.
+    """A version of a table. `columns`: lower-case name → (name, Spark type), because Spark ignores the case of names.
 
-    `ruled`: columns with a rule of their own, as a value that is generated or a constraint. `physical`: lower-case name → the column's
-    name in statistics, of tables with column mapping.
+    `ruled`: columns with generated values or constraints. `physical`: lower-case name → the column's name in statistics, for tables with
+    column mapping.
     """
 
     version: int
@@ -82,9 +83,9 @@ NO_TABLE = Snapshot(version=-1, columns={}, properties={}, applied_order_key=-1)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommitCounts:
-    """What one commit did, from the metrics Delta writes into it. `rows_copied`: rows that were written anew as they were.
+    """What one commit did, from Delta's metrics in it. `rows_copied`: unchanged rows that were rewritten.
 
-    `files_scanned`, `files_pruned`: files of the table that a merge had to look into, and that statistics of its key left out.
+    `files_scanned`, `files_pruned`: files of the table that a merge read, and files that it skipped by key statistics.
     """
 
     rows_inserted: int = 0
@@ -107,7 +108,7 @@ class CommitCounts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reach:
-    """Files of a table that a merge may meet; `rows` with those that deletion vectors mark, and without those of files that count none."""
+    """Files of a table that a merge may read. `rows` includes rows that deletion vectors delete, and excludes files without a row count."""
 
     files: int = 0
     rows: int = 0
@@ -116,14 +117,16 @@ class Reach:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSize:
-    """A table as its log counts it. `rows`: without those that deletion vectors mark; None where the log does not say."""
+    """The size of a table according to its log. `rows`: without rows that deletion vectors delete; None if the log does not contain it."""
 
     rows: int | None
     bytes: int
 
 
 class DeltaTable:
-    """One table of the lake, read through its log. `app_id`: the name its transactions carry. `shard`: which of its rows are meant."""
+    """One table of the lake, read through its log. `app_id`: the app ID of its transactions. `shard`: the shard that is meant, if the
+    table has several.
+    """
 
     def __init__(
         self, name: str, path: str, app_id: str, storage_options: Mapping[str, str], shard: Shard | None = None
@@ -136,7 +139,7 @@ class DeltaTable:
         self.snapshot = NO_TABLE
 
     def refresh(self) -> Snapshot:
-        """Reads what was committed since the last look."""
+        """Reads what was committed since the last call. Returns the newest snapshot."""
         try:
             if self._log is None:
                 self._log = deltalake.DeltaTable(self.path, storage_options=self._storage_options or None)
@@ -150,13 +153,13 @@ class DeltaTable:
         return self.snapshot
 
     def before(self, order_key: int) -> Snapshot:
-        """The newest version that has no transaction of this order key or a later one; one that does not exist where none is so.
+        """Returns the newest version without a transaction of this order key or a later one; `NO_TABLE` if there is none.
 
-        Transactions only grow, so few versions are looked at: the newest ones first, further apart each time, then between two.
+        Order keys of transactions only grow, so few versions are read: backwards from the newest in growing steps, then by bisection.
         """
         if not self.snapshot.exists or self.snapshot.applied_order_key < order_key:
             return self.snapshot
-        found, low, high, step = NO_TABLE, -1, self.snapshot.version, 1  # `low` does not have it, `high` does
+        found, low, high, step = NO_TABLE, -1, self.snapshot.version, 1  # `low` is without it, `high` has it
         while high - low > 1:
             version = max(high - step, 0) if low < 0 else (low + high) // 2
             there = self._at(version)
@@ -167,7 +170,7 @@ class DeltaTable:
         return found
 
     def at(self, version: int) -> DeltaTable:
-        """The table as it was at a version. Raises TableError where that cannot be read any more."""
+        """Returns the table at a version. Raises TableError if that version cannot be read any more."""
         found = DeltaTable(self.name, self.path, self._app_id, self._storage_options, self.shard)
         found._log = self._log_at(version)
         found.snapshot = _snapshot(found._log, self._app_id)
@@ -185,7 +188,9 @@ class DeltaTable:
             ) from error
 
     def found(self, record: TableRecord | None, owner: str = "") -> Found:
-        """The table as `table_owner` judges it; `record`: as an earlier run left it. `owner`: who asks, as a text."""
+        """Returns the table's state in the form that `table_owner` checks. `record`: the state that an earlier run left. `owner`: the
+        owner that asks, as text.
+        """
         snapshot, applied = self.snapshot, self.snapshot.applied_order_key
         return Found(
             exists=snapshot.exists,
@@ -201,20 +206,20 @@ class DeltaTable:
         )
 
     def commits_after(self, version: int) -> list[dict[str, Any]]:
-        """What Delta's history says of the versions above one, the newest first; empty where there are none."""
+        """Returns Delta's history of the versions above `version`, the newest first; empty if there are none."""
         count = self.snapshot.version - version
         return list(self._log.history(count)) if self.snapshot.exists and count > 0 else []
 
     @property
     def row_count(self) -> int:
-        """Rows by the files' statistics, with those that deletion vectors mark."""
+        """The number of rows by the files' statistics, including rows that deletion vectors delete."""
         if not self.snapshot.exists:
             return 0
         return int(pc.sum(self._files()["num_records"]).as_py() or 0)
 
     @property
     def size(self) -> TableSize | None:
-        """What the table has now; None while there is none."""
+        """Returns the size of the table; None if it does not exist."""
         if not self.snapshot.exists:
             return None
         files = self._files()
@@ -225,11 +230,11 @@ class DeltaTable:
 
     @property
     def log(self) -> Any:
-        """deltalake's own table, at the version of the snapshot."""
+        """deltalake's table, at the version of the snapshot."""
         return self._log
 
     def reach(self, column: str, low: Any, high: Any) -> Reach:
-        """The files that may hold a value of `column` in [low, high], by their statistics; all files where those say nothing."""
+        """Returns the files that may have a value of `column` in [low, high], by their statistics; all files if there are no statistics."""
         if not self.snapshot.exists:
             return Reach()
         files = self._met(self._files(), self._in_files(column), low, high)
@@ -237,13 +242,15 @@ class DeltaTable:
         return Reach(files=files.num_rows, rows=rows, bytes=size_bytes)
 
     def scanned(self, column: str, low: Any, high: Any) -> CommitCounts:
-        """What a merge of keys in these bounds looks into, and what it is spared; asked before it."""
+        """Returns how many files a merge of keys in these bounds will read and skip. Call it before the merge."""
         files = self._files()
         met: int = self._met(files, self._in_files(column), low, high).num_rows
         return CommitCounts(files_scanned=met, files_pruned=files.num_rows - met)
 
     def _files(self) -> Any:
-        """Those of the snapshot; taken out of the log once a version, for it costs some 50 µs a file. Raises TableError without one."""
+        """Returns the files of the snapshot, read from the log once per version, because that takes about 50 µs per file. Raises
+        TableError if the table does not exist.
+        """
         if not self.snapshot.exists:
             raise TableError(
                 self.name, f"there is no Delta table in {self.path} any more, or none is seen yet; try again"
@@ -254,30 +261,30 @@ class DeltaTable:
         return files
 
     def _in_files(self, column: str) -> str:
-        """Returns the name that statistics have for a column: two columns that swapped their names kept their physical ones."""
+        """Returns the name of a column in statistics. It is the physical name: columns that were renamed keep theirs."""
         return self.snapshot.physical.get(column.lower(), column)
 
     @staticmethod
     def _met(files: Any, column: str, low: Any, high: Any) -> Any:
-        """Those that may hold a value in [low, high]. `column`: as statistics name it."""
+        """Returns the files that may have a value in [low, high]. `column`: the name in statistics."""
         lowest, highest = f"min.{column}", f"max.{column}"
         if low is not None and high is not None and {lowest, highest} <= set(files.column_names):
-            # a bound of another type than the statistics is no hint
+            # a bound of another type than the statistics is ignored
             with contextlib.suppress(pa.ArrowException, TypeError, ValueError, ArithmeticError):
                 bounds = (_as_bound(value, files[lowest].type) for value in (low, high))
                 return files.filter(_may_meet(files[lowest], files[highest], *bounds))
         return files
 
     def last_commit(self) -> CommitCounts:
-        """The counts of the newest commit, Spark's or deltalake's; refresh first."""
+        """Returns the counts of the newest commit, by Spark or deltalake. Refresh first."""
         return _counts(self._log.history(1)[0])
 
     def own_commit(self, before: int, user_metadata: str, app_id: str = "", version: int = -1) -> CommitCounts:
-        """Reads back from the log the commit with this metadata above the version `before`, and returns its counts. Refresh first.
+        """Finds the commit with this metadata above the version `before` in the log, and returns its counts. Refresh first.
 
-        `app_id`, `version`: of its transaction, if it has one. Returns empty counts if another attempt made the commit, or if a commit
-        without a transaction had nothing to change. Raises TableError if the log has neither: another commit replaced this one. That
-        Spark drops a transaction proves nothing, because it may know the transaction only from its memory.
+        `app_id`, `version`: its transaction, if it has one. Returns empty counts if another attempt made the commit, or if a commit
+        without a transaction had nothing to change. Raises TableError if neither is in the log: another commit replaced this one. It is
+        no proof that Spark drops a transaction, because Spark may know the transaction only from its memory.
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):
@@ -314,7 +321,9 @@ def _snapshot(log: Any, app_id: str) -> Snapshot:
 
 
 def physical_names(log: Any) -> dict[str, str]:
-    """Returns lower-case name → name in files and statistics, of the top-level columns of a mapped table; empty without a mapping."""
+    """Returns lower-case name → name in files and statistics, for the top-level columns of a table with column mapping; empty without a
+    mapping.
+    """
     named = {field.name.lower(): (field.metadata or {}).get(PHYSICAL_NAME) for field in log.schema().fields}
     return {name: str(physical) for name, physical in named.items() if physical}
 
@@ -325,29 +334,34 @@ def _has_rule(field: Any) -> bool:
 
 
 def _as_bound(value: Any, kind: Any) -> Any:
-    """A value of a manifest as statistics of this type are compared with it: Arrow takes no int as large as a BIGINT UNSIGNED."""
+    """Converts a value of a manifest so that it can be compared with statistics of this type: Arrow has no integer as large as BIGINT
+    UNSIGNED.
+    """
     if pa.types.is_decimal(kind) and isinstance(value, int | str):
         return pa.scalar(decimal.Decimal(value), kind)
     return value
 
 
 def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:
-    """A mask of the ranges [lowest, highest] that share a value with [low, high]; a range that is not known may."""
+    """Returns a mask of the ranges [lowest, highest] that overlap [low, high]. An unknown range may overlap."""
     apart = pc.or_kleene(pc.greater(lowest, high), pc.less(highest, low))
     return pc.invert(pc.fill_null(apart, False))
 
 
 def wanted_columns(source: Iterable[Column], *, soft_deletes: bool) -> tuple[Column, ...]:
-    """Columns of the Delta table: those of the source, then ours. Ours are last, so that statistics go to the source's first."""
+    """Returns the columns of the Delta table: the source's, then Sluice's. Sluice's are last, so that statistics cover the source's
+    first.
+    """
     return (*source, *METADATA_COLUMNS, *((DELETED_COLUMN,) if soft_deletes else ()))
 
 
 def schema_statements(
     table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str
 ) -> list[str]:
-    """The statements that give a table the wanted columns and its owner; none when it has them. Columns that left the source stay.
+    """Returns the statements that give a table the wanted columns and its owner; empty if it has them. Columns that the source dropped
+    stay.
 
-    Raises TableError where a column has another type, or the source has a column with the name of one of ours.
+    Raises TableError if a column has another type, or if the source has a column with the name of a Sluice column.
     """
     _refuse_clashes(table.name, wanted)
     if table.shard != target.shard:
@@ -377,7 +391,7 @@ def _create(name: str, target: TableTarget, wanted: tuple[Column, ...], key: tup
 
 
 def new_properties(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> dict[str, str]:
-    """What a table with the wanted columns is made with."""
+    """Returns the properties of a new table with the wanted columns."""
     return {
         **shards.new_properties(target.shard, owner),
         VECTORS_PROPERTY: str(target.deletion_vectors).lower(),
@@ -389,7 +403,9 @@ def new_properties(target: TableTarget, wanted: tuple[Column, ...], key: tuple[s
 
 
 def _statistics_columns(wanted: tuple[Column, ...], key: tuple[str, ...]) -> int:
-    """Without statistics of its key no file of a table can be skipped."""
+    """Returns how many columns get statistics: at least up to the last key column, because no file can be skipped without key
+    statistics.
+    """
     places = [place for place, column in enumerate(wanted, start=1) if column.name in key]
     return max([STATISTICS_COLUMNS, *places])
 
@@ -424,8 +440,10 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column,
 
 
 def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...]) -> list[str]:
-    """The columns first: a table may be clustered by one that it is only now given."""
-    layout.clause(table.name, target.layout, wanted)  # says which column there is not
+    """Returns the statements that change the clustering. They run after columns are added, because a table may be clustered by a new
+    column.
+    """
+    layout.clause(table.name, target.layout, wanted)  # raises TableError for a missing column
     change = layout.cluster_change(target.layout, table.snapshot.properties)
     if change is None:
         return []

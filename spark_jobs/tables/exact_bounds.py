@@ -1,11 +1,11 @@
-"""Keeps the file statistics of Delta tables exact where deltalake would round them. Every writer that uses deltalake asks it.
+"""Keeps the file statistics of Delta tables exact where deltalake would round them. Every writer that uses deltalake calls it.
 
 deltalake converts the bounds of a decimal to a float: it writes 9223372036854775807 for 18446744073709551615, and 4611686018427387904 for
-4611686018427387905 (a BIGINT UNSIGNED). A reader that believes such a bound skips the file, and a merge inserts the key a second time. So
-columns with more digits than a float holds get no bounds, and readers look into their files.
+4611686018427387905 (a BIGINT UNSIGNED). A reader that trusts such a bound skips the file, and a merge inserts the key a second time. So
+columns with more digits than a float holds get no bounds, and readers read their files.
 
-With Delta's column mapping the Parquet files have physical column names. `writer_properties` names these. Tables that were written by
-logical names before have rounded bounds in their logs: `rounded_files` finds the files, and `mend_bounds` has Spark rewrite them.
+With Delta's column mapping the Parquet files have physical column names, and `writer_properties` uses these. Tables that were written
+earlier by logical names have rounded bounds in their logs: `rounded_files` finds the files, and `mend_bounds` has Spark rewrite them.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from spark_jobs.tables.delta_table import MAPPING_PROPERTY, PHYSICAL_NAME, Delta
 
 logger = logging.getLogger(__name__)
 
-DIGITS_MAX = 15  # that a float keeps
-COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # as deltalake has it where it is told nothing
-# of a mapped table: its files have been checked, and later ones are written right
+DIGITS_MAX = 15  # decimal digits that a float keeps
+COMPRESSION: Literal["SNAPPY"] = "SNAPPY"  # deltalake's default
+# Property of a table with column mapping: its files were checked, and later files have correct bounds.
 EXACT_PROPERTY = "sluice.exactBounds"
-# how Spark and pyarrow sign Parquet files; deltalake signs otherwise
+# `created_by` of Parquet files by Spark and pyarrow; deltalake's is different.
 EXACT_WRITERS = ("parquet-mr", "parquet-cpp")
 FOOTERS_AT_ONCE = 8
 CLUSTERING = "clustering"
-# the order key may lie behind the columns with statistics
+# the order key may be after the columns with statistics
 REWRITE_SETTINGS = {"spark.databricks.delta.optimize.zorder.checkStatsCollection.enabled": "false"}
 
 
 def writer_properties(schema: pa.Schema) -> Any:
-    """Returns `WriterProperties` that write no bounds of long decimals; None, the default, where every bound is exact.
+    """Returns `WriterProperties` that write no bounds of long decimals; None, the default, if every bound is exact.
 
-    `schema`: of the Delta table that is written to, as deltalake gives it, for its fields name their physical columns; of a table that
-    the write makes, the schema of its rows.
+    `schema`: deltalake's schema of the Delta table that is written to, because its fields contain the physical names; for a new table,
+    the schema of its rows.
     """
     doubtful = [field for field in schema if _is_long(field.type)]
     if not doubtful:
@@ -58,28 +58,28 @@ def writer_properties(schema: pa.Schema) -> Any:
     if not any(pa.types.is_nested(field.type) for field in doubtful):
         inexact = {_physical(field): nothing for field in doubtful}
         return WriterProperties(compression=COMPRESSION, column_properties=inexact)
-    # deltalake takes no names of nested columns, so the others are named
+    # deltalake accepts no names of nested columns, so the others are named
     exact = {_physical(field): bounds for field in schema if field not in doubtful}
     return WriterProperties(compression=COMPRESSION, default_column_properties=nothing, column_properties=exact)
 
 
 def without_mapping(schema: pa.Schema) -> pa.Schema:
-    """Returns the columns without the physical names of the table that they come from, for a table of its own."""
+    """Returns the columns without the physical names of the table that they come from, for use in another table."""
     return pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in schema])
 
 
 def may_be_rounded(table: DeltaTable) -> bool:
-    """Whether files of the table may have rounded bounds and nobody has checked them. Reads no file and no list of files."""
+    """Returns whether files of the table may have rounded bounds and were not checked yet. Reads no file and no list of files."""
     properties = table.snapshot.properties
     mapped = properties.get(MAPPING_PROPERTY, "none") != "none"
     return mapped and properties.get(EXACT_PROPERTY) != "true" and bool(_long_columns(_schema(table.log)))
 
 
 def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, str]) -> tuple[str, ...]:
-    """Returns the files of a table whose bounds deltalake may have rounded, by their paths in its log.
+    """Returns the files of a table whose bounds deltalake may have rounded, as paths in its log.
 
-    `name`: "database.table", for errors; `log`: deltalake's table. Only files with a bound that a float may not hold are opened, and of
-    those only the footer is read. Raises TableError where one cannot be read.
+    `name`: "database.table", for errors; `log`: deltalake's table. Only files with a bound that a float may not hold are opened, and only
+    their footers are read. Raises TableError if a file cannot be read.
     """
     properties = log.metadata().configuration
     if properties.get(MAPPING_PROPERTY, "none") == "none" or properties.get(EXACT_PROPERTY) == "true":
@@ -109,8 +109,8 @@ def mend_bounds(
 ) -> int:
     """Has Spark rewrite a table that has files with rounded bounds, and marks it as checked. Returns the number of those files.
 
-    Each step is one commit of Delta that changes no row, so readers see the table before or after it, and a run that was killed does
-    the rest at its next try. The caller is the table's only writer. Raises TableError, or what Spark raises.
+    Each step is one Delta commit that changes no row, so readers see the table before or after it, and a run that was killed does the
+    rest at its next try. The caller is the table's only writer. Raises TableError, or Spark's exceptions.
     """
     if not may_be_rounded(table):
         return 0
@@ -133,7 +133,9 @@ def mend_bounds(
 
 
 def rewrite_statement(table: DeltaTable, key: str = "") -> str:
-    """Returns the OPTIMIZE that rewrites every file of a table; in the order of `key`, where that is not what Delta orders it by."""
+    """Returns the OPTIMIZE that rewrites every file of a table. Rows are ordered by `key`, unless the table is clustered or cannot be
+    ordered by it.
+    """
     optimize = f"OPTIMIZE {sql_text.delta_path(table.path)}"
     if CLUSTERING in table.snapshot.features:
         return f"{optimize} FULL"
@@ -159,7 +161,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _long_columns(fields: Any, above: str = "") -> list[tuple[str, Any]]:
-    """Returns (physical path, type) of the long decimals that statistics may name; those in lists and maps have none."""
+    """Returns (physical path, type) of the long decimals that may have statistics; those in lists and maps have none."""
     return list(_longs(fields, above))
 
 
@@ -173,18 +175,18 @@ def _longs(fields: Any, above: str) -> Iterator[tuple[str, Any]]:
 
 
 def _is_long(kind: Any) -> bool:
-    """Whether it is, or holds, a decimal of more digits than a float has."""
+    """Returns whether a type is, or contains, a decimal with more digits than a float has."""
     if pa.types.is_nested(kind):
         return any(_is_long(kind.field(number).type) for number in range(kind.num_fields))
     return bool(pa.types.is_decimal(kind)) and kind.precision > DIGITS_MAX
 
 
 def _is_of_deltalake(table_path: str, file: str, storage_options: Mapping[str, str]) -> bool:
-    """Whether deltalake wrote a data file; by its footer, for the log forgets who wrote it."""
+    """Returns whether deltalake wrote a data file, by its footer, because the log may no longer contain the writer."""
     try:
         footer = _footer(table_path, urllib.parse.unquote(file), storage_options)
     except FileNotFoundError:
-        footer = _footer(table_path, file, storage_options)  # a name that has a percent sign of its own
+        footer = _footer(table_path, file, storage_options)  # a name that contains a percent sign
     return not str(footer.created_by or "").startswith(EXACT_WRITERS)
 
 

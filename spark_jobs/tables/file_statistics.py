@@ -1,8 +1,9 @@
-"""The statistics of a data file as a Delta log has them, from the footer of the Parquet file: no row is read.
+"""Computes the statistics of a data file for a Delta log from the footer of the Parquet file. No row is read.
 
-`snapshot.whole_files` calls it. How values are written there: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics.
-What cannot be said exactly is left out, which costs a reader a look into the file. One takes it amiss: `to_pyarrow_dataset` of deltalake
-skips a file for a column that has values there and no bounds, though others have them. So whatever type deltalake has bounds of gets some.
+`snapshot.whole_files` calls it. Format of the values: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#per-file-statistics. What
+cannot be stated exactly is left out, so that readers read the file. One reader handles that wrongly: deltalake's `to_pyarrow_dataset`
+skips a file if a column has values but no bounds in it while other files have bounds. So every type for which deltalake writes bounds
+gets bounds.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import pyarrow.parquet as pq
 
 from spark_jobs.staged_batch import Column
 
-TEXT_CHARS_MAX = 32  # of a text's bounds, as Delta cuts them
+TEXT_CHARS_MAX = 32  # length to which Delta truncates bounds of strings
 LAST_CHARACTER = "\U0010ffff"
-# no text begins with so many of a character that is none
+# an upper bound for all strings: no string begins with so many noncharacters
 ANY_TEXT = '""', f'"{LAST_CHARACTER * TEXT_CHARS_MAX}"'
 MILLIS = 1000  # µs
 EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -29,7 +30,9 @@ FLOATS = {"float": "<f", "double": "<d"}
 
 
 def statistics(footer: pq.FileMetaData, columns: Sequence[Column], indexed: int) -> str:
-    """JSON: rows, and of the first `indexed` columns of the table the NULLs, the least and the greatest value."""
+    """Returns JSON with the number of rows and, for the first `indexed` columns of the table, the number of NULLs and the minimum and
+    maximum.
+    """
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     places = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
     lowest, highest, nulls = dict[str, str](), dict[str, str](), dict[str, str]()
@@ -60,8 +63,8 @@ def _object(values: dict[str, str]) -> str:
 
 
 def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | None]:
-    """As JSON; None where there is none to be said."""
-    if not all(each.has_min_max for each in found):  # of texts above 4 KiB the footer has none
+    """Returns minimum and maximum as JSON; None if a bound cannot be stated."""
+    if not all(each.has_min_max for each in found):  # the footer has none for strings above 4 KiB
         return ANY_TEXT if type_name == "string" else (None, None)
     if type_name == "string":
         return _least_text(min(each.min for each in found)), _greatest_text(max(each.max for each in found))
@@ -73,12 +76,12 @@ def _bounds(type_name: str, found: Sequence[Any]) -> tuple[str | None, str | Non
 
 
 def _number(type_name: str, raw: Any) -> Any:
-    """What is compared; None for types without bounds."""
+    """Returns the value that is compared; None for types without bounds."""
     if type_name.startswith("decimal("):
         return int.from_bytes(raw, "big", signed=True) if isinstance(raw, bytes) else int(raw)
     if type_name in FLOATS:
         value = struct.unpack(FLOATS[type_name], raw)[0] if isinstance(raw, bytes) else float(raw)
-        return value if value - value == 0 else None  # infinities and NaN have no JSON
+        return value if value - value == 0 else None  # JSON has no infinities and no NaN
     return int(raw) if type_name in INTEGERS | {"boolean", "date", "timestamp", "timestamp_ntz"} else None
 
 
@@ -106,7 +109,9 @@ def _day(days: int) -> str | None:
 
 
 def _instant(micros: int, *, up: bool, zone: str) -> str | None:
-    """In milliseconds, as Delta has them; the last one of the year 9999, which stands for ever in many tables, as it is."""
+    """Returns an instant rounded to milliseconds, as Delta writes it. Instants in the last millisecond of the year 9999, which many
+    tables use for "for ever", are not rounded up.
+    """
     try:
         at = EPOCH + dt.timedelta(microseconds=micros)
     except OverflowError:
@@ -124,7 +129,9 @@ def _least_text(value: str) -> str:
 
 
 def _greatest_text(value: str) -> str | None:
-    """One that is cut goes on with the last of all characters, so that it is above whatever was cut off."""
+    """Returns an upper bound for strings. A truncated string gets the highest character appended, so that it is above all that was
+    truncated.
+    """
     if len(value) <= TEXT_CHARS_MAX:
         return json.dumps(value, ensure_ascii=False)
     if value[TEXT_CHARS_MAX] == LAST_CHARACTER:

@@ -1,7 +1,8 @@
-"""Whether tables are still what the last run left, asked between runs and without Spark: two stats each where nothing changed.
+"""Checks between runs, without Spark, whether tables are still as the last run left them. An unchanged table costs two stat calls.
 
-A table that nobody writes to would be found restored, replaced or gone only with its next change. `orchestration.sensor.lake_watch` asks;
-the rules are those of a merge (`table_owner`). A merge that is under way, and a user's own OPTIMIZE or VACUUM, change nothing that matters.
+A table that gets no changes could otherwise be restored, replaced or deleted unnoticed until its next change. Called by
+`orchestration.sensor.lake_watch`; the rules are those of a merge (`table_owner`). A running merge and a user's own OPTIMIZE or VACUUM do
+not count as changes.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from spark_jobs.durable_lake import LOG, local_table
 from spark_jobs.errors import TableError
 from spark_jobs.tables.table_owner import Found, Owner, TableRecord, behind_our_back
 
-Stamp = tuple[int, int, int]  # of a commit's file: inode, time of its last change in ns, bytes
+Stamp = tuple[int, int, int]  # of a commit's file: inode, modification time in ns, bytes
 
 
 @dataclasses.dataclass(frozen=True)
 class _Seen:
-    """A table at the last look. `stamp`: of its newest commit; None where that is no file of this machine."""
+    """A table at the last look. `stamp`: of its newest commit; None if that is not a local file."""
 
     path: str
     record: TableRecord
@@ -32,16 +33,16 @@ class _Seen:
 
 
 class LakeLook:
-    """Looks at the tables of one destination; remembers what it saw of each. Not for two threads at once."""
+    """Looks at the tables of one destination and remembers what it saw of each. Not thread-safe."""
 
     def __init__(self, storage_options: Mapping[str, str]) -> None:
         self._storage_options = dict(storage_options)
         self._seen: dict[str, _Seen] = {}
 
     def trouble(self, owner: Owner, path: str, record: TableRecord) -> str:
-        """What another hand did to the table since `record`, a sentence with the ways out, or empty.
+        """Returns what another writer did to the table since `record`, as a sentence with what to do, or an empty string.
 
-        Raises TableError where its log cannot be read.
+        Raises TableError if the table's log cannot be read.
         """
         seen = self._seen.get(path)
         if seen is None or seen.record != record or not _unchanged(seen):
@@ -72,7 +73,7 @@ def _found(path: str, record: TableRecord, log: Any) -> Found:
 
 
 def _unchanged(seen: _Seen) -> bool:
-    """Whether the newest commit is the very file that was seen, and none came after it."""
+    """Returns whether the newest commit is still the file that was seen, and no later commit exists."""
     return (
         seen.stamp is not None
         and seen.stamp == _stamp(seen.path, seen.version)

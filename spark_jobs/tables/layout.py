@@ -1,6 +1,6 @@
-"""How conf/ wants a Delta table to lie: partitioned, clustered, with a change data feed. Clauses and properties as text; pure.
+"""The configured layout of a Delta table: partitions, clustering, change data feed. Returns clauses and properties as text. Pure functions.
 
-`delta_table` asks for tables that a merge meets, `renamed_table` and `snapshot.publish` for those that are made anew.
+`delta_table` uses it for existing tables, `renamed_table` and `snapshot.publish` for tables that are created again.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from spark_jobs.errors import TableError
 from spark_jobs.staged_batch import Column
 
 FEED_PROPERTY = "delta.enableChangeDataFeed"
-CLUSTERING = "clustering"  # the feature of Delta
+CLUSTERING = "clustering"  # the name of Delta's feature
 CLUSTERED = (
     "conf/ wants it partitioned, and Delta makes no partitioned table of a clustered one: take partition_by out of conf/, or move the "
     "table's folder away and take its rows by `sluice snapshot start`"
 )
-CLUSTER_PROPERTY = "sluice.clusterBy"  # what the table was last told; Delta keeps it where its readers do not look
+CLUSTER_PROPERTY = "sluice.clusterBy"  # the clustering that was set last; Delta stores it where clients do not read it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The words of conf/ for one table. One of `partition_by` and `cluster_by` is empty."""
+    """The configured layout of one table. Either `partition_by` or `cluster_by` is empty."""
 
     partition_by: tuple[str, ...] = ()
     cluster_by: tuple[str, ...] = ()
@@ -44,11 +44,11 @@ def clause(
     stays: tuple[str, ...] = (),
     features: Collection[str] = (),
 ) -> str:
-    """What CREATE TABLE says after USING, with a space before it. `stays`, `features`: by what the table that was there is
-    partitioned, and what of Delta it uses.
+    """Returns the part of CREATE TABLE after USING, with a space before it. `stays`, `features`: the partition columns and the Delta
+    features of the existing table.
 
-    Without a word of conf/ a table that is made anew stays partitioned, where it still has those columns. Raises TableError where conf/
-    names a column that the table lacks, or Delta cannot do it.
+    Without a setting in conf/, a table that is created again stays partitioned, if it still has those columns. Raises TableError if conf/
+    names a column that the table lacks, or if Delta does not support the layout.
     """
     known = {column.name.lower() for column in wanted}
     for column in (*layout.partition_by, *layout.cluster_by):
@@ -65,18 +65,22 @@ def clause(
 
 
 def properties(layout: Layout) -> dict[str, str]:
-    """Properties of a table that is made with this layout."""
+    """Returns the properties of a new table with this layout."""
     clustered = {CLUSTER_PROPERTY: json.dumps(layout.cluster_by)} if layout.cluster_by else {}
     return {**clustered, **({FEED_PROPERTY: "true"} if layout.change_feed else {})}
 
 
 def changed_properties(layout: Layout, there: Mapping[str, str]) -> dict[str, str]:
-    """Properties that a table with those `there` lacks. A feed is begun, and never ended: who reads it would see a hole."""
+    """Returns the properties that a table with the properties `there` lacks. A change data feed is enabled but never disabled, because
+    its readers would see a gap.
+    """
     return {FEED_PROPERTY: "true"} if layout.change_feed and there.get(FEED_PROPERTY) != "true" else {}
 
 
 def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[str, str]] | None:
-    """What ALTER TABLE says so that a table is clustered as conf/ wants, and the property that keeps it; None where it is so."""
+    """Returns the clause of ALTER TABLE that clusters a table as configured, and the property that records it; None if the table is
+    clustered so already.
+    """
     if json.dumps(layout.cluster_by) == there.get(CLUSTER_PROPERTY, "[]"):
         return None
     by = f"({sql_text.identifiers(layout.cluster_by)})" if layout.cluster_by else "NONE"
@@ -84,7 +88,7 @@ def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[
 
 
 def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[str, ...]) -> None:
-    """Raises TableError where the table is partitioned otherwise than conf/ wants; one that conf/ is silent about may be as it likes."""
+    """Raises TableError if the table is partitioned differently from conf/. Without a setting in conf/, any partitioning is accepted."""
     asked = [part.lower() for part in layout.partition_by]
     if (asked and asked != [part.lower() for part in there]) or (layout.cluster_by and there):
         is_by, wish = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing, to cluster it"

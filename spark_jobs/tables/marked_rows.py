@@ -1,7 +1,7 @@
-"""How many rows of a table deletion vectors mark, by the few files of its log that say so; no data is read, and no folder listed.
+"""Counts the rows of a table that deletion vectors delete, from a few files of its log. Reads no data and lists no folder.
 
-deltalake counts what a vector marks only by reading it whole. The log has the counts: Spark's summary of a version (`.crc`), a
-checkpoint, and the commits after either. `delta_table` asks, after a merge.
+deltalake counts the rows of a deletion vector only by reading all of it. The log has the counts: in Spark's checksum file of a version
+(`.crc`), in checkpoints, and in the commits after either. `delta_table` calls it after a merge.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 
 from spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, SUMMARY, local_table
 
-COMMITS_MAX = 60  # that are looked through: a checkpoint is due sooner
+COMMITS_MAX = 60  # commits that are read at most; a checkpoint is due sooner
 VECTOR = b'"deletionVector"'
 COUNT_IN_CHECKPOINT = "add.deletionVector.cardinality"
 
 
 def marked_rows(path: str, version: int) -> int | None:
-    """Of the table at a version; None where its log is not on this machine, or does not say."""
+    """Returns the number at a version of the table; None if its log is not on this machine or does not contain it."""
     table = local_table(path)
     return None if table is None else _marked(table / LOG, version)
 
@@ -36,12 +36,12 @@ def _marked(log: Path, version: int) -> int | None:
                 return base + later
             later += _change(log / f"{each:020d}.json")
     except (OSError, ValueError, KeyError, TypeError, pa.ArrowException):
-        return None  # cleaned away meanwhile, or of a form that is not known here
+        return None  # cleaned up meanwhile, or in an unknown format
     return None
 
 
 def _known_at(log: Path, version: int, checkpoint: int) -> int | None:
-    """What a version says of the whole table; before the first there was none."""
+    """Returns the number for the whole table from one version's files, or None if they do not contain it; 0 before the first version."""
     if version < 0:
         return 0
     summary = log / f"{version:020d}{SUMMARY}"
@@ -51,7 +51,7 @@ def _known_at(log: Path, version: int, checkpoint: int) -> int | None:
 
 
 def _last_checkpoint(log: Path) -> int:
-    """Its version; -1 while there is none."""
+    """Returns the version of the last checkpoint; -1 if there is none."""
     try:
         return int(json.loads((log / LAST_CHECKPOINT).read_bytes())["version"])
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def _last_checkpoint(log: Path) -> int:
 
 
 def _in_checkpoint(file: Path) -> int:
-    """Of the column of one number alone, which a checkpoint without vectors may lack."""
+    """Sums the single column that counts deleted rows. A checkpoint without deletion vectors may lack the column."""
     with pq.ParquetFile(file) as read:
         leaves = (read.schema.column(number).path for number in range(len(read.schema)))
         if COUNT_IN_CHECKPOINT not in leaves:
@@ -69,7 +69,7 @@ def _in_checkpoint(file: Path) -> int:
 
 
 def _change(commit: Path) -> int:
-    """By how many marked rows a commit made them more."""
+    """Returns by how many deleted rows a commit increased the number."""
     told, found = commit.read_bytes(), 0
     for line in told.splitlines() if VECTOR in told else ():
         action = json.loads(line)

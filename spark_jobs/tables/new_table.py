@@ -1,9 +1,9 @@
-"""Makes a Delta table as Spark makes it, with a first commit of our own, on this machine's file systems.
+"""Creates a Delta table as Spark would, but writes the first commit directly. Only on file systems of this machine.
 
-`small.merge` makes tables that are empty, `snapshot.whole_files` those that are full at once.
+`small.merge` creates empty tables, `snapshot.whole_files` tables that already have their rows.
 
-Spark's CREATE TABLE costs most of a second, and deltalake's gives a feature that readers need not know (`variantType`). A first commit is
-a protocol, a schema and properties, and Delta's protocol says how they are written: https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
+Spark's CREATE TABLE takes most of a second, and deltalake's enables a feature that some readers do not know (`variantType`). A first
+commit consists of a protocol, a schema and properties; their format: https://github.com/delta-io/delta/blob/master/PROTOCOL.md.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from spark_jobs.staged_batch import Column
 from spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FEATURE, VECTORS_PROPERTY
 
 LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
-LEGACY_FEATURES = ["appendOnly", "invariants"]  # what writer version 2 means, by name
+LEGACY_FEATURES = ["appendOnly", "invariants"]  # the features of writer version 2, by name
 FIRST_COMMIT = f"{0:020d}.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What the first commit brings beside the table itself. `actions`: of Delta; `metrics`: as Spark counts them."""
+    """What the first commit contains in addition to the table itself. `actions`: Delta's; `metrics`: as Spark counts them."""
 
     operation: str = "CREATE TABLE"
     actions: tuple[Mapping[str, Any], ...] = ()
@@ -38,7 +38,7 @@ class Contents:
 
 
 def empty(_folder: Path) -> Contents:
-    """Of a table without rows."""
+    """Returns the contents of a table without rows."""
     return Contents()
 
 
@@ -51,18 +51,19 @@ def make_table(
     check: Callable[[], None],
     aside: str = "",
 ) -> bool:
-    """Makes the table whole, or not at all: False where the place is taken, or not on this machine. Raises OSError, or what `fill` does.
+    """Creates the whole table or nothing. Returns False if the path exists already or is not on this machine. Raises OSError, or the
+    exceptions of `fill`.
 
-    `check`: asks the fence, right before the table is there; what it raises leaves nothing.
-    `fill`: puts files into the folder that becomes the table's, and syncs them. `aside`: the name of that folder until then, which is
-    beside the table's and begins with a dot: what is there is removed. An empty table is not on disk yet when this returns: that is for
-    `durable_lake`, with what is written into it.
+    `check`: checks the fence immediately before the table becomes visible; if it raises, nothing is left. `fill`: writes files into the
+    folder that becomes the table's, and syncs them. `aside`: the temporary name of that folder, which is next to the table's and begins
+    with a dot; an existing folder of that name is removed. An empty table is not synced to disk when this returns; `durable_lake` syncs
+    it with the rows that are written into it.
     """
     place = local_folder(path)
     if place is None:
         return False
     place.parent.mkdir(parents=True, exist_ok=True)
-    # half a table must not lie where Spark's CREATE TABLE would stumble over it
+    # a partial table at the final path would make Spark's CREATE TABLE fail
     made = place.with_name(aside or f".{place.name}.{uuid.uuid4().hex}")
     shutil.rmtree(made, ignore_errors=True)
     try:
@@ -70,11 +71,11 @@ def make_table(
         contents = fill(made)
         commit = made / LOG / FIRST_COMMIT
         commit.write_text(_commit(columns, properties, contents), encoding="utf-8")
-        if contents.actions:  # a table whose rows nobody writes a second time may not be there with half a commit
+        if contents.actions:  # rows that nobody writes again need a complete commit
             for each in (commit, commit.parent, made):
                 sync(each)
         check()
-        made.rename(place)  # fails where a folder is that has anything in it
+        made.rename(place)  # fails if a folder exists that is not empty
     except OSError:
         if place.exists():
             return False
@@ -118,7 +119,7 @@ def _commit(columns: tuple[Column, ...], properties: Mapping[str, str], contents
 
 
 def _protocol(columns: tuple[Column, ...], properties: Mapping[str, str]) -> dict[str, Any]:
-    """The least that the table needs, as Spark chooses it."""
+    """Returns the lowest protocol that the table needs, as Spark chooses it."""
     vectors = [VECTORS_FEATURE] if properties.get(VECTORS_PROPERTY) == "true" else []
     times = [LOCAL_TIMES_FEATURE] if any(column.type == "timestamp_ntz" for column in columns) else []
     if not vectors and not times:

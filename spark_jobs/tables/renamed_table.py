@@ -1,9 +1,9 @@
-"""A table that got the name of another: it takes over that one's rows and columns. `merge` calls it.
+"""Gives a renamed table the rows and columns of its former name's Delta table. `merge` calls it.
 
-A table of the lake stands at a place that its name says, so RENAME moves rows between places; where two tables swap their names, both
-ways. Each is read as it was right before the statement, wherever the other one has come to since: in this run, or in an earlier one that
-broke between the two. Delta's log tells which version that is. The table becomes what the other was in one commit, which carries
-the statement's transaction; so it is done once, or not at all.
+The path of a lake table depends on its name, so RENAME moves rows between paths; if two tables swap their names, in both directions. Each
+origin is read at the version immediately before the statement, whatever was committed to it since, in this run or in an earlier one that
+failed between the two. Delta's log shows which version that is. The table becomes a copy of its origin in one commit, which carries the
+statement's transaction, so it happens once or not at all.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot
 from spark_jobs.tables.table_owner import Owner, TableRecords, Writer, refuse_unless_ours
 
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
-RENAMED_AT = "sluice.renamedAt"  # property: the order key at which a table took over another one's rows
-# properties that are ours, or that Delta keeps for itself; what else a table was given stays
+RENAMED_AT = "sluice.renamedAt"  # property: the order key at which a table took over another table's rows
+# Properties that Sluice or Delta manages. A table keeps all others.
 NOT_CARRIED = (
     *("sluice.", "delta.columnMapping.", "delta.constraints.", "delta.feature.", "delta.inCommitTimestamp"),
     *("delta.rowTracking", "delta.enableRowTracking", "delta.coordinatedCommits"),
@@ -31,13 +31,15 @@ NOT_CARRIED = (
 
 
 def nowhere(_name: str) -> TableTarget | None:
-    """For a merge that knows of no tables but its own."""
+    """Returns None. For a merge that knows no table but its own."""
     return None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """The table that got another name: its Delta table right before that, and rows there are now, for the choice of a plan."""
+    """The table that was renamed: its Delta table immediately before the statement, and its present number of rows, for the choice of a
+    plan.
+    """
 
     name: str
     path: str
@@ -47,7 +49,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """Finds the tables of the lake that tables of a batch were before. `writer`: of the table that is merged."""
+    """Finds the lake tables that tables of a batch had before a RENAME. `writer`: the writer of the table that is merged."""
 
     batch: StagedBatch
     writer: Writer
@@ -56,7 +58,7 @@ class Origins:
     records: TableRecords
 
     def find(self, name: str, segment: SchemaSegment) -> Origin:
-        """What the lake had under the former name of the table `name`. Raises TableError where that is not what this ledger left."""
+        """Returns the Delta table under the former name of the table `name`. Raises TableError if it is not as this ledger left it."""
         origin = segment.renamed_from
         place = self.target_of(origin)
         if place is None:
@@ -82,9 +84,10 @@ class Origins:
 
 
 def take_over(table: DeltaTable, segment: SchemaSegment, target: TableTarget, origin: Origin, owner: Owner) -> str:
-    """The statement by which the table becomes the origin; empty, where the lake has nothing of that. What else it was given stays.
+    """Returns the statement that makes the table a copy of the origin; empty if the lake has no such table. The table's other properties
+    stay.
 
-    Raises TableError where the origin cannot be had with the columns that the table is to have.
+    Raises TableError if the origin cannot get the columns that the table needs.
     """
     there = origin.snapshot
     stays = table.snapshot if table.snapshot.exists else there
@@ -132,10 +135,10 @@ def _value(name: str, column: Column, origin: Origin) -> str:
 
 
 def carried_properties(snapshot: Snapshot) -> dict[str, str]:
-    """What a table that is made anew keeps of what it was given."""
+    """Returns the properties that a table keeps when it is created again."""
     return {name: value for name, value in snapshot.properties.items() if not name.startswith(NOT_CARRIED)}
 
 
 def is_mapped(snapshot: Snapshot) -> bool:
-    """Whether its columns are mapped by name, which cannot be undone."""
+    """Returns whether the table's columns are mapped by name, which cannot be undone."""
     return snapshot.properties.get(MAPPING_PROPERTY, "none") != "none"

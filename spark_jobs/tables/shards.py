@@ -1,7 +1,8 @@
-"""A shard: a source table whose rows are some of those of a Delta table, told apart by a column. Pure; merges and publications ask.
+"""Shards: source tables that share a Delta table, whose rows a column tells apart. Pure functions; used by merges and publications.
 
-What empties or replaces a table is confined to the rows of the shard. Each shard has an owner of its own, in a property of the table that
-has the shard's name; a table has shards, or it has one owner. Shards of several destinations say there too where their runs take turns.
+Statements that empty or replace a table are restricted to the rows of the shard. Each shard has an owner of its own, in a table property
+named after the shard. A table has either shards or one owner. For shards of several destinations, a property also contains where the
+table's lock is kept.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from spark_jobs.tables.casting import widens
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 
 COLUMN_PROPERTY = "sluice.shardColumn"
-LOCKS_PROPERTY = "sluice.shardLocks"  # where those who write the table take turns
+LOCKS_PROPERTY = "sluice.shardLocks"  # where writers of the table take its lock
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
-# kind of alteration → plans that leave other shards alone
+# Kind of alteration → plans that do not change other shards.
 FOLLOWED = {
     "add": ("apply",),
     "drop": ("keep",),
@@ -29,7 +30,7 @@ FOLLOWED = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shard:
-    """`column`: that has the shard's `name` in its rows. `locks`: where who writes the table takes turns; empty for who only reads it."""
+    """A shard. `column`: contains the shard's `name` in its rows. `locks`: where writers of the table take its lock; empty for readers."""
 
     column: str
     name: str
@@ -37,7 +38,7 @@ class Shard:
 
     @property
     def condition(self) -> str:
-        """SQL's, of its rows."""
+        """The SQL condition of the shard's rows."""
         return f"{sql_text.identifier(self.column)} = {sql_text.text(self.name)}"
 
     @property
@@ -46,7 +47,7 @@ class Shard:
 
     @property
     def dropped_property(self) -> str:
-        """Has the columns that left this shard at any time."""
+        """The table property that lists the columns that were dropped in this shard at any time."""
         return f"sluice.droppedColumns:{self.name}"
 
 
@@ -55,18 +56,18 @@ def owner_property(shard: Shard | None) -> str:
 
 
 def where(shard: Shard | None, *, after: str = "WHERE") -> str:
-    """The condition with a word before it, for the end of a statement; empty where the table is one source table's."""
+    """Returns the condition with a keyword before it, for the end of a statement; empty if the table has no shards."""
     return "" if shard is None else f" {after} {shard.condition}"
 
 
 def owners(properties: Mapping[str, str]) -> dict[str, str]:
-    """Name of a shard → its owner, as a text."""
+    """Returns name of a shard → its owner as text."""
     begin = f"{OWNER_PROPERTY}:"
     return {name.removeprefix(begin): value for name, value in properties.items() if name.startswith(begin)}
 
 
 def mismatch(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> str:
-    """Why the rows of a table are not told apart as conf/ says; empty where they are. `owner`: who asks, as a text."""
+    """Returns why the rows of a table are not separated as conf/ requires; empty if they are. `owner`: the owner that asks, as text."""
     return next(_mismatches(shard, properties, path, owner), "")
 
 
@@ -98,12 +99,12 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
 
 
 def _same_runs(one: Owner, other: Owner) -> bool:
-    """Whether one run at a time writes for both: those of a destination have its run lock."""
+    """Returns whether one run at a time writes for both owners: writing runs of one destination share its run lock."""
     return (one.destination, one.ledger_id) == (other.destination, other.ledger_id)
 
 
 def new_properties(shard: Shard | None, owner: str) -> dict[str, str]:
-    """What says whose a table is, or some of its rows."""
+    """Returns the properties that name the owner of a table or of a shard."""
     if shard is None:
         return {OWNER_PROPERTY: owner}
     locks = {LOCKS_PROPERTY: shard.locks} if shard.locks else {}
@@ -111,7 +112,7 @@ def new_properties(shard: Shard | None, owner: str) -> dict[str, str]:
 
 
 def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
-    """Raises TableError where rows were staged without the name of their shard: they would be taken for those of others."""
+    """Raises TableError if rows were staged without the name of their shard: they could not be distinguished from rows of other shards."""
     if shard is None:
         return
     for segment in staged.segments:
@@ -127,31 +128,33 @@ def refuse_unmarked(staged: StagedTable, shard: Shard | None) -> None:
 
 
 def dropped(shard: Shard, properties: Mapping[str, str]) -> tuple[str, ...]:
-    """Columns that left the shard at some time, in lower case."""
+    """Returns the columns that were dropped in the shard at any time, in lower case."""
     return tuple(json.loads(properties.get(shard.dropped_property, "[]")))
 
 
 def dropped_after(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[str, ...]:
-    """The same after a statement. They are never forgotten: one that comes back is not among those that a row lacks."""
+    """Returns the dropped columns after a statement. A column stays in the list if it is added again; `left_columns` excludes it."""
     gone = [each.column.lower() for each in segment.alterations if each.kind == "drop"]
     return tuple(dict.fromkeys([*dropped(shard, properties), *gone]))
 
 
 def left_columns(shard: Shard, properties: Mapping[str, str], segment: ChangesSegment) -> tuple[str, ...]:
-    """Columns that the shard has no more, and others may have: a row of it that is written has NULL there."""
+    """Returns the columns that the shard no longer has and other shards may have. A row of the shard that is written gets NULL there."""
     staged = {column.name.lower() for column in segment.columns}
     return tuple(name for name in dropped(shard, properties) if name not in staged)
 
 
 def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[Column, ...]:
-    """Columns of a statement that the shard had before and gets anew: its rows are not to have their old values."""
+    """Returns the columns that a statement adds and that the shard had before. Existing rows must not keep their old values in them."""
     had = dropped(shard, properties)
     added = {each.column.lower() for each in segment.alterations if each.kind == "add"}
     return tuple(column for column in segment.columns if column.name.lower() in added and column.name.lower() in had)
 
 
 def refuse_alterations(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError at what one shard may not do to columns that all have; conf/ lets no such thing come as far as here."""
+    """Raises TableError for an alteration that one shard must not make to columns that all shards share. With a valid conf/ no such
+    alteration gets here.
+    """
     if segment.renamed_from:
         why = f"the table was {segment.renamed_from} before, and rows of a shard are not moved; take them anew with `sluice snapshot start`"
         raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
@@ -165,7 +168,7 @@ def refuse_alterations(name: str, segment: SchemaSegment) -> None:
 
 
 def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-    """(column, type) that the table's columns are to get: a shard that comes later finds it done."""
+    """Returns (column, type) of the columns to widen. If another shard widened them before, nothing is left to do."""
     asked = {each.column.lower() for each in segment.alterations if each.kind == "widen"}
     found = ((column, there.get(column.name.lower(), ("", ""))) for column in segment.columns)
     return tuple(
@@ -176,5 +179,5 @@ def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tup
 
 
 def holds(shard: Shard | None, wide: str, narrow: str) -> bool:
-    """Whether a column of a table takes the values of a shard that is narrower yet."""
+    """Returns whether a column of the table can hold the values of a shard whose type is still narrower."""
     return shard is not None and widens(narrow, wide)

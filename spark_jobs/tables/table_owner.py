@@ -1,9 +1,9 @@
-"""Whose a Delta table is, and whether it is the one that the last run left. Asked before anything is written, and by who watches the
-tables between runs (`lake_look`); pure.
+"""Checks the owner of a Delta table, and whether the table is the one that the last run left. Called before anything is written, and by
+`lake_look` between runs. Pure functions.
 
-A table has one owner: a ledger and the source table that it follows, in the table's property `sluice.owner`. Order keys of two ledgers
-cannot be compared, so a second one would lose changes silently. What the last run left (the table's id and version) is remembered beside
-the ledger: a table that is gone, replaced or restored does not have what the ledger believes it has.
+A table has one owner, a ledger and the source table that it follows, in the table property `sluice.owner`. Order keys of two ledgers
+cannot be compared, so a second owner would lose changes silently. The state that the last run left (the table's ID and version) is stored
+with the ledger: a table that is missing, replaced or restored does not have what the ledger assumes.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from spark_jobs.errors import TableError
 OWNER_PROPERTY = "sluice.owner"
 TABLE_OWNED, TABLE_UNOWNED, TABLE_MISSING = "TABLE_OWNED", "TABLE_UNOWNED", "TABLE_MISSING"
 TABLE_REPLACED, TABLE_RESTORED, TABLE_AHEAD = "TABLE_REPLACED", "TABLE_RESTORED", "TABLE_AHEAD"
-REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")  # operations that take a table to another content
+REWRITES = ("RESTORE", "CREATE OR REPLACE", "REPLACE", "CLONE")  # operations that replace a table's content
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Owner:
-    """A ledger and the source table, "database.table"."""
+    """The owner of a Delta table: a ledger and the source table, "database.table"."""
 
     ledger_id: str
     destination: str
     table: str
 
     def to_text(self) -> str:
-        """The value of the table's property."""
+        """Returns the value of the table property."""
         return json.dumps({"ledger": self.ledger_id, "destination": self.destination, "table": self.table})
 
     @classmethod
     def from_text(cls, text: str) -> Owner:
-        """Inverse of `to_text`; of a text that is not one, an owner that is nobody's."""
+        """Inverse of `to_text`. If the text is not valid, returns an owner that matches no other."""
         try:
             record = json.loads(text)
             return cls(
@@ -54,9 +54,9 @@ class TableRecord:
 
 
 class TableRecords(Protocol):
-    """What earlier runs of the destination left, by "database.table"; kept on disk before the batch counts as merged.
+    """The states that earlier runs of the destination left, by "database.table". They are on disk before the batch counts as merged.
 
-    `beside`: what is beside it, by kind. `forget_mirror`: it has none any more.
+    `beside`: the states of change log and history, by kind. `forget_mirror`: the table has no current-state table any more.
     """
 
     def get(self, name: str) -> TableRecord | None: ...
@@ -68,33 +68,34 @@ class TableRecords(Protocol):
 
 
 class NoRecords:
-    """`TableRecords` that knows and keeps nothing: for a merge by hand."""
+    """`TableRecords` that stores nothing: for a merge by hand."""
 
     def get(self, name: str) -> TableRecord | None:  # noqa: ARG002
         return None
 
     def keep(self, name: str, record: TableRecord) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
     def keep_all(self, records: Mapping[str, TableRecord]) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
     def beside(self, name: str, kind: str) -> TableRecord | None:  # noqa: ARG002
         return None
 
     def keep_beside(self, name: str, kind: str, record: TableRecord) -> None:
-        """Nothing is kept."""
+        """Does nothing."""
 
     def forget_mirror(self, name: str) -> None:
-        """Nothing was kept."""
+        """Does nothing."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Found:
-    """A table as it is now. `commits`: the record's version and those after it, as Delta's history tells them.
+    """The present state of a table. `commits`: Delta's history from the record's version on.
 
-    `applied_epoch`: of the last change merged, -1 where there is none. `written_before`: it has columns that only Sluice gives a table.
-    `confined`: only the rows of a shard are meant, of which `owner` is the owner. `mismatch`: why those cannot be told apart, or empty.
+    `applied_epoch`: epoch of the last merged change, -1 if there is none. `written_before`: it has columns that only Sluice creates.
+    `confined`: only the rows of one shard are meant, and `owner` is the shard's owner. `mismatch`: why rows of shards cannot be told
+    apart, or empty.
     """
 
     exists: bool
@@ -111,7 +112,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writer:
-    """Who wants to write: the owner that the table is to have, and the batch's epoch, delivery, start and end (as in the manifest)."""
+    """The writer that asks: the owner that the table should have, and the batch's epoch, delivery, start and end (as in the manifest)."""
 
     owner: Owner
     epoch: int
@@ -121,7 +122,7 @@ class Writer:
 
 
 def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found) -> None:
-    """Raises TableError with a state and what to do where the table is not the one this ledger left."""
+    """Raises TableError, with a table state and what to do, if the table is not the one that this ledger left."""
     for state, why in (
         *_missing(record, found),
         *_owned(writer, found),
@@ -134,14 +135,16 @@ def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found)
 
 
 def refuse_others(owner: Owner, found: Found) -> None:
-    """Raises TableError where a table is another's, or of nobody and not ours for sure: it is not to be made anew from our rows."""
+    """Raises TableError if the table has another owner, or if it has none and may not be ours. Such a table must not be replaced by our
+    rows.
+    """
     writer = Writer(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
         raise TableError(owner.table, f"{why}, or take it as it is with {_accept(owner)}", state=state, for_good=True)
 
 
 def behind_our_back(owner: Owner, record: TableRecord, found: Found) -> str:
-    """What another hand did to a table since a run left it, a sentence with the ways out; empty where nothing that matters."""
+    """Returns what another writer did to a table since a run left it, as a sentence with what to do; empty if nothing relevant changed."""
     for state, why in (*_missing(record, found), *_changed(owner, record, found)):
         return f"{owner.table} is {state}: {why}, or take it as it is with {_accept(owner)}"
     return ""
@@ -181,7 +184,9 @@ def _owned(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
 
 
 def _unowned(record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
-    """A copy: CREATE TABLE AS SELECT and the like keep columns and rows, and neither the owner nor what was merged already."""
+    """Yields the problem of a copied table: CREATE TABLE AS SELECT and similar statements copy columns and rows, but neither the owner
+    nor the last order key.
+    """
     if record is None and found.exists and not found.owner and found.written_before:
         yield (
             TABLE_UNOWNED,
@@ -226,11 +231,11 @@ def _changed(owner: Owner, record: TableRecord | None, found: Found) -> Iterable
 
 
 def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The commit after the record by which the table lost what a merge left in it; None where it has all of it, or has it again.
+    """Returns the commit after the record by which the table lost merged rows; None if it has all of them, or has them again.
 
-    A RESTORE to a version that had all, past nothing that was merged since, is whole.
+    A RESTORE loses nothing if it goes to a version that had all rows and is not before any later merge.
     """
-    why: dict[int, Mapping[str, Any] | None] = {record.version: None}  # version → by which commit it is not whole
+    why: dict[int, Mapping[str, Any] | None] = {record.version: None}  # version → the commit by which it lost rows
     merged, last = record.version, record.version
     for commit in sorted(commits, key=_version):
         version = _version(commit)
@@ -251,7 +256,7 @@ def _version(commit: Mapping[str, Any]) -> int:
 
 
 def _restored_version(commit: Mapping[str, Any]) -> int:
-    """The version that a RESTORE went to; -1 where it does not say one."""
+    """Returns the version that a RESTORE went to; -1 if the commit does not contain one."""
     text = str((commit.get("operationParameters") or {}).get("version") or "")
     return int(text) if text.isdigit() and str(commit.get("operation", "")).startswith("RESTORE") else -1
 
@@ -263,12 +268,14 @@ def _rewrites(commit: Mapping[str, Any]) -> bool:
 
 
 def _of_a_shard(commit: Mapping[str, Any]) -> bool:
-    """Whether Sluice wrote rows of one shard anew, which says which it was in its predicate."""
+    """Returns whether Sluice replaced the rows of one shard, which the commit's predicate names."""
     return bool(our_record(commit) and (commit.get("operationParameters") or {}).get("predicate"))
 
 
 def _is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
-    """Whether the owner wrote it: a merge that broke before it could remember that it gave the table another one's rows (RENAME)."""
+    """Returns whether the owner made the commit: for example a merge that failed after a RENAME gave the table another table's rows and
+    before it could store the new state.
+    """
     theirs = our_record(commit)
     return theirs.get("ledger") == owner.ledger_id and theirs.get("table") == owner.table
 
@@ -286,7 +293,7 @@ def _ahead(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
     for commit in found.commits:
         theirs = our_record(commit)
         ours = theirs.get("ledger") == writer.owner.ledger_id
-        if found.confined and theirs.get("table") != writer.owner.table:  # another shard has come to a place of its own
+        if found.confined and theirs.get("table") != writer.owner.table:  # another shard has a position of its own
             continue
         if ours and _is_ahead(theirs, writer):
             yield (
@@ -300,7 +307,9 @@ def _ahead(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
 
 
 def _is_ahead(theirs: Mapping[str, Any], writer: Writer) -> bool:
-    """A later delivery, or another batch under the very same one; or what comes again under the keys of a later epoch."""
+    """Returns whether the table is ahead of the writer: it has a later delivery, or another batch with the same delivery number, or, from
+    an earlier epoch, changes that come again with order keys of a later epoch.
+    """
     delivery, end = int(theirs.get("delivery", 0)), theirs.get("end") or {}
     if delivery != writer.delivery:
         return delivery > writer.delivery or (_epoch(end) < _epoch(writer.end) and _lies_after(end, writer.start))
@@ -308,14 +317,14 @@ def _is_ahead(theirs: Mapping[str, Any], writer: Writer) -> bool:
 
 
 def _lies_after(place: Mapping[str, Any], start: Mapping[str, Any]) -> bool:
-    """Whether a place of the epoch in which a batch starts lies after that start."""
+    """Returns whether a position is after the start of a batch."""
     if _epoch(place) != _epoch(start):
         return _epoch(place) > _epoch(start)
     return _within(place) > _within(start)
 
 
 def _within(place: Mapping[str, Any]) -> tuple[int, str, int]:
-    """Orders the places of one epoch: a number grows a digit when it has to."""
+    """Returns a sort key for positions of one epoch. File numbers can grow by a digit, so the length of the name is compared first."""
     file = str(place.get("file") or "")
     return len(file), file, int(place.get("offset") or 0)
 
@@ -329,7 +338,7 @@ def _text(place: Mapping[str, Any]) -> str:
 
 
 def our_record(commit: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a merge or a publication wrote into a commit; empty for another's."""
+    """Returns the record that a merge or a publication wrote into a commit; empty if Sluice did not make the commit."""
     try:
         record = json.loads(str(commit.get("userMetadata") or "{}"))
     except ValueError:
