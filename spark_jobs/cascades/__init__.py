@@ -1,1 +1,1 @@
-"""What foreign keys changed in the lake's tables without row events: played over the rows, and staged as images."""
+"""Changes that foreign keys made without row events: finds them by replaying the batch on the rows, and stages them as images."""

@@ -1,8 +1,7 @@
-"""Carries what foreign keys changed without row events to the tables of a batch, before any of them is merged. `run_batch` calls it.
+"""Adds changes that foreign keys made without row events to the tables of a batch, before any of them is merged. `run_batch` calls it.
 
-The changes are found out by playing the batch (play.py) over the lake's rows and the staged images (rows.py), and become
-staged images like any other (files.py). So merges know nothing of foreign keys, tables are merged in any order, and a repeated run
-does the same.
+The changes are found by replaying the batch (play.py) on the lake's rows and the staged images (rows.py), and become staged images like
+any other (files.py). So merges need no knowledge of foreign keys, tables are merged in any order, and a repeated run does the same.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from spark_jobs.session import Lane
 from spark_jobs.staged_batch import Cascade, StagedBatch, StagedTable
 from spark_jobs.tables.delta_table import DeltaTable
 
-CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table whose rows changed without an event that could be followed
+CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table with row changes that could not be derived
 
 
 def carried_out(
     lane: Lane, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """The batch with what foreign keys changed, and the tables of it that cannot be merged, with why.
+    """Returns the batch with the changes that foreign keys made, and the tables that cannot be merged, with the reasons.
 
-    Raises StagedBatchError, or whatever Spark raises.
+    Raises StagedBatchError, or any exception of Spark.
     """
     if not batch.cascades:
         return batch, {}
@@ -43,7 +42,7 @@ def carried_out(
 
 
 class _Derivation:
-    """Loads and plays until nothing is missing."""
+    """Loads rows and replays the batch until no row is missing."""
 
     def __init__(
         self, lane: Lane, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
@@ -61,11 +60,11 @@ class _Derivation:
         self._events = [event for events in batch.cascades for event in events_of(events)]
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, Row]] = defaultdict(dict)
-        self._asked: dict[str, set[Values]] = defaultdict(set)  # keys of rows that were loaded by them
+        self._asked: dict[str, set[Values]] = defaultdict(set)  # keys whose rows were loaded by key
         self._unreadable: dict[str, TableError] = {}
 
     def kept(self) -> tuple[dict[str, StagedTable], dict[str, str]]:
-        """What was derived, written for a repetition too."""
+        """Derives the changes and writes them to disk, also for a repeated run. Returns (changed tables, refused tables)."""
         play = self._play()
         errors = dict(play.errors)
         changed = {}
@@ -94,12 +93,12 @@ class _Derivation:
                 self._load(self._cascades[name, columns], values)
 
     def _load(self, cascade: Cascade, values: set[Values]) -> None:
-        """Rows of the lake that point at the values."""
+        """Loads the lake's rows that refer to the values."""
         self._wanted[cascade.child, cascade.columns] |= values
         self._load_rows(cascade, cascade.columns, values)
 
     def _load_rows(self, cascade: Cascade, columns: tuple[str, ...], values: set[Values]) -> None:
-        """Rows of the lake with these values, as far as it can be asked for them."""
+        """Loads the lake's rows with these values, or records why they cannot be read."""
         rows = self._rows[cascade.child]
         try:
             found = lake_rows(
@@ -113,7 +112,7 @@ class _Derivation:
             rows.setdefault(key, row)
 
     def _changes(self) -> list[Image | Event]:
-        """In the order of the stream. What the lake has is in its rows already."""
+        """Returns images and events in the order of the stream. Images that the lake has already are left out: its rows contain them."""
         images = itertools.chain.from_iterable(self._images(name) for name in self._staged)
         applied = self._applied
         every: list[Image | Event] = [image for image in images if image.at.order_key > applied[image.table]]
@@ -132,7 +131,9 @@ class _Derivation:
         return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
-        """Loads the lake's rows of which images leave columns out, for these do not say what the row points at; whether there were more."""
+        """Loads the lake's rows for images that lack columns, because these images do not show which parent their row refers to.
+        Returns whether there were more rows to load.
+        """
         keys = {tuple(image.values[each] for each in key) for image in images if image.partial}
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._asked[name]
         if values:

@@ -1,7 +1,7 @@
-"""Staged files of tables that foreign keys changed: the staged images and the derived ones in one order. Written for `derive`.
+"""Staged files of tables that foreign keys changed: staged and derived images in one order. Written for `derive`.
 
-They stand beside the staged files, in a folder of their own with a manifest that is written last. A run that repeats the batch takes them
-from there: the lake, from which they were found out, may have gone on by then.
+They are in a separate folder next to the staged files, with a manifest that is written last. A run that repeats the batch reads them from
+there, because the lake from which they were derived may have changed since.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from spark_jobs.tables.delta_table import DeltaTable
 FOLDER, MANIFEST = "derived", "derived.json"
 FORMAT = 1
 ROW = "_sluice_row"
-DERIVED = "_sluice_derived"  # whether an image was derived, for the change log; merges do not read it
+DERIVED = "_sluice_derived"  # whether an image was derived; for the change log, merges do not read it
 ARROW_TYPES = {
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -60,7 +60,7 @@ ARROW_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """A segment on its way: the staged one, or None for one that begins here, with places of its rows and what was derived."""
+    """A segment in progress: the staged segment, or None for a new one, with the positions of its rows and the derived images."""
 
     segment: Segment | None
     places: list[int]
@@ -68,7 +68,7 @@ class _Piece:
 
 
 def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, derived: Sequence[Derived]) -> StagedTable:
-    """The table with segments that have the derived images too. Raises TableError where they cannot be written."""
+    """Returns the table with segments that include the derived images. Raises TableError if they cannot be written."""
     pieces = _pieces(table, derived)
     folder = batch.directory / FOLDER
     folder.mkdir(exist_ok=True)
@@ -94,7 +94,9 @@ def _file_part(table: StagedTable) -> str:
 
 
 def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
-    """Each derived image goes into the segment of its transaction, or the one before it, unless the table was altered in between."""
+    """Assigns each derived image to the segment of its transaction or the one before it. If the table was altered in between, a new
+    segment is inserted.
+    """
     places, begin = places_of(table), 0
     pieces: list[_Piece] = []
     for segment in table.segments:
@@ -113,7 +115,7 @@ def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
 
 
 def _end(piece: _Piece) -> int:
-    """Order key of its last image."""
+    """Returns the order key of the last image."""
     segment = piece.segment
     own = -1
     if isinstance(segment, ChangesSegment):
@@ -196,7 +198,7 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[Column, ...], piece: 
 
 
 def _bounds(staged: ChangesSegment | None, place: int, name: str, piece: _Piece) -> tuple[Any, Any]:
-    """Least and greatest of a key column, with the derived images; None where no bound is known."""
+    """Returns minimum and maximum of a key column, including the derived images; None if a bound is unknown."""
     values = [image.values[name.lower()] for image in piece.derived]
     if staged is not None:
         values += [staged.key_min[place], staged.key_max[place]] if place < len(staged.key_min) else [None]
@@ -207,7 +209,7 @@ def _bounds(staged: ChangesSegment | None, place: int, name: str, piece: _Piece)
 
 
 def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[Column, ...]:
-    """Of a segment without staged images: the columns that its rows have, as the lake or another segment of the table has them."""
+    """Returns the columns of a segment without staged images, as another segment of the table or the lake has them."""
     known = set(piece.derived[0].values)
     for segment in table.changes:
         if {column.name.lower() for column in segment.columns} == known:
@@ -263,7 +265,7 @@ def _arrow(type_name: str) -> Any:
 
 
 def _loose(schema: pa.Schema) -> pa.Schema:
-    """With NULLs allowed: what a deleted row held is not always known."""
+    """Returns the schema with all fields nullable, because the values of a deleted row are not always known."""
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
@@ -271,7 +273,7 @@ def _us(commit_time: Any) -> int:
     return int(pa.scalar(commit_time, pa.timestamp("us", "UTC")).value or 0)
 
 
-# ── kept for a run that repeats the batch ──
+# ── stored for a run that repeats the batch ──
 
 
 def keep(
@@ -280,7 +282,9 @@ def keep(
     refused: dict[str, str],
     storage_options: Mapping[str, str],
 ) -> None:
-    """Writes what was derived, for good. `refused`: table → why it cannot be followed. Raises SparkJobError where a store fails."""
+    """Writes the derived images to disk. `refused`: table → why its changes cannot be derived. Raises SparkJobError if an object store
+    fails.
+    """
     folder = batch.directory / FOLDER
     folder.mkdir(exist_ok=True)
     kept = {table.name: [_kept(batch, table, segment) for segment in table.segments] for table in changed}
@@ -295,7 +299,7 @@ def keep(
 
 
 def _put(batch: StagedBatch, folder: Path, storage_options: Mapping[str, str]) -> None:
-    """Also to the batch's store, where Spark reads it and another host finds it. Raises SparkJobError."""
+    """Uploads the folder to the batch's object store, where Spark reads it and another host finds it. Raises SparkJobError."""
     try:
         StoreFolder(batch.stored, storage_options).put(folder, last=MANIFEST, below=f"{FOLDER}/")
     except StoreError as error:
@@ -313,7 +317,9 @@ def _kept(batch: StagedBatch, table: StagedTable, segment: Segment) -> Any:
 
 
 def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | None:
-    """What `keep` wrote: (changed tables by name, refused); None where there is nothing. Raises StagedBatchError on what cannot be read."""
+    """Returns what `keep` wrote: (changed tables by name, refused tables); None if there is nothing. Raises StagedBatchError if it
+    cannot be read.
+    """
     path = batch.directory / FOLDER / MANIFEST
     try:
         record = json.loads(path.read_bytes())

@@ -1,8 +1,9 @@
-"""Plays a batch's changes of tables that foreign keys bind, in the order of the stream, to find what the keys changed. Pure.
+"""Replays a batch's changes of tables that are linked by foreign keys, in stream order, to find the changes that the foreign keys made.
+Pure functions.
 
-InnoDB carries an ON DELETE or ON UPDATE to child rows below the binlog. So each row of a parent that went, and each key that changed, is
-carried to the rows that the children have at that place, and from these on, until nothing follows. Only rows that may be met are played:
-what is `missing` after a play is loaded, and all is played again.
+InnoDB executes ON DELETE and ON UPDATE on child rows below the binlog. So each deleted parent row and each changed parent key is applied
+to the rows that the children have at that position, then to their children, until nothing follows. Only rows that may be affected are
+replayed: rows that are `missing` after a replay are loaded, and everything is replayed again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CASCADE, SET_NULL = "CASCADE", "SET NULL"
 ALTERED = "the table was altered in the same batch"
 LEFT_OUT = "images of the row leave columns out, and the lake does not have it"
 Values = tuple[Any, ...]
-Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]  # (table, columns) → coarse values
+Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]  # (table, columns) → coarse values, see `coarse`
 
 
 NONE_UNREADABLE: Mapping[str, TableError] = {}
@@ -29,7 +30,7 @@ NONE_UNREADABLE: Mapping[str, TableError] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Of a change: order key of its transaction, and place in the batch. `commit_time`: as staged."""
+    """The position of a change: order key of its transaction, and place in the batch. `commit_time`: as staged."""
 
     order_key: int
     place: int
@@ -38,9 +39,10 @@ class Place:
 
 @dataclasses.dataclass
 class Row:
-    """`values` by column in lower case. `order_key`: of the image that made it. `stale`: why not all of its columns are known, or empty.
+    """A row. `values` by column in lower case. `order_key`: of the image that made it. `stale`: why some of its columns are unknown, or
+    empty.
 
-    `count`: of equal rows, in a table without a key.
+    `count`: number of equal rows, in a table without a key.
     """
 
     values: dict[str, Any]
@@ -52,9 +54,9 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """A staged image of a table, or an alteration of it (`operation` 0: all rows are gone; -1: its columns changed).
+    """A staged image of a table, or a change of the whole table (`operation` 0: all rows were removed; -1: its columns changed).
 
-    `partial`: it lacks columns, which are those of the row under its key, or, where it `moved`, of the row whose image stands before it.
+    `partial`: it lacks columns. They are those of the row under its key or, if it `moved`, of the row of the preceding image.
     """
 
     at: Place
@@ -67,7 +69,9 @@ class Image:
 
 @dataclasses.dataclass(frozen=True)
 class Event:
-    """A row of `parent` went, or its `old` referenced values became `new`. `cascades`: all that may follow; `live`: tables changed."""
+    """A row of `parent` was deleted, or its `old` referenced values became `new`. `cascades`: all foreign keys that may follow;
+    `live`: the tables that are changed in the lake.
+    """
 
     at: Place
     parent: str
@@ -79,7 +83,7 @@ class Event:
 
 @dataclasses.dataclass(frozen=True)
 class Derived:
-    """A change that a foreign key made; as a staged image. `key`: the table's."""
+    """A change that a foreign key made, as a staged image. `key`: the table's."""
 
     at: Place
     operation: int
@@ -88,11 +92,11 @@ class Derived:
 
 
 class _Table:
-    """Rows of one table at the place that is played, found by key and by the columns of a foreign key."""
+    """The rows of one table at the replayed position, indexed by key and by the columns of each foreign key."""
 
     def __init__(self, key: tuple[str, ...], columns: Iterable[tuple[str, ...]]) -> None:
         self.key, self.rows = key, dict[Values, Row]()
-        self.moving: Row | None = None  # the row whose key the next image changes
+        self.moving: Row | None = None  # the row whose key is changed by the next image
         self.found: dict[tuple[str, ...], dict[Values, set[Values]]] = {each: defaultdict(set) for each in columns}
 
     def key_of(self, values: Mapping[str, Any]) -> Values:
@@ -110,7 +114,7 @@ class _Table:
             found[_coarse_of(row.values, columns)].add(key)
 
     def remove(self, key: Values) -> None:
-        """One row."""
+        """Removes one row."""
         row = self.rows.get(key)
         if row is not None and row.count > 1:
             row.count -= 1
@@ -118,7 +122,7 @@ class _Table:
             self.drop(key)
 
     def drop(self, key: Values) -> None:
-        """The row, or all that are equal to it."""
+        """Removes the row, or all rows that are equal to it."""
         row = self.rows.pop(key, None)
         if row is not None:
             for columns, found in self.found.items():
@@ -127,7 +131,7 @@ class _Table:
 
 @dataclasses.dataclass
 class _Touched:
-    """A row that the change in hand has changed: what it was and is, and the columns that the foreign key `by` wrote."""
+    """A row that the current change has changed: its values before and after, and the columns that the foreign key `by` wrote."""
 
     was: dict[str, Any]
     now: dict[str, Any]
@@ -136,10 +140,11 @@ class _Touched:
 
 
 class Play:
-    """One play. `applied`: by table the order key that the lake has it up to. `wanted`: what was loaded. `unreadable`: tables of which
-    the lake cannot be asked. `again_up_to`: as in the manifest.
+    """One replay. `applied`: per table, the order key up to which the lake has it. `wanted`: what was loaded. `unreadable`: tables whose
+    lake rows cannot be read. `again_up_to`: as in the manifest.
 
-    Afterwards `derived` are the changes by table, in order; `missing` what is to be loaded first; `errors` tables that cannot be followed.
+    Afterwards `derived` has the changes per table, in order; `missing` what must be loaded first; `errors` the tables whose changes
+    cannot be derived.
     """
 
     def __init__(
@@ -165,7 +170,9 @@ class Play:
         self.errors: dict[str, TableError] = {}
 
     def run(self, lake: Mapping[str, Iterable[Row]], changes: Iterable[Image | Event]) -> None:
-        """`lake`: rows of before the batch. `changes`: in order; a row's own image before what follows from it."""
+        """Replays the changes. `lake`: rows from before the batch. `changes`: in stream order; a row's own image comes before the
+        changes that follow from it.
+        """
         for name, rows in lake.items():
             for row in rows:
                 self._tables[name].put(row)
@@ -191,7 +198,7 @@ class Play:
             self._put_image(table, image)
 
     def _put_image(self, table: _Table, image: Image) -> None:
-        """An image may lack columns, which are those of the row that is there."""
+        """Adds the row of an image. Columns that the image lacks are taken from the existing row."""
         there = table.rows.get(table.key_of(image.values)) if table.key else None
         there = table.moving if image.moved else there
         known = {**there.values, **image.values} if there else image.values
@@ -201,7 +208,7 @@ class Play:
         table.put(Row(values, image.at.order_key, stale=stale))
 
     def _carry(self, event: Event) -> None:
-        """Depth first, as the server goes."""
+        """Applies an event to the child tables, depth first, as the server does."""
         if self._place != (event.at.order_key, event.at.place):
             self._touched.clear()
             self._place = event.at.order_key, event.at.place
@@ -218,7 +225,9 @@ class Play:
     def _follow(
         self, event: Event, cascade: Cascade, old: dict[str, Any], new: dict[str, Any] | None
     ) -> list[tuple[str, dict[str, Any], dict[str, Any] | None]]:
-        """What one foreign key does when a row of its parent is `new` instead of `old` (None: gone); the rows it changed, alike."""
+        """Applies one foreign key after a parent row changed from `old` to `new` (None: deleted). Returns the changed child rows as
+        (table, old, new).
+        """
         before = tuple(old[name] for name in cascade.referenced)
         after = None if new is None else tuple(new[name] for name in cascade.referenced)
         action = cascade.on_delete if after is None else cascade.on_update
@@ -245,9 +254,8 @@ class Play:
             return []
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
-        """The lake has the child as it was later, from a merge whose files are gone: what the event changed in it cannot be told any more.
-
-        Nor can what followed from that in tables that were not merged then.
+        """Refuses the child's own children. The lake has the child in a later state, from a merge whose files are gone, so the event's
+        changes in the child can no longer be derived, nor what followed from them in tables that were not merged then.
         """
         for below in event.cascades:
             behind = self._applied.get(below.child, event.at.order_key) < event.at.order_key
@@ -256,7 +264,7 @@ class Play:
                 self._refuse(event, below.child, _error(below, why))
 
     def _refuse(self, event: Event, table: str, error: TableError) -> None:
-        """The table cannot be followed, and so what is below it cannot."""
+        """Records that the table's changes cannot be derived. The same holds for the tables below it."""
         self.errors.setdefault(table, error)
         for cascade in event.cascades:
             if cascade.parent == table and cascade.child in event.live and cascade.child not in self.errors:
@@ -266,7 +274,7 @@ class Play:
                 self._refuse(event, cascade.child, TableError(cascade.child, why))
 
     def _hit(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
-        """Keys of the child's rows that point at the values. Raises TableError where that is not sure."""
+        """Returns the keys of the child's rows that refer to the values. Raises TableError if that is uncertain."""
         table, coarse = self._tables[cascade.child], coarse_values(before)
         if coarse not in self._wanted.get((cascade.child, cascade.columns), ()):
             self.missing[cascade.child, cascade.columns].add(coarse)
@@ -275,7 +283,7 @@ class Play:
         for key in sorted(table.found[cascade.columns].get(coarse, ()), key=repr):
             row = table.rows[key]
             if row.of_lake and row.order_key >= event.at.order_key:
-                continue  # of later than this change, which is read again
+                continue  # a later state than this change, which is replayed again
             values = tuple(row.values[name] for name in cascade.columns)
             if values != before:
                 raise _error(
@@ -288,7 +296,9 @@ class Play:
         return keys
 
     def _refuse_order(self, cascade: Cascade, coarse: Values) -> None:
-        """Two foreign keys with a column in common, and one change goes through both: the server's order decides, which is not known."""
+        """Raises TableError if two foreign keys that share a column both apply to one change: the result depends on the server's
+        order, which is unknown.
+        """
         for (name, _), row in self._touched.items():
             shared = name == cascade.child and row.by != cascade.name and row.written & set(cascade.columns)
             if shared and coarse in (_coarse_of(row.was, cascade.columns), _coarse_of(row.now, cascade.columns)):
@@ -326,7 +336,9 @@ def coarse_values(values: Values) -> Values:
 
 
 def coarse(value: Any) -> Any:
-    """The same for all values that a server may take for equal: no case, no accents, no blanks behind, nothing that is ignored."""
+    """Returns the same value for all values that a server may consider equal: ignores case, accents, trailing blanks and ignorable
+    characters.
+    """
     if isinstance(value, bytes):
         return value.rstrip(b"\0")
     if not isinstance(value, str):

@@ -1,6 +1,6 @@
-"""The rows that foreign keys may change: those of the lake, and the staged images of a batch. Loads them for `derive`.
+"""Loads the rows that foreign keys may change for `derive`: rows of the lake and staged images of a batch.
 
-Only rows that point at a wanted value are loaded, and of the staged images all that have the key of such a row.
+Only rows that refer to a wanted value are loaded, and all staged images that have the key of such a row.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PLACE_BYTES = 8
 
 
 def events_of(events: CascadeEvents) -> Iterator[Event]:
-    """What set off cascades, in the order of the stream."""
+    """Yields the events that triggered cascades, in the order of the stream."""
     rows = pq.read_table(events.path).to_pylist()
     before: dict[str, Any] = {}
     for row in rows:
@@ -55,7 +55,7 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
 
 
 def places_of(table: StagedTable) -> list[int]:
-    """One a row of the table's segments."""
+    """Returns the positions of the rows of the table's segments, one per row."""
     if table.places is None:
         return [0] * table.rows
     content = table.places.read_bytes()
@@ -65,16 +65,17 @@ def places_of(table: StagedTable) -> list[int]:
 
 @dataclasses.dataclass
 class StagedImages:
-    """Of one table: the images of a batch that may matter. `key` and the foreign keys' columns in lower case."""
+    """The images of a batch that may be relevant, of one table. `key` and the foreign keys' columns are in lower case."""
 
     table: StagedTable
     key: tuple[str, ...]
 
     def relevant(self, wanted: Mapping[tuple[str, ...], set[Values]], keys: set[Values]) -> Iterator[Image]:
-        """Images of rows with such a key, or that point at a wanted value at some time; and all that concerns the table as a whole.
+        """Yields the images of rows that have one of the keys or that refer to a wanted value at some time, and all changes of the whole
+        table.
 
-        Without a key: those that point at a wanted value. Where images leave columns out, also those that may point at one, and all of a
-        row whose key changes.
+        For a table without a key: the images that refer to a wanted value. If images lack columns, also those that may refer to one, and
+        all images of a row whose key changes.
         """
         pointing = keys | self._pointing(wanted)
         places, begin = places_of(self.table), 0
@@ -90,7 +91,7 @@ class StagedImages:
             begin += segment.rows
 
     def _pointing(self, wanted: Mapping[tuple[str, ...], set[Values]]) -> set[Values]:
-        """Keys of the rows whose images point at a wanted value, under every key that they have in the batch."""
+        """Returns the keys of the rows whose images refer to a wanted value, under every key that they have in the batch."""
         found: set[Values] = set()
         moves: list[set[Values]] = []
         for segment in self.table.changes:
@@ -109,7 +110,7 @@ class StagedImages:
     def _known(
         self, segment: ChangesSegment, spelled: Mapping[str, str], names: Sequence[tuple[str, ...]]
     ) -> Iterator[dict[str, Any]]:
-        """Of each image the columns of the key and of foreign keys, as far as it has them."""
+        """Yields, per image, the columns of the key and of foreign keys that the image has."""
         needed = dict.fromkeys([*self.key, *(name for columns in names for name in columns)])
         if not segment.partial:
             table = pq.read_table(segment.path, columns=[spelled[name] for name in needed])
@@ -151,7 +152,7 @@ class StagedImages:
 
 
 def _joined(keys: set[Values], moves: Sequence[set[Values]]) -> set[Values]:
-    """With all keys that lead to them, or to which they lead."""
+    """Returns the keys and all keys that are connected with them by key changes."""
     found, left = set(keys), list(moves)
     while met := [each for each in left if each & found]:
         found = found.union(*met)
@@ -168,7 +169,7 @@ def _has(segment: ChangesSegment, row: dict[str, Any], place: int) -> bool:
 def _points(
     row: Mapping[str, Any], names: Sequence[tuple[str, ...]], wanted: Mapping[tuple[str, ...], set[Values]]
 ) -> bool:
-    """Whether it points at a wanted value, or may do so, having some of the columns."""
+    """Returns whether a row refers to a wanted value, or may do so if it lacks some of the columns."""
     for columns in names:
         known = {place: coarse(row[name]) for place, name in enumerate(columns) if name in row}
         if len(known) == len(columns):
@@ -180,9 +181,9 @@ def _points(
 
 
 def lake_rows(lane: Lane, table: DeltaTable, cascade: Cascade, values: set[Values]) -> list[Row]:
-    """Rows of the lake whose columns of a foreign key may be equal to one of the (coarse) values.
+    """Returns the rows of the lake whose foreign key columns may be equal to one of the (coarse) values.
 
-    Raises TableError where the lake lacks a column.
+    Raises TableError if the lake lacks a column.
     """
     if not table.snapshot.exists or not values:
         return []
@@ -218,21 +219,21 @@ def _select(lane: Lane, table: DeltaTable, cascade: Cascade, types: Mapping[str,
     there = f"SELECT t.* FROM {sql_text.delta_path(table.path)} AS t"
     alive = f"NOT coalesce(t.{DELETED}, false)" if DELETED in table.snapshot.columns else "true"
     text = f"{there} LEFT SEMI JOIN {WANTED_VIEW} AS w ON {' AND '.join(equal)} WHERE {alive}"
-    if unsure:  # what other characters are equal to is decided here, not in Spark
+    if unsure:  # equality of other characters is decided in Python, not in Spark
         sure = " AND ".join(f"NOT ({each})" for each in unsure)
         text += f" AND {sure} UNION ALL {there} WHERE {alive} AND ({' OR '.join(unsure)})"
     return text
 
 
 def _coarse_sql(column: str, type_name: str) -> str:
-    """As `play.coarse`, of what has printable characters of ASCII alone."""
+    """Returns the SQL equivalent of `play.coarse`, for values of printable ASCII characters only."""
     if type_name == "string":
         return f"lower(rtrim({column}))"
     return f"CAST(regexp_replace(hex({column}), '(00)+$', '') AS string)" if type_name == "binary" else column
 
 
 def _left(rows: list[tuple[dict[str, Any], Row]]) -> list[Row]:
-    """The rows that a log of changes leaves."""
+    """Returns the rows that remain at the end of a log of changes."""
     counts: dict[Any, int] = defaultdict(int)
     kept: dict[Any, Row] = {}
     gone = {LOG_NAMES[UPDATE_BEFORE], LOG_NAMES[DELETE]}

@@ -1,1 +1,1 @@
-"""Tables whose rows are being read: their changes are held, and in the end both are published in one commit."""
+"""Snapshots of tables: buffers the changes that arrive while rows are read, and publishes rows and changes in one commit."""

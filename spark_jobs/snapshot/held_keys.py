@@ -1,6 +1,6 @@
-"""Of the changes that were held: which keys they are of, and what became of each. `whole_files` asks; in Arrow, without Spark.
+"""The keys of buffered changes, and the last image of each. Used by `whole_files`; works on Arrow tables, without Spark.
 
-The rule is that of `publish_sql`: of a key that has held changes the last one decides.
+The rule is that of `publish_sql`: the last buffered change of a key determines its row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 
 class HeldKeys:
-    """`live`: the last image of each key whose row is there, in the columns of a chunk's file."""
+    """The keys that have buffered changes. `live`: the last image of each key whose row still exists, in the columns of a chunk's file."""
 
     def __init__(self, changes: PlacedFiles, key: Sequence[str], chunk: pa.Schema) -> None:
         ours = [OPERATION, ORDER_KEY, COMMIT_TIME]
@@ -38,8 +38,8 @@ class HeldKeys:
         self.live = named.select(chunk.names).cast(chunk)
 
     def among(self, rows: pa.Table) -> Mask:
-        """Which rows have a key with held changes. `rows`: at least the key's columns."""
-        if len(self._key) == 1:  # a third of the time at most: nothing is sorted anew for each row group
+        """Returns a mask of the rows whose key has buffered changes. `rows`: has at least the key's columns."""
+        if len(self._key) == 1:  # takes at most a third of the time: no sort per row group
             (name,) = self._key
             return np.asarray(pc.is_in(rows[name], self._keys[name].combine_chunks()))
         count = self._keys.num_rows
@@ -52,12 +52,14 @@ class HeldKeys:
         return found
 
     def may_be_in(self, group: pq.RowGroupMetaData, place: int) -> bool:
-        """Whether a row group may have one of the keys, by the bounds of the key's first column, the file's `place`."""
+        """Returns whether a row group may have one of the keys, by the bounds of the key's first column. `place`: that column's index
+        in the file.
+        """
         bounds = group.column(place).statistics
         if bounds is None or not bounds.has_min_max:
             return bool(group.num_rows)
         first: Any = self._keys[self._key[0]]
-        # a bound that is no value of the type is no hint; nor is one that Python has no date for: MySQL has a year 0
+        # A bound that is not a value of the type is ignored, and so is one that Python has no date for: MySQL has a year 0.
         with contextlib.suppress(pa.ArrowException, TypeError, ValueError, OverflowError):
             low, high = (pa.scalar(value, first.type) for value in (bounds.min, bounds.max))
             return bool(pc.any(pc.and_(pc.greater_equal(first, low), pc.less_equal(first, high))).as_py())

@@ -1,7 +1,8 @@
-"""Holds the changes of a table whose snapshot is open: its staged files are linked to where the publication will read them, and not merged.
+"""Buffers the changes of a table whose snapshot is running: links its staged files into the folder that the publication will read, and
+does not merge them.
 
-`run_batch` calls it in place of the merge. Held files never overlap: what a batch that was cut anew brings once more is left out. So each
-image is held once, which a table without a key needs.
+`run_batch` calls it instead of the merge. Buffered files never overlap: a batch that was rolled back may be handed out again with another
+end, and its changes that are buffered already are left out. So each image is buffered once, which a table without a key needs.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.staged_batch import ORDER_KEY, ChangesSegment, Segment, StagedTable, TruncateSegment, last_order_key
 
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
-KEY_DIGITS = 19  # of an int64
-RESTARTS_MAX = 8  # for rows that changed their key while they were read, by images that lack columns
+KEY_DIGITS = 19  # decimal digits of an int64
+RESTARTS_MAX = 8  # restarts because rows changed their key during the snapshot and their images lack columns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Held:
-    """Where a table's changes are held: each file has the order key of its last change for a name. Those up to the order key `after` are
-    not: a statement changed the table there.
+    """The buffered changes of a table. Each file is named after the order key of its last change. Changes up to the order key `after` are
+    not buffered, because a statement changed the table there.
 
-    `restarts`: how often its rows were begun to be read anew.
+    `restarts`: how often the reading of its rows was restarted.
     """
 
     files: PlacedFiles
@@ -42,16 +43,18 @@ class Held:
 
 
 class Holds(Protocol):
-    """The open snapshots of a destination, by "database.table"; changed only by who holds the run lock."""
+    """The running snapshots of a destination, by "database.table". Only the holder of the run lock changes them."""
 
     def get(self, name: str) -> Held | None:
-        """None where no snapshot of the table is open."""
+        """Returns the buffer of a table; None if no snapshot of the table is running."""
 
     def again(self, name: str, order_key: int, why: str) -> Held:
-        """The table was changed as a whole at this place: nothing from before counts, and its rows are read anew."""
+        """Restarts the snapshot because the whole table was changed at this order key: earlier changes and rows are dropped, and all
+        rows are read again.
+        """
 
     def fail(self, name: str, why: str) -> None:
-        """The snapshot cannot go on by itself."""
+        """Stops the snapshot, which cannot continue by itself."""
 
 
 class NoHolds:
@@ -71,7 +74,7 @@ NO_HOLDS = NoHolds()
 
 
 def hold_table(staged: StagedTable, target: TableTarget, holds: Holds, held: Held) -> TableReport:
-    """Holds what is not held yet of a table's segments, on disk when it returns. Raises TableError."""
+    """Buffers the changes of a table's segments that are not buffered yet, and syncs them to disk. Raises TableError."""
     started, rows = time.monotonic(), 0
     for segment in staged.segments:
         if last_order_key(segment) <= held.after:
@@ -86,13 +89,15 @@ def hold_table(staged: StagedTable, target: TableTarget, holds: Holds, held: Hel
 
 
 def held_up_to(files: PlacedFiles) -> int:
-    """The order key of the last change that is held; -1 where none is. Raises StoreError."""
+    """Returns the order key of the last buffered change; -1 if there is none. Raises StoreError."""
     names = files.names()
     return int(Path(names[-1]).stem) if names else -1
 
 
 def _read_anew(name: str, segment: ChangesSegment, holds: Holds, held: Held) -> Held:
-    """Of a row that changed its key and lacks columns nobody knows under which key it was read: all are read anew, from here on."""
+    """Restarts the snapshot after this segment. If a row changed its key and its images lack columns, it is unknown under which key
+    the row was read. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
+    """
     if segment.key and held.restarts < RESTARTS_MAX:
         return holds.again(name, segment.last_order_key, "rows changed their keys, and their images lack columns")
     tries = f"while they were read, {held.restarts + 1} times in a row" if segment.key else "of a table without a key"
@@ -116,7 +121,7 @@ def _hold(name: str, segment: ChangesSegment, held: Held) -> int:
 
 
 def _put(segment: ChangesSegment, files: PlacedFiles, after: int) -> int:
-    """As `_keep`, where the files are in a store: whoever publishes may be on another host."""
+    """Does the same as `_keep` if the buffer is in an object store, because the publication may run on another host."""
     if segment.first_order_key > after:
         files.put(segment.path, _name(segment))
         return segment.rows
@@ -128,16 +133,16 @@ def _put(segment: ChangesSegment, files: PlacedFiles, after: int) -> int:
 
 
 def _name(segment: ChangesSegment) -> str:
-    """Of the held file: the order key of its last change."""
+    """Returns the name of the buffered file: the order key of its last change."""
     return f"{segment.last_order_key:0{KEY_DIGITS}d}.parquet"
 
 
 def _keep(segment: ChangesSegment, files: PlacedFiles, after: int) -> int:
-    """Rows kept."""
+    """Links or copies the segment's changes after the order key `after` into the buffer. Returns the number of rows."""
     folder = files.folder
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / _name(segment)
-    beside = folder / f".{path.stem}.tmp"  # what a crash leaves of it is none of Spark's files
+    beside = folder / f".{path.stem}.tmp"  # Spark ignores it if a crash leaves it behind
     beside.unlink(missing_ok=True)
     if segment.first_order_key > after:
         link(segment.path, beside)
@@ -167,7 +172,7 @@ def _why(segment: Segment) -> str:
 
 
 def report_of(staged: StagedTable, path: str, rows: int, milliseconds: int) -> TableReport:
-    """Of a table whose changes are held, of which the lake has nothing new: no commit, no version."""
+    """Returns the report of a table whose changes are buffered. The lake has nothing new: no commit, no version."""
     changes = staged.changes
     whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
     times = [each.commit_time_us for each in whole]

@@ -1,4 +1,6 @@
-"""What is published of a snapshot, and what became of it: values, and whether what was read and held goes together. `publish` uses it."""
+"""The input and result of a snapshot's publication, and the check that rows and buffered changes have the same columns. `publish` uses
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,21 @@ from spark_jobs.staged_batch import PRESENT, Column
 from spark_jobs.tables.commit_record import PublicationRecord
 from spark_jobs.tables.table_owner import Owner
 
-OURS = "_sluice_"  # how columns of a file begin that are not the table's
+OURS = "_sluice_"  # prefix of columns that are not the table's
 
 
 class ColumnsDifferError(Exception):
-    """Held changes have other columns than the rows that were read: the rows are to be read anew."""
+    """Buffered changes have other columns than the rows that were read, so the rows must be read again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What is to be published. `columns`: of the rows, as staged. `chunks`, `changes`: what was read and held; `rows`: of all chunks.
+    """A snapshot to be published. `columns`: of the rows, as staged. `chunks`, `changes`: the rows that were read and the buffered
+    changes; `rows`: number of rows in all chunks.
 
-    `place`: the order key that all is merged up to, or that a table without a key was read at; `since`: that up to which each row has all
-    changes. `read_at_us`: commit time of the rows. `run`, `epoch`, `start`, `end`: for the record of the commit.
+    `place`: the order key up to which everything is merged, or at which a table without a key was read. `since`: the order key up to
+    which every row is sure to have all changes. `read_at_us`: commit time of the rows. `run`, `epoch`, `start`, `end`: for the record of
+    the commit.
     """
 
     snapshot_id: str
@@ -48,7 +52,9 @@ class Publication:
 
     @property
     def rows_key(self) -> int:
-        """The order key of rows that were read: what was changed after it is held, or was read with the one row of the log."""
+        """The order key of the rows that were read. Later changes are buffered; for a table without a key, they are later than the one
+        position at which it was read.
+        """
         return self.since if self.key else self.place
 
     @property
@@ -56,11 +62,11 @@ class Publication:
         return self.target.deletes == "soft" and bool(self.key)
 
     def label(self) -> int:
-        """The order key up to which the table will have its changes."""
+        """Returns the order key up to which the table will have its changes."""
         return max(self.place, held_up_to(self.changes))
 
     def record(self, label: int) -> str:
-        """What the commit says of itself."""
+        """Returns the commit's record."""
         return PublicationRecord(
             destination=self.owner.destination,
             ledger=self.owner.ledger_id,
@@ -77,9 +83,10 @@ class Publication:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Published:
-    """`label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in a report of a merge.
+    """The result of a publication. `label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in the
+    report of a merge.
 
-    `way`, `reason`: whether Spark wrote the rows, or the files that were read became the table's, and why.
+    `way`, `reason`: whether Spark wrote the rows or the files that were read became the table's, and why.
     """
 
     rows: int
@@ -95,7 +102,9 @@ class Published:
 
 
 def check_columns(given: Publication) -> None:
-    """Each held file has the columns of the rows, of the same types. A statement that changed them would have begun the snapshot anew."""
+    """Raises ColumnsDifferError if a buffered file has other columns or types than the rows. A statement that changes them normally
+    restarts the snapshot.
+    """
     chunk = next(iter(given.chunks.names()), None)
     if chunk is None:
         raise ColumnsDifferError("no chunk was read")
@@ -108,7 +117,7 @@ def check_columns(given: Publication) -> None:
 
 
 def is_partial(given: Publication) -> bool:
-    """Whether images are held that lack columns."""
+    """Returns whether some buffered images lack columns."""
     return any(f"{PRESENT}0" in given.changes.schema(name).names for name in given.changes.names())
 
 

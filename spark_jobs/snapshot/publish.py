@@ -1,7 +1,7 @@
-"""Publishes a snapshot: one Delta commit makes the table from the rows that were read and the changes that were held. A run calls it.
+"""Publishes a snapshot: one Delta commit creates the table from the rows that were read and the buffered changes. Called by a run.
 
-The caller holds the run lock and has seen that the stream came past the place at which the last row was read. Doing it again makes the same
-table, or a newer one; so a run that was killed between the commit and its record is simply repeated.
+The caller holds the run lock and has checked that the stream has passed the position at which the last row was read. A second publication
+makes the same table or a newer one, so a run that was killed between the commit and its record is simply repeated.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from spark_jobs.tables.table_owner import TableRecord, TableRecords, refuse_othe
 from spark_jobs.turns import NO_TURNS, Turns, Writing
 
 AGAIN = "the stream is read again and has to come to where the table was already; it is tried again"
-SNAPSHOT_PROPERTY = "sluice.snapshot"  # which snapshot the table was made from
+SNAPSHOT_PROPERTY = "sluice.snapshot"  # the snapshot that the table was created from
 
 
 def publish_snapshot(
@@ -47,9 +47,9 @@ def publish_snapshot(
     records: TableRecords = NO_RECORDS,
     turns: Turns = NO_TURNS,
 ) -> Published:
-    """Publishes over a session of its own, in its turn. `fence`: of who holds the run lock.
+    """Publishes in a Spark session of its own, under the table lock. `fence`: of the run that holds the run lock.
 
-    Raises SparkUnavailableError, TableError, ColumnsDifferError, a sentence each.
+    Raises SparkUnavailableError, TableError, ColumnsDifferError, one sentence each.
     """
     with open_lanes(spark, 1, fence) as lanes:
         try:
@@ -76,7 +76,7 @@ def publish(
     storage_options: Mapping[str, str],
     records: TableRecords = NO_RECORDS,
 ) -> Published:
-    """Raises TableError where the table is another's, ColumnsDifferError, or whatever Spark raises."""
+    """Publishes in the given session. Raises TableError if the table has another owner, ColumnsDifferError, or any exception of Spark."""
     started = time.monotonic()
     check_columns(given)
     if (rows := given.chunks.rows()) != given.rows:
@@ -104,7 +104,7 @@ def publish(
     after = table.refresh()
     table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)
     try:
-        # a run that was killed after its commit has put none of it on disk, and this one may have found the table there
+        # A run that was killed after its commit did not sync it, and this run may have found the table finished.
         sync_commits(given.target.path, before.version, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
         why = f"what was committed to {given.target.path} is not on disk: {error}; it is tried again"
@@ -128,7 +128,7 @@ def publish(
 
 
 def _make_by_spark(lane: Lane, given: Publication, before: Snapshot, label: int) -> None:
-    """All rows are read once more and written, beside or in place of what the table had."""
+    """Has Spark read all rows again and write them as the new table, or in place of the rows of the table or the shard."""
     lane.expect(given.rows + given.changes.rows())
     partial = _show(lane, given)
     lane.commit_as(_txn_id(given, before, label), label, given.record(label))
@@ -139,8 +139,8 @@ def _make_by_spark(lane: Lane, given: Publication, before: Snapshot, label: int)
 
 
 def _txn_id(given: Publication, before: Snapshot, label: int) -> str:
-    """The application id of the commit: the table's; where the table is as far as `label` already, one of this snapshot's own, for Delta
-    would drop the table's. Either way Delta drops what another try of the same publication has committed.
+    """Returns the app ID of the commit's transaction: the table's. If the table already has `label`, Delta would drop that
+    transaction, so the ID is then one of this snapshot. In both cases Delta drops a repeated commit of the same publication.
     """
     app_id = app_id_of(given.owner)
     return app_id if label > before.applied_order_key else f"{app_id}#{given.snapshot_id}/{given.chunks.folder.name}"
@@ -157,7 +157,9 @@ def _properties(given: Publication, before: Snapshot) -> dict[str, str]:
 
 
 def _show(lane: Lane, given: Publication) -> bool:
-    """Makes views of what was read and held; whether images lack columns. Raises ColumnsDifferError where those are nowhere."""
+    """Creates views of the rows that were read and the buffered changes. Returns whether images lack columns. Raises
+    ColumnsDifferError if a missing value is in none of them.
+    """
     chunks, changes = lane.lent.placed(given.chunks), lane.lent.placed(given.changes)
     lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
     partial = is_partial(given)
@@ -171,7 +173,9 @@ def _show(lane: Lane, given: Publication) -> bool:
 def _publish_alone(
     lane: Lane, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
 ) -> Published:
-    """Of a table without a mirror: what was read is appended to its log, and what is open in its history is held against it."""
+    """Publishes a table without a current-state table: appends the rows to its change log, and compares them with the open versions of
+    its history.
+    """
     started, owner, place, record = time.monotonic(), given.owner, (label, given.read_at_us), given.record(label)
     found = list[SideTable]()
     for kind, path in kinds_of(given.target):
@@ -183,7 +187,8 @@ def _publish_alone(
             raise TableError(owner.table, AGAIN, own=False)
         if kind == HISTORY and given.key:
             history = History(table=side, folder=_scratch(given), lane=lane, by_spark=given.target.merge == "spark")
-            # whatever differs from what is open does so from the place on at which that is found
+            # Rows that differ from the open versions get `label` as the start of their new versions, because the difference is found
+            # there.
             rows = dataclasses.replace(_rows(given, partial=_show(lane, given)), label=label)
             selection = publish_sql.selection(rows)
             history.take_read(
@@ -214,7 +219,9 @@ def _publish_alone(
 def _tell_log(
     fence: Fence, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords = NO_RECORDS
 ) -> None:
-    """A row that the table was read: what befell it while it stood still is in no row of its log. One that is not there begins later."""
+    """Appends a row to the change log that states that the table was read again: the changes of the time in which it was stopped are
+    not in the log. Does nothing if the log does not exist yet; it then begins later.
+    """
     if not given.target.change_log:
         return
     began, owner = time.time(), given.owner
@@ -237,7 +244,9 @@ def _tell_history(  # noqa: PLR0917  one caller
     storage_options: Mapping[str, str],
     records: TableRecords,
 ) -> None:
-    """Rows that were read open versions where they were read; what the history has open and the table no longer has closes there."""
+    """Updates the history: rows that were read open versions at the snapshot's position, and open versions that the table no longer
+    has are closed there.
+    """
     if not given.target.history or not given.key:
         return
     began, owner = time.time(), given.owner
@@ -278,7 +287,9 @@ def _statement(given: Publication, before: Snapshot, rows: publish_sql.Rows) -> 
 
 
 def _check_completed(lane: Lane, given: Publication) -> None:
-    """What images lack is in the row that was read, unless the row began meanwhile without it; then all is read anew."""
+    """Raises ColumnsDifferError if columns are missing. What images lack is taken from the row that was read; if a row was inserted
+    meanwhile, no such row exists, and all rows must be read again.
+    """
     asked = publish_sql.incomplete(_rows(given, partial=True))
     count = int(lane.session.sql(asked).collect()[0][0])
     if count:
@@ -286,7 +297,7 @@ def _check_completed(lane: Lane, given: Publication) -> None:
 
 
 def _scratch(given: Publication) -> Path:
-    """For what Spark is to read of a history."""
+    """Creates and returns the folder for files of a history that Spark reads."""
     folder = given.chunks.folder.parent
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""Publishes the rows of a shard in place of those it has in the Delta table that it shares with others. `publish` calls it."""
+"""Publishes the rows of a shard in place of its rows in the shared Delta table. `publish` calls it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from spark_jobs.tables.table_owner import refuse_others
 
 
 def give_columns(lane: Lane, given: Publication, table: DeltaTable) -> Snapshot:
-    """The table, made or with the columns of the shard; no row of it has changed yet."""
+    """Creates the table or adds the columns of the shard, without changing rows. Returns the table's new state."""
     wanted = wanted_columns(given.columns, soft_deletes=given.soft_deletes)
     for statement in schema_statements(table, given.target, wanted, given.key, given.owner.to_text()):
         lane.commit(given.owner.table, statement)
     after = table.refresh()
-    refuse_others(given.owner, table.found(None, given.owner.to_text()))  # another may have made it in the same moment
+    # Another run may have created it at the same moment.
+    refuse_others(given.owner, table.found(None, given.owner.to_text()))
     return after
 
 
 def statement(given: Publication, there: Snapshot, rows: publish_sql.Rows) -> str:
-    """One commit. What the shard lacks of the table is NULL. `there`: the table, with the columns of the shard."""
+    """Returns the statement that replaces the shard's rows in one commit. Columns that the shard lacks are NULL. `there`: the table,
+    with the columns of the shard.
+    """
     has = {column.name.lower() for column in wanted_columns(given.columns, soft_deletes=rows.soft_deletes)}
     values = [
         sql_text.identifier(name) if name.lower() in has else f"CAST(NULL AS {kind})" for name, kind in there.schema

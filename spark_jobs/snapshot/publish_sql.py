@@ -1,10 +1,11 @@
-"""The statement that makes a table from rows that were read and changes that were held meanwhile, as text. `publish` runs it.
+"""Generates the statement that creates a table from the rows that were read and the buffered changes. `publish` runs it.
 
-Of a key that has held changes the last one decides; every other key has its row as it was read. A table without a key is a log of its
-changes: the rows that were read, as inserts, and the images held after the place at which they were read.
+If a key has buffered changes, the last one determines its row; every other key keeps the row that was read. A table without a key is a
+log of its changes: the rows that were read, as inserts, and the images buffered after the position at which they were read.
 
-Where images lack columns, each column is the last one that an image of the same row has, else the one that was read: a row that was there
-before the first held image and still is was read, and no change of a column that no image has can have come between.
+If images lack columns, each column gets the last value that an image of the same row has, otherwise the value that was read. The value
+that was read is correct: a row that existed before the first buffered image and still exists was read, and no image means no change of
+the column in between.
 """
 
 from __future__ import annotations
@@ -26,17 +27,17 @@ from spark_jobs.staged_batch import (
     Column,
 )
 
-READ = "snapshot"  # the operation of a row that was read, beside insert, update and delete
+READ = "snapshot"  # the operation of a row that was read, in addition to insert, update and delete
 CHUNKS_VIEW, CHANGES_VIEW = "sluice_chunks", "sluice_held"
 NUMBER, SINCE, HAS = "_sluice_number", "_sluice_since", "_sluice_has_"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rows:
-    """What a table is made of. `label`: the order key of rows that were read; `read_at_us`: their commit time, µs since 1970.
+    """What a table is created from. `label`: the order key of rows that were read; `read_at_us`: their commit time, µs since 1970.
 
-    `held_after`: of a table without a key, the order key up to which the rows that were read have its changes. `changes`: are any held.
-    `partial`: do some of them lack columns.
+    `held_after`: for a table without a key, the order key up to which the rows that were read have its changes. `changes`: whether there
+    are buffered changes. `partial`: whether some of them lack columns.
     """
 
     columns: tuple[Column, ...]
@@ -50,18 +51,22 @@ class Rows:
 
 
 def chunk_types(columns: tuple[Column, ...]) -> dict[str, str]:
-    """Columns of a chunk's file."""
+    """Returns the columns of a chunk's file with their types."""
     return {column.name: column.type for column in columns}
 
 
 def change_types(columns: tuple[Column, ...], *, partial: bool = False) -> dict[str, str]:
-    """Columns of a held file. `partial`: with which columns an image has; of a file that does not say it, each has all."""
+    """Returns the columns of a buffered file with their types. `partial`: includes the presence bits. A file without presence bits has
+    all columns in each image.
+    """
     groups = range(-(-len(columns) // GROUP_COLUMNS)) if partial else ()
     return {**STAGED_TYPES, **chunk_types(columns), **{f"{PRESENT}{group}": "bigint" for group in groups}}
 
 
 def selection(rows: Rows) -> str:
-    """All rows of the table, with our columns last. Of a row that went while images lacked columns nothing is kept, not even a mark."""
+    """Returns the SELECT of all rows of the table, Sluice's columns last. If images lack columns, deleted rows are not kept, even with
+    soft deletes.
+    """
     if not rows.key:
         return _appended(rows)
     if not rows.changes:
@@ -84,14 +89,14 @@ def _appended(rows: Rows) -> str:
 
 
 def _last_images(rows: Rows) -> str:
-    """One image a key. Row numbers count within a batch and order keys across them."""
+    """Returns the SELECT of the last image of each key. Row numbers order images within a batch, order keys across batches."""
     names = (OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in rows.columns))
     rank = f"row_number() OVER (PARTITION BY {sql_text.identifiers(rows.key)} ORDER BY {ORDER_KEY} DESC, {ROW} DESC) AS {RANK}"
     return f"SELECT {sql_text.identifiers(names)} FROM (SELECT *, {rank} FROM {CHANGES_VIEW}) WHERE {RANK} = 1"
 
 
 def incomplete(rows: Rows) -> str:
-    """How many rows are there in the end of which a column is nowhere."""
+    """Returns the query that counts the remaining rows for which some column has no value in any image or row."""
     lives = f"{OPERATION} IN ({INSERT}, {UPDATE_AFTER})"
     known = " AND ".join(f"{HAS}{place}" for place in range(len(rows.columns)))
     return (
@@ -101,7 +106,7 @@ def incomplete(rows: Rows) -> str:
 
 
 def _completed(rows: Rows) -> str:
-    """As `_last_images`, with what an image lacks from the row that was read."""
+    """Does the same as `_last_images`, and takes what an image lacks from the row that was read."""
     names = [sql_text.identifier(column.name) for column in rows.columns]
     values = [f"if(l.{HAS}{place}, l.{name}, c.{name}) AS {name}" for place, name in enumerate(names)]
     ours = ", ".join(f"l.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME))
@@ -112,11 +117,12 @@ def _completed(rows: Rows) -> str:
 
 
 def _states(rows: Rows) -> str:
-    """One row a key: the last image, the newest value of each column since the row began, and whether an image has it.
+    """Returns the SELECT of one row per key: the last image, the newest value of each column since the row began, and whether an image
+    has it.
 
-    `SINCE`: the number of the image that the row began or ended with, 0 where it was there before all of them.
+    `SINCE`: the number of the image with which the row began or ended; 0 if the row existed before all images.
     """
-    keys = {name.lower() for name in rows.key}  # conf/ may spell them otherwise than the table
+    keys = {name.lower() for name in rows.key}  # conf/ may use another case than the table
     key = sql_text.identifiers(tuple(column.name for column in rows.columns if column.name.lower() in keys))
     number = f"row_number() OVER (PARTITION BY {key} ORDER BY {ORDER_KEY}, {ROW}) AS {NUMBER}"
     begins = (

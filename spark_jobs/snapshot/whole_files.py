@@ -1,9 +1,9 @@
-"""Makes a table of the very files that its rows were read into, in one commit: nothing is read or written a second time.
+"""Creates a table from the files that its rows were read into, in one commit. Nothing is read or written a second time.
 
-`publish` calls it for tables that the lake does not have yet; what it is not for is written by Spark. A chunk's file becomes the table's
-under a second name; one that has rows whose keys have held changes is written anew without them, and the last images are a file of their
-own. All is put into a folder beside the table's, which takes its place at once: readers see no table, or the whole, and a VACUUM finds
-nothing that no commit names. A run that is killed leaves that folder; the next publication of the table removes it.
+`publish` calls it for tables that do not exist in the lake yet; Spark writes the tables that it does not support. A chunk's file is
+linked into the table. A file that has rows whose keys have buffered changes is rewritten without these rows, and the last images get a
+file of their own. All files are put into a folder next to the table's, which is then renamed to it: readers see no table or the whole
+table, and VACUUM finds no file that no commit names. A killed run leaves that folder; the next publication of the table removes it.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from spark_jobs.tables.delta_table import Snapshot, wanted_columns
 from spark_jobs.tables.file_statistics import statistics
 from spark_jobs.tables.new_table import Contents, make_table
 
-OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"  # as Delta calls it where Spark makes a table with its rows
+OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"  # Delta's name of the operation when Spark creates a table with rows
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
-HELD_ROWS_MAX = 1_000_000  # images that this process folds by itself
+HELD_ROWS_MAX = 1_000_000  # images that this process folds without Spark
 HELD_BYTES_MAX = 256 << 20
 ROW_GROUP_ROWS = 1 << 16
 MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
 
 
 def why_not(given: Publication, before: Snapshot, defaults: Sequence[str]) -> str:
-    """Why Spark is to make the table; empty where the files may become it. `defaults`: what Spark gives new tables by itself."""
+    """Returns why Spark has to create the table; empty if the files can become it. `defaults`: properties that Spark sets on new
+    tables by default.
+    """
     if given.target.shard is not None:
         return "it is one of the shards of a table"
     return next(itertools.chain(_obstacles(given, before, defaults), _obstacles_in_files(given)), "")
@@ -87,7 +89,7 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
 
 
 def _has_marks(given: Publication, name: str) -> bool:
-    """Whether the file has our columns, of the values that this publication gives them."""
+    """Returns whether the file has Sluice's columns, with the values of this publication."""
     footer = pq.read_metadata(given.chunks.folder / name)
     places = {footer.schema.column(number).path: number for number in range(len(footer.schema))}
     if not set(MARKS) <= places.keys():
@@ -96,7 +98,7 @@ def _has_marks(given: Publication, name: str) -> bool:
         said: list[Any] = [group.column(places[mark]).statistics for mark in MARKS]
         if not group.num_rows:
             continue
-        # pyarrow breaks where it is asked for a bound that is not there
+        # pyarrow fails if it is asked for a missing bound
         if not all(each and each.has_min_max for each in said):
             return False
         key, time_us, word = said
@@ -108,11 +110,11 @@ def _has_marks(given: Publication, name: str) -> bool:
 
 
 def make_of_files(given: Publication, label: int, properties: Mapping[str, str], fence: Fence) -> bool:
-    """Makes the table; False where its place is taken, and Spark has to. Raises OSError."""
+    """Creates the table. Returns False if its path is in use, so that Spark has to create it. Raises OSError."""
     place = local_folder(given.target.path)
     if place is None:
         return False
-    # of a run that was killed
+    # left by a killed run
     for left in place.parent.glob(f"{glob.escape(_aside(place, ''))}*"):
         shutil.rmtree(left, ignore_errors=True)
     wanted = wanted_columns(given.columns, soft_deletes=False)
@@ -163,7 +165,7 @@ class _Filling:
     count: int = 0
 
     def files(self) -> Iterator[Path]:
-        """One after the other, each whole and on disk; none without rows."""
+        """Yields the files one after the other, each complete and synced to disk; none if there are no rows."""
         chunks, held = self.given.chunks, None
         if self.given.changes.names():
             schema = chunks.schema(chunks.names()[0])
@@ -187,7 +189,7 @@ class _Filling:
         yield file
 
     def _gone(self, read: pq.ParquetFile, held: HeldKeys) -> dict[int, Any]:
-        """Row group → which of its rows have keys with held changes; only groups that have any."""
+        """Returns row group → mask of its rows whose keys have buffered changes; only row groups that have such rows."""
         key, footer = list(self.given.key), read.metadata
         place = read.schema_arrow.get_field_index(key[0])
         found = dict[int, Any]()
@@ -199,7 +201,7 @@ class _Filling:
         return found
 
     def _rest(self, read: pq.ParquetFile, gone: Mapping[int, Any]) -> Iterator[Path]:
-        """The file anew, without these rows; none where nothing is left."""
+        """Yields the file rewritten without these rows; nothing if no row is left."""
         if sum(mask.sum() for mask in gone.values()) == read.metadata.num_rows:
             return
 
@@ -225,6 +227,6 @@ class _Filling:
         return file
 
     def _named(self) -> Path:
-        """Where the next file goes, called as Spark calls its own."""
+        """Returns the path of the next file, named as Spark names its files."""
         number, self.count = self.count, self.count + 1
         return self.folder / f"part-{number:05d}-{uuid.uuid4()}-c000.zstd.parquet"
