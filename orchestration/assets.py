@@ -146,7 +146,7 @@ def take_anew(context: dg.OpExecutionContext, config: SluiceConfig, destination:
 
     The destination's snapshot job reads and publishes the rows, and reports the materialization.
     """
-    from cdc_engine.acts.snapshot import start  # noqa: PLC0415  what a merge never needs
+    from cdc_engine.acts.snapshot import start  # noqa: PLC0415  not needed by merges
 
     try:
         asked = start(config.destination_dir(destination), names)

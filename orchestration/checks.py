@@ -109,7 +109,7 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
     """Returns the check's result, counted in the quarantine table from which `sluice quarantine replay` restores values. Raises
     dg.Failure with a sentence.
     """
-    from orchestration.run.lake_settings import storage_options, told  # noqa: PLC0415  what a tick never needs
+    from orchestration.run.lake_settings import storage_options, told  # noqa: PLC0415  not needed by ticks
     from spark_jobs.errors import TableError  # noqa: PLC0415
     from spark_jobs.quarantine.count import quarantined_by_column  # noqa: PLC0415
 

@@ -41,7 +41,7 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         return files.run_lock_held(directory) or files.drain_lock_held(directory)
 
     def open_door(directory: Path) -> None:
-        from orchestration.drain.door import open_door  # noqa: PLC0415  where engines live; definitions are read elsewhere too
+        from orchestration.drain.door import open_door  # noqa: PLC0415  needed by engine processes only
 
         open_door(ports.host, directory)
 

@@ -36,7 +36,7 @@ def _elsewhere() -> RemoteHost:
 def _host() -> EngineHost:
     if IN_USE.engine.kind == "remote":
         return _elsewhere()
-    from cdc_engine import launcher  # noqa: PLC0415  starts nothing; a run never comes here
+    from cdc_engine import launcher  # noqa: PLC0415  starts nothing; not used by runs
 
     return launcher
 
@@ -54,7 +54,7 @@ def _files() -> DestinationFiles:
 
 
 def _feed(directory: Path, destination: str) -> Feed:
-    from orchestration.drain.caller import Caller  # noqa: PLC0415  of runs that drain
+    from orchestration.drain.caller import Caller  # noqa: PLC0415  for runs that drain
 
     return Caller(directory, destination)
 

@@ -113,7 +113,7 @@ def equality_schedule(
 
 def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Metadata:
     """Returns what the latest repair of a table did, according to the table's Delta log; empty if there was none."""
-    from orchestration.run.lake_settings import storage_options, target  # noqa: PLC0415  what a merge never needs
+    from orchestration.run.lake_settings import storage_options, target  # noqa: PLC0415  not needed by merges
     from spark_jobs.repair.last import last_repair  # noqa: PLC0415
 
     found = last_repair(target(config, destination, table).path, storage_options(config.storage_options))
@@ -183,7 +183,7 @@ def compare_with_source(
     config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
 ) -> Iterator[TableResult]:
     """Implements `ports.Compare`."""
-    from cdc_engine.instance.wiring import source_of  # noqa: PLC0415  what a merge never needs
+    from cdc_engine.instance.wiring import source_of  # noqa: PLC0415  not needed by merges
     from equality.destination import Asked, compare_destination  # noqa: PLC0415
     from orchestration.run.lake_settings import storage_options  # noqa: PLC0415
 

@@ -39,7 +39,7 @@ def begin(server: Any, load: Callable[[], None]) -> None:
 
 def reload_definitions(module: str = DEFINITIONS) -> None:
     """Gives every code server of this process the current definitions. Raises what building them raises; then the old ones stay."""
-    from orchestration.table_catalog import tables_of_now  # noqa: PLC0415  with it comes Dagster, in a process that forks
+    from orchestration.table_catalog import tables_of_now  # noqa: PLC0415  imports Dagster, in a process that forks
 
     with _lock:
         old = sys.modules.pop(module, None)
@@ -56,7 +56,7 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
 
 def load_anew(self: Any) -> Any:
     """Returns the code server's repositories, built from the current definitions. Added to Dagster's code server as a method."""
-    from dagster._grpc.server import LoadedRepositories  # noqa: PLC0415  seconds, where definitions are served only
+    from dagster._grpc.server import LoadedRepositories  # noqa: PLC0415  takes seconds; needed by code servers only
 
     return LoadedRepositories(
         self._loadable_target_origin,
@@ -75,7 +75,7 @@ def forget_outdated() -> None:
     """Runs directly after a fork. Drops the definitions if they were built from another conf/ than the one in use, so that the next
     import rebuilds them.
     """
-    from cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  read by then
+    from cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  already imported then
 
     definitions = sys.modules.get(DEFINITIONS)
     if definitions is not None and getattr(definitions, BUILT_FROM, "") != stamp():

@@ -182,7 +182,7 @@ class FakeEngine:
     def tell_tick(self) -> None:
         self.ticks += 1
 
-    def tell_run(self, batch: OutstandingBatch, state: str) -> None:  # noqa: ARG002  of the protocol
+    def tell_run(self, batch: OutstandingBatch, state: str) -> None:  # noqa: ARG002  required by the protocol
         self.run_states.append(state)
 
     def tell_failing(self, reason: str) -> None:

@@ -105,7 +105,7 @@ def keep_up(watch: ConfWatch) -> None:
         log.error("tables_not_copied", reason=error.strerror)
     stopping, lookers = threading.Event(), [Shown(watch.in_use).look]
     if watch.in_use.config.engine.kind == "embedded":
-        from cdc_engine import launcher  # noqa: PLC0415  where engines live
+        from cdc_engine import launcher  # noqa: PLC0415  needed by engine processes only
 
         keeper = Keeper(launcher)
         keeper.look(watch.in_use)

@@ -91,7 +91,7 @@ class Shown:
 
 def snapshots(config: SluiceConfig, destination: str = "") -> list[Shown]:
     """Of one destination, or of all. Raises MetaError."""
-    from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  with it come kernels
+    from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  imports kernels
 
     found = []
     for name in [destination] if destination else sorted(config.destinations):

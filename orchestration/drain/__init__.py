@@ -1,1 +1,1 @@
-"""How a run reaches its engine: a door in the engine's process, and who calls there."""
+"""Connects a run to its engine: the RPC endpoint in the engine's process, its client, and the rules of runs that drain."""

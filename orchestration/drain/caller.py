@@ -1,7 +1,7 @@
 """Sends a run's requests to its engine over gRPC: implements `ports.Feed`. See `door`.
 
-A request is sent only over a connection that the engine's process has accepted. So where none is made nothing was requested, and after
-every other failure the engine may have done what was requested.
+A request is sent only over a connection that the engine's process has accepted. So if no connection is made, nothing was requested; after
+every other failure the engine may have executed the request.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from orchestration.batch_reference import BatchReference
 from orchestration.drain.door import ACK, DOOR_FILE, HAND_OUT, LENGTHEN, SERVICE
 from orchestration.ports import FeedAwayError, Offer, RequestUnansweredError
 
-ANSWER_SECONDS_MAX = 10.0  # beside what an engine is asked to wait: it syncs its ledger, and the machine may be busy
-CONNECT_SECONDS_MAX = 2.0  # on the loopback address: a process that stands still accepts no connection of gRPC
+ANSWER_SECONDS_MAX = 10.0  # in addition to the requested wait: the engine syncs its ledger, and the machine may be busy
+CONNECT_SECONDS_MAX = 2.0  # on the loopback address; a stopped process accepts no gRPC connection
 OPTIONS = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
 
 
 class EngineRefusedError(SluiceError):
-    """What the engine said, in its own words; `code` is the engine's."""
+    """An error of the engine, with its own message; `code` is the engine's."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}")
@@ -31,7 +31,7 @@ class EngineRefusedError(SluiceError):
 
 
 class Caller:
-    """Of one run, in one thread. The door may move: an engine's host that was started again opens another."""
+    """The client of one run, used by one thread. The endpoint's address may change: a restarted engine host opens another one."""
 
     def __init__(self, directory: Path, destination: str) -> None:
         self._path, self._destination = directory / DOOR_FILE, destination
@@ -74,7 +74,7 @@ class Caller:
         return _heard(answer)
 
     def _connected(self, address: str) -> Any:
-        """Returns a channel whose connection is made. Raises FeedAwayError: nothing was sent."""
+        """Returns a connected channel. Raises FeedAwayError, in which case nothing was sent."""
         if self._channel is None or address != self._address:
             self.close()
             self._channel, self._address = grpc.insecure_channel(address, options=OPTIONS), address
@@ -91,7 +91,7 @@ class Caller:
         code = error.code() if isinstance(error, grpc.Call) else None
         where = f"the engine of {self._destination} at {self._address}"
         match code:
-            case grpc.StatusCode.UNAUTHENTICATED:  # refused before the request was looked at
+            case grpc.StatusCode.UNAUTHENTICATED:  # refused before the request was read
                 return FeedAwayError(f"{where} refuses the token of {DOOR_FILE} ({code})")
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return RequestUnansweredError(f"{where} has not answered for {seconds_max:g} s")
@@ -107,7 +107,7 @@ class Caller:
 
 
 def _heard(answer: dict[str, Any]) -> dict[str, Any]:
-    """Raises what the engine raised."""
+    """Returns the answer, or raises what the engine raised."""
     if away := answer.get("away"):
         raise FeedAwayError(str(away))
     if unanswered := answer.get("unanswered"):

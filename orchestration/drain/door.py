@@ -1,10 +1,10 @@
-"""The door of the engines of this process: runs ask here for what came since their batch was cut, or take and settle batch after batch.
+"""The RPC endpoint of the engines of this process. Runs use it to append new changes to their batch, or to take and ack batch after batch.
 
-gRPC on the loopback address, with a token that stands in `door.json` of each destination's directory, readable by its owner alone. The
-ticks open it, and the process's end closes it. What is asked and answered is JSON: batches by their reference, errors by their code, so a
-run needs nothing but a way to the engine. `caller` is the other side.
+It is gRPC on the loopback address, with a token in `door.json` of each destination's directory, readable by its owner only. The ticks
+open it, and the end of the process closes it. Requests and answers are JSON: batches by reference, errors by code, so a run needs nothing
+but a connection to the engine. `caller` is the client.
 
-No promise hangs on it. A run that finds it shut ends, and the ticks settle by the run's record what it merged.
+Correctness does not depend on it. A run that finds it closed ends, and the ticks settle what it merged by the run's record.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ _log = logging.getLogger(__name__)
 SERVICE, HAND_OUT, LENGTHEN, ACK = "sluice.Engine", "HandOut", "Lengthen", "Ack"
 DOOR_FILE = "door.json"
 LOOPBACK = "127.0.0.1:0"
-CALLS_MAX = 64  # at a time: one of each run that is attached waits for its next batch
+CALLS_MAX = 64  # concurrent calls; each attached run has one that waits for its next batch
 HAND_OUT_SECONDS_MAX = 5.0
-# Dagster begins a tick every 5 s. Where none comes the sensor was switched off, which is to stop the merging, or nobody settles what fails.
+# Dagster starts a tick every 5 s. Without ticks, the sensor was switched off to stop merging, or nothing settles failed batches.
 TICK_SILENCE_SECONDS_MAX = 30.0
 
 Answer = dict[str, Any]
 
 
 class Door:
-    """One of a process. `host`: its engines. `closing`: whether the process has been asked to end, so that runs are to leave."""
+    """The endpoint of a process. `host`: its engines. `closing`: returns whether the process must end, so that runs are to leave."""
 
     def __init__(self, host: Callable[[], EngineHost], closing: Callable[[], bool]) -> None:
         self._host, self._closing = host, closing
@@ -56,7 +56,9 @@ class Door:
         self._lock = threading.Lock()
 
     def open_for(self, directory: Path) -> None:
-        """Runs of the destination, whose directory this is, find the door from now on. Each tick does it; done again it looks, no more."""
+        """Makes the endpoint available to runs of the destination with this directory. Each tick calls it; repeated calls only check
+        `door.json`.
+        """
         self._ticked[directory.name] = time.monotonic()
         with self._lock:
             if self._server is None:
@@ -64,7 +66,7 @@ class Door:
             _write_door(directory / DOOR_FILE, {"address": self._address, "token": self._token})
 
     def close(self) -> None:
-        """No call is answered any more."""
+        """Stops answering calls."""
         with self._lock:
             if self._server is not None:
                 self._server.stop(None)
@@ -133,31 +135,31 @@ class Door:
 
 
 def _named(engine: EngineHandle, request: Answer) -> tuple[BatchReference, OutstandingBatch]:
-    """The batch that is asked about. Raises BatchNotFoundError where it is not outstanding any more."""
+    """Returns the batch that a request names. Raises BatchNotFoundError if it is no longer in flight."""
     reference, batch = BatchReference.from_config(request["reference"]), engine.outstanding()
     if batch is None or not reference.names(batch):
         raise BatchNotFoundError(f"{reference} is not outstanding any more")
     return reference, batch
 
 
-_ends: list[Callable[[], bool]] = []  # of this process, told by its server
+_ends: list[Callable[[], bool]] = []  # the conditions under which this process ends, from its server
 _doors: list[Door] = []
 _lock = threading.Lock()
 
 
 def closes_when(closing: Callable[[], bool]) -> None:
-    """The door of this process sends runs away once this is true."""
+    """Makes the endpoint of this process send runs away once `closing` returns true."""
     _ends.append(closing)
 
 
 def open_door(host: Callable[[], EngineHost], directory: Path) -> None:
-    """The one door of this process answers for the destination too. Where it cannot be opened runs end after a batch, as they say."""
+    """Makes the one endpoint of this process serve the destination too. If it cannot be opened, runs end after one batch and log why."""
     with _lock:
         if not _doors:
             _doors.append(Door(host, lambda: any(closing() for closing in _ends)))
     try:
         _doors[0].open_for(directory)
-    except (OSError, RuntimeError) as error:  # gRPC's own word for a port that cannot be had
+    except (OSError, RuntimeError) as error:  # gRPC raises it if the port is not available
         _log.warning("the door of %s cannot be opened: %s; its runs merge a batch each", directory.name, error)
 
 
@@ -170,13 +172,15 @@ def _to_bytes(answer: Answer) -> bytes:
 
 
 def _write_door(path: Path, record: dict[str, str]) -> None:
-    """Whole, for its owner's eyes; not where it says so already. Nobody needs it after a crash."""
+    """Writes the file atomically, readable by its owner only, if its content differs. It is not synced, because it is useless after a
+    crash.
+    """
     text = json.dumps(record)
     try:
         if path.read_text(encoding="utf-8") == text:
             return
     except (OSError, UnicodeDecodeError):
-        pass  # written anew
+        pass  # written again
     beside = path.with_suffix(".tmp")
     beside.unlink(missing_ok=True)
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:

@@ -1,19 +1,19 @@
-"""When a run that drains ends, and who settles what it merged. Pure; `run.drain_run` asks.
+"""Decides when a run that drains ends, and who settles what it merged. Pure; `run.drain_run` uses it.
 
-    takes d ─▶ its tags name d ─▶ merges d ─▶ says so in Dagster ─▶ settles d by the door ─▶ takes the next
+    takes d ─▶ its tags name d ─▶ merges d ─▶ reports it to Dagster ─▶ acks d over RPC ─▶ takes the next
 
-| the run, its tags naming d, | d | what follows |
+| the run, whose tags name d, | d is | result |
 |---|---|---|
-| died, failed or was canceled, d merged or not | out | its record says so: a tick hands d out again, whose replay writes nothing twice |
-| ended well, d merged, the door shut | out | its record is a SUCCESS of d: a tick acks |
-| died or ended after d was settled | acked | the ticks find another batch, or none, that no run's tags name: they ask for a run |
-| was given up by Dagster and goes on | rolled back | d is not the head any more: it writes no table and takes no further batch |
-| was handed d, and died before its tags named it | out | no run's tags name d, none is attached: the ticks ask for a run |
-| sent an ack of d that was not answered | out or acked | it ends well: as the second or the third line |
-| sent a request for d that was not answered | out later | it ends well, its tags naming what it merged: the ticks ask for a run |
+| died, failed or was canceled, d merged or not | in flight | by its record, a tick hands d out again; a repeated merge changes nothing |
+| ended well, d merged, the endpoint closed | in flight | its record is a SUCCESS of d: a tick acks |
+| died or ended after d was settled | acked | the ticks find another batch that no run's tags name, or none: they request a run |
+| was given up by Dagster and continues | rolled back | d is not the oldest batch: the run writes no table and takes no other batch |
+| got d, and died before its tags named it | in flight | no run's tags name d, none is attached: the ticks request a run |
+| sent an ack of d that was not answered | in flight or acked | it ends well: as in the second or the third row |
+| sent a request for d that was not answered | in flight later | it ends well, its tags naming what it merged: the ticks request a run |
 
-A run of one batch whose batch was appended to is where a run that drains is after it was handed its next batch. Where its request was not
-answered, it fails before it writes: its tags name the batch that it was made for, which is rolled back unless another has replaced it.
+A run of one batch that was extended is in the same situation as a run that drains and was handed its next batch. If its request was not
+answered, it fails before it writes: its tags name the batch that it was started for, which is rolled back unless another has replaced it.
 So a run must never end well while its tags name a batch that it did not merge.
 """
 
@@ -24,7 +24,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Attached:
-    """A run between two batches. `seconds`: since it is attached; `idle_seconds`: since its last batch was settled."""
+    """A run between two batches. `seconds`: since it attached; `idle_seconds`: since its last batch was settled."""
 
     seconds: float
     idle_seconds: float
@@ -33,7 +33,7 @@ class Attached:
 
 
 def why_leave(run: Attached) -> str:
-    """Why it takes no further batch, a sentence's end; empty where it does."""
+    """Returns why the run takes no further batch, as the end of a sentence; empty if it takes one."""
     if run.seconds >= run.seconds_max:
         return f"it has been attached for {run.seconds:.0f} s, and another run takes its place"
     if run.idle_seconds >= run.idle_seconds_max:

@@ -1,1 +1,1 @@
-"""Engines in a process of their own: who answers there, who calls from the code server, and what goes over the wire."""
+"""Runs engines in their own process: the server in that process, the client in the code server, and the messages between them."""

@@ -1,4 +1,4 @@
-"""Who may call an engine host, and how the connection is kept from others: the token and the certificates, read where they are used."""
+"""Authenticates and encrypts calls to an engine host: the token and the certificates, read when they are used."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from cdc_engine.config.engine import LOOPBACK, host_and_port
 from cdc_engine.durable_files import make_folder, sync
 from cdc_engine.errors import ConfigurationError
 
-TOKEN_FILE = "engine-token"  # noqa: S105  its name
+TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
-# A batch of many tables, or the reasons of many that stopped, may be larger than gRPC's 4 MiB. A host reads a question before it looks at
-# the token, so what it takes has an end: some hundred thousand tables.
+# A batch of many tables, or the reasons of many stopped tables, may exceed gRPC's 4 MiB. A host reads a request before it checks the
+# token, so the size of requests is limited, to some hundred thousand tables.
 QUESTION_BYTES_MAX = 64 << 20
 LENGTHS_OF_HOST = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", QUESTION_BYTES_MAX))
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
-CONNECT_MS_MAX = 2000  # a host that is away must not take all of a call's time: gRPC itself would try for 20 s
+CONNECT_MS_MAX = 2000  # a dead host must not use up a call's time: gRPC by itself tries for 20 s
 
 
 def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
-    """The token of both sides. `make`: an engine host makes that of its own machine. Raises ConfigurationError, without the token."""
+    """Returns the token that both sides share. `make`: creates it if it does not exist; an engine host does this on its own machine.
+    Raises ConfigurationError, whose message does not contain the token.
+    """
     if config.token_env:
         token = os.environ.get(config.token_env, "")
         if len(token) < TOKEN_LENGTH_MIN:
@@ -50,7 +52,9 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
 
 
 def server_credentials(config: EngineConfig) -> Any:
-    """Those of an engine host; None where it listens without TLS, on the loopback address alone. Raises ConfigurationError."""
+    """Returns the credentials of an engine host; None if it listens without TLS, which is allowed on the loopback address only. Raises
+    ConfigurationError.
+    """
     if config.certificate is None or config.key is None:
         if host_and_port(config.listens_at)[0] not in LOOPBACK:
             raise ConfigurationError(
@@ -62,7 +66,7 @@ def server_credentials(config: EngineConfig) -> Any:
 
 
 def channel_to(address: str, config: EngineConfig) -> Any:
-    """Connects when the first question is asked. Raises ConfigurationError."""
+    """Returns a channel that connects at its first call. Raises ConfigurationError."""
     options = [
         ("grpc.enable_http_proxy", 0),
         ("grpc.use_local_subchannel_pool", 1),
@@ -85,9 +89,9 @@ def _content(path: Path) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Whole, for its owner's eyes; of two that make one at once the first wins."""
+    """Writes the token file atomically, readable by its owner only. If two processes create it at once, the first wins."""
     make_folder(path.parent)
-    beside = path.with_suffix(f".{secrets.token_hex(8)}")  # no name that one which died here has left
+    beside = path.with_suffix(f".{secrets.token_hex(8)}")  # a name that no crashed process has left behind
     try:
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))

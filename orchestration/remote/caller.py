@@ -1,7 +1,7 @@
-"""Calls engines in processes of their own: implements `ports.EngineHost` and `ports.EngineHandle` over gRPC. See `host`.
+"""Calls engines in other processes: implements `ports.EngineHost` and `ports.EngineHandle` over gRPC. See `host`.
 
-Each call has a deadline. Nothing is kept but connections, which gRPC makes again by itself: an engine host may be started again at any
-time, and so may the process of this caller. Which of several hosts has a destination is asked with each `get_or_start`.
+Each call has a deadline. Only connections are kept, and gRPC restores them by itself: an engine host may restart at any time, and so may
+the caller's process. Each `get_or_start` finds out which of several hosts runs a destination.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from cdc_engine.contracts import OutstandingBatch
     from orchestration.remote.wire import RemoteState
 
-ANSWER_SECONDS_MAX = 10.0  # beside what an engine is asked to wait: it syncs its ledger, and the machine may be busy
-DIFFERS_SECONDS_MAX = 60.0  # until both hosts have followed a change of conf/
-OTHERS_SECONDS_MAX = 4.0  # of hosts that did not have the destination when it was asked last: one may be dead
+ANSWER_SECONDS_MAX = 10.0  # in addition to the requested wait: the engine syncs its ledger, and the machine may be busy
+DIFFERS_SECONDS_MAX = 60.0  # the time in which both hosts follow a change of conf/
+OTHERS_SECONDS_MAX = 4.0  # for hosts that did not run the destination at the last call: one may be dead
 
 
 class EngineAwayError(SluiceError):
-    """No engine host answers, or it refuses who asks."""
+    """No engine host answers, or it rejects the caller."""
 
     code = "ENGINE_AWAY"
 
@@ -53,7 +53,7 @@ class _Line:
         arguments: Mapping[str, Any],
         answer_seconds_max: float | None = None,
     ) -> Any:
-        """What the engine's method gives. Raises what it raised, or EngineAwayError."""
+        """Returns the result of the engine's method. Raises what the method raised, or EngineAwayError."""
         seconds_max = wait_seconds + (ANSWER_SECONDS_MAX if answer_seconds_max is None else answer_seconds_max)
         request = {"form": FORM, "destination": destination, "method": method, **arguments}
         token = token_of(self._config.engine, self._config.data_dir, make=False)
@@ -97,7 +97,7 @@ class _Line:
 
 
 class RemoteEngine:
-    """Implements `ports.EngineHandle`. `directory`: the destination's, which all hosts reach under one path."""
+    """Implements `ports.EngineHandle`. `directory`: the destination's; all hosts see it under the same path."""
 
     def __init__(self, line: _Line, destination: str, directory: Path) -> None:
         self._line, self._destination, self.directory = line, destination, directory
@@ -143,17 +143,19 @@ class RemoteEngine:
 
 
 class RemoteHost:
-    """Implements `ports.EngineHost` for engines elsewhere."""
+    """Implements `ports.EngineHost` for engines in other processes."""
 
     def __init__(self, config: SluiceConfig) -> None:
         self._config = config
         self._lines = [_Line(address, config) for address in config.engine.addresses]
-        self._had: dict[str, _Line] = {}  # destination → who had it last, and is asked first
-        self._confs: dict[str, str] = {}  # destination → digest of the file that its engine was made with
+        self._had: dict[str, _Line] = {}  # destination → the host that ran it last, which is called first
+        self._confs: dict[str, str] = {}  # destination → digest of the file that its engine uses
         self._differs_since: dict[str, float] = {}
 
     def get_or_start(self, destination: str) -> RemoteEngine:
-        """Of the host that has the destination; the others stand by. Raises as promised, EngineAwayError where no host answers."""
+        """Returns the engine of the host that runs the destination; the others are standby. Raises what `ports.EngineHost` defines;
+        EngineAwayError if no host answers.
+        """
         told: list[SluiceError] = []
         had = self._had.get(destination)
         for line in sorted(self._lines, key=lambda each: each is not had):
@@ -168,7 +170,9 @@ class RemoteHost:
         raise min(told, key=weight)
 
     def conf_troubles(self, destination: str, digest: str, now: float | None = None) -> tuple[str, ...]:
-        """That the engine was made with another text of the destination's file than the one with this digest, for a while by now."""
+        """Returns a sentence if the engine has been using another version of the destination's file than the one with this digest for a
+        while.
+        """
         now = time.monotonic() if now is None else now
         if self._confs.get(destination, "") in {"", digest}:
             self._differs_since.pop(destination, None)
@@ -185,7 +189,9 @@ class RemoteHost:
 
 
 def weight(error: SluiceError) -> int:
-    """Of several hosts' answers the lightest is told: one that begins will have it; then what is to be mended; then who stands by."""
+    """Returns the rank of a host's error; of several hosts' errors the lightest is reported. A starting engine precedes a host that is
+    broken, then one that is standby, then one that does not answer.
+    """
     for at, kind in enumerate((EngineAwayError, LeaseLostError)):
         if isinstance(error, kind):
             return 3 - at

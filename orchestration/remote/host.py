@@ -1,6 +1,6 @@
-"""Answers for the engines of this process, over gRPC: every method of `ports.EngineHandle`, for who knows the token. See `caller`.
+"""Serves the engines of this process over gRPC: every method of `ports.EngineHandle`, for callers that know the token. See `caller`.
 
-What is asked names a destination, a method and its arguments; methods are looked up in a table, so that nothing else can be called.
+A request names a destination, a method and its arguments. Methods are looked up in a table, so that nothing else can be called.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-CALLS_MAX = 64  # at a time
+CALLS_MAX = 64  # concurrent calls
 HAND_OUT_SECONDS_MAX = 20.0
-STOP_SECONDS = 5.0  # for calls that are under way when the host ends
+STOP_SECONDS = 5.0  # for calls in progress when the host ends
 
 
 def _batch(request: Record) -> OutstandingBatch:
@@ -73,9 +73,9 @@ METHODS: dict[str, Callable[[EngineHandle, Record], Any]] = {
 
 
 class HostServer:
-    """Listens from its making until `close`. `port`: where; that of `engine.listen`, or another where that says 0.
+    """A gRPC server that listens from its creation until `close`. `port`: the port of `engine.listen`, or the assigned one if that is 0.
 
-    `conf`: the digest of the file of conf/ that a destination's engine was made with, which who calls holds against its own.
+    `conf`: returns the digest of the conf/ file that a destination's engine uses; callers compare it with their own.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class HostServer:
         listen: str = "",
         conf: Callable[[str], str] = lambda _: "",
     ) -> None:
-        """Raises ConfigurationError where the port cannot be had, or a certificate cannot be read."""
+        """Raises ConfigurationError if the port is not available, or a certificate cannot be read."""
         self._host, self._token = host, token
 
         def made_with(_: EngineHandle, request: Record) -> Record:
@@ -104,7 +104,7 @@ class HostServer:
         self._server.start()
 
     def close(self) -> None:
-        """Calls that are under way may end."""
+        """Stops the server; calls in progress may finish within STOP_SECONDS."""
         self._server.stop(STOP_SECONDS).wait()
 
     def _listen(self, address: str, credentials: Any) -> int:
@@ -112,7 +112,7 @@ class HostServer:
             if credentials is None:
                 return int(self._server.add_insecure_port(address))
             return int(self._server.add_secure_port(address, credentials))
-        except RuntimeError as error:  # gRPC's own word for a port that cannot be had
+        except RuntimeError as error:  # gRPC raises it if the port is not available
             raise ConfigurationError(
                 f"an engine host cannot listen at {address}: another program has the port, or the address is not of this host; "
                 "stop that program or set engine.listen in conf/sluice.yaml"
@@ -129,7 +129,7 @@ class HostServer:
             return {"value": self._methods[request["method"]](engine, request)}
         except SluiceError as error:
             return {"error": error_to_json(error)}
-        except Exception as error:  # a defect: its trace is for this host's log, and not for the wire
+        except Exception as error:  # a defect: its traceback goes to this host's log, not to the caller
             _log.exception("%s of %s failed", request["method"], request.get("destination"))
             return {
                 "error": {

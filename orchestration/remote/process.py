@@ -1,8 +1,8 @@
-"""`./sluice engine`: the engines in a process of their own, until it is told to end. Starts no Dagster, and imports none.
+"""`./sluice engine`: runs the engines in their own process until a signal ends it. Neither starts nor imports Dagster.
 
     python -m orchestration.remote.process
 
-The engines begin at once, whether somebody calls or not; conf/ and operators are followed as in the code server.
+The engines start at once, whether or not somebody calls. The process follows conf/ and operators' requests, as the code server does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ log = structlog.get_logger()
 
 
 def keep_engines(stopping: threading.Event) -> None:
-    """Until `stopping`. Raises ConfigurationError where conf/ is wrong or wants no such process, or its port cannot be had."""
+    """Runs the engines until `stopping` is set. Raises ConfigurationError if conf/ is invalid, does not configure such a process, or its
+    port is not available.
+    """
     watch = ConfWatch(conf_dir(), "engine")
     config = watch.in_use.config
     if config.engine.kind != "remote":
@@ -53,7 +55,7 @@ def keep_engines(stopping: threading.Event) -> None:
 
 
 def _file_of(name: str) -> str:
-    """The digest of the file alone, without the groups that the destination is a member of."""
+    """Returns the digest of the file alone, without the groups that the destination is a member of."""
     return launcher.kept().get(name, "").partition("+")[0]
 
 
@@ -62,7 +64,7 @@ def _launcher() -> EngineHost:
 
 
 def until_told() -> threading.Event:
-    """Set by SIGTERM and by Ctrl-C."""
+    """Returns an event that SIGTERM and Ctrl-C set."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -1,4 +1,4 @@
-"""What goes over the wire between the code server and an engine host, as JSON: batches, an engine's state, errors by their code. Pure."""
+"""Converts the messages between code server and engine host to and from JSON: batches, an engine's state, errors by code. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from orchestration.ports import EngineState
 
 SERVICE, CALL = "sluice.EngineHost", "Call"
-FORM = 3  # of what is asked and answered; another one is refused by name
+FORM = 3  # version of requests and answers; others are refused with a message
 
 Record = dict[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteState:
-    """Implements `ports.EngineState`: a moment of an engine elsewhere."""
+    """Implements `ports.EngineState`: the state of a remote engine at one moment."""
 
     state: str
     reason: str
@@ -41,14 +41,14 @@ class RemoteState:
 
 
 class EngineRefusedError(SluiceError):
-    """What the engine said, in its own words, where its kind of error is not one that is acted on here; `code` is the engine's."""
+    """An error of the engine, with its own message, if no code here handles that kind of error; `code` is the engine's."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
 
 
-# Those that a tick tells apart, or that an operator knows by name; each is made of its sentence alone.
+# The errors that a tick distinguishes, or that an operator knows by name; each takes only its message.
 _TOLD_APART: dict[str, type[SluiceError]] = {
     kind.code: kind
     for kind in (
@@ -71,7 +71,7 @@ def error_to_json(error: SluiceError) -> Record:
 
 
 def error_of(record: Record) -> SluiceError:
-    """The error, to be raised."""
+    """Returns the error to raise."""
     kind = _TOLD_APART.get(str(record["code"]))
     return kind(record["message"]) if kind else EngineRefusedError(str(record["code"]), str(record["message"]))
 

@@ -1,1 +1,1 @@
-"""What a run does: one batch, merged by Spark."""
+"""The work of runs: merging batches with Spark, publishing snapshots, repairs and maintenance."""

@@ -1,7 +1,8 @@
-"""Which batch a run is at stands in its tags, from before it begins until it ends: so its record says of which batch its end speaks.
+"""Keeps a run's current batch in its tags, from before it starts the batch until it ends, so that the record of the run shows which batch
+its end refers to.
 
-Runs that drain claim batch after batch (`drain_run`). A run of one batch claims it anew where it grew while the run started: a change then
-waits for its run no longer than until the run begins to merge. What is left where either ends amid this: `drain.rules`.
+Runs that drain claim batch after batch (`drain_run`). A run of one batch claims it again if the batch was extended while the run started,
+so that a change waits for its run only until the run begins to merge. `drain.rules` describes the states in which either can end.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
 
 class Claim(Protocol):
     def __call__(self, reference: BatchReference) -> str:
-        """The run's tags name the batch from now on. Why the run may take none any more, or empty."""
+        """Makes the run's tags name the batch. Returns why the run may not take any batch now, or an empty text."""
 
 
 def claim_of(instance: dg.DagsterInstance, run_id: str, runs: str) -> Claim:
-    """The claim of a run of Dagster's: only while it counts as STARTED. `runs`: how it takes batches, as its tag says."""
+    """Returns the claim of a Dagster run, which works only while the run counts as STARTED. `runs`: how the run takes batches, as its tag
+    says.
+    """
 
     def claim(reference: BatchReference) -> str:
         run = instance.get_run_by_id(run_id)
@@ -41,11 +44,11 @@ def claim_of(instance: dg.DagsterInstance, run_id: str, runs: str) -> Claim:
 def with_what_came(
     ports: Ports, directory: Path, reference: BatchReference, claim: Claim, say: Callable[[str], None]
 ) -> BatchReference:
-    """Requests that the engine appends to the batch what came since it was staged, and claims the outcome for this run.
+    """Requests that the engine appends to the batch the changes since it was staged, and claims the result for this run.
 
-    The caller holds the run lock and has written nothing. Returns the batch as it is where nothing came, where it is not to be appended to,
-    or where no engine gets the request. Raises MergeFailedError where the answer does not come, for the batch may get another end
-    while it is merged; and where the run may take no batch any more.
+    The caller holds the run lock and has written nothing. Returns the batch unchanged if there are no changes, if it must not be
+    extended, or if no engine receives the request. Raises MergeFailedError if no answer arrives, because the batch may then be extended
+    while it is merged; and if the run may not take any batch now.
     """
     try:
         if ports.conf_changed(reference.destination):

@@ -1,4 +1,6 @@
-"""Keeps the cuts of a destination: which version of every table belongs to one position. A run calls it, holding the run lock."""
+"""Records the consistent snapshots of a destination: which version of every table belongs to one position. A run calls it and holds the
+run lock.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,10 @@ if TYPE_CHECKING:
 def keep_cut(
     config: SluiceConfig, destination: str, run: str, batch: StagedBatch, fence: Fence, *, held: Collection[str] = ()
 ) -> None:
-    """The run's last commit: all tables of the destination at the batch's end, and their logs and histories. `held`: those whose rows are
-    being read, which stand still; what is beside them does not.
+    """Makes the run's last commit: records all tables of the destination at the batch's end, with their change logs and histories.
+    `held`: tables whose snapshot is in progress and which therefore stay as they are; their change logs and histories do not.
 
-    Raises SparkJobError where Delta refuses.
+    Raises SparkJobError if Delta refuses.
     """
     from lake_cut.cut import cuts_path  # noqa: PLC0415
     from spark_jobs.cuts import Published, publish_cut  # noqa: PLC0415
@@ -42,9 +44,10 @@ def keep_cut(
 
 
 def amend_cut(config: SluiceConfig, destination: str, table: str, label: int, fence: Fence) -> None:
-    """A table was made right beside the stream, with its changes up to the order key `label`. Raises SparkJobError where Delta refuses.
+    """Adds a table to the newest consistent snapshot, after it was corrected outside the stream and contains the changes up to the order
+    key `label`. Raises SparkJobError if Delta refuses.
 
-    A shard waits for the next cut: its version may have rows of other shards that belong to no cut yet.
+    A shard waits for the next one: its Delta version may have rows of other shards that belong to no consistent snapshot yet.
     """
     from lake_cut.cut import cuts_path  # noqa: PLC0415
     from spark_jobs.cuts import amend_newest  # noqa: PLC0415
@@ -57,7 +60,9 @@ def amend_cut(config: SluiceConfig, destination: str, table: str, label: int, fe
 
 
 def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
-    """Shards have one Delta table, each as its own merge left it: all of them at the last of these versions."""
+    """Returns the tables with all shards of one Delta table at its newest version. Each shard's record has the version of its own last
+    merge.
+    """
     newest: dict[str, TableRecord] = {}
     for path, record in tables.values():
         newest[path] = max(newest.get(path, record), record, key=lambda each: each.version)
@@ -65,7 +70,7 @@ def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
 
 
 def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
-    """Of a table: none, or where its mirror is, and what it was left as."""
+    """Returns the path and record of a table's current-state table, or nothing if it has none."""
     from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.get(name)
@@ -73,7 +78,7 @@ def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: s
 
 
 def _beside(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
-    """The same of its change log and its history, as `table__log` and `table__history`, where conf/ wants them."""
+    """Returns the same for its change log and history, as `table__log` and `table__history`, if conf/ configures them."""
     from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.beside(name)

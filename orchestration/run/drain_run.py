@@ -1,8 +1,8 @@
-"""A run that drains: it stays attached and merges batch after batch, each a delivery of its own, told and settled on its own.
+"""A run that drains: it stays attached and merges batch after batch. Each is a delivery that is reported and settled separately.
 
-`assets` calls it inside a run. The run lock is held while a batch is merged and not between two, so what publishes or backfills gets its
-turn. Which of its batches a run is at stands in its tags (`Claim`), so its record means at any time what that of a run of one batch does;
-`drain.rules` has the table of what follows where it ends.
+`assets` calls it inside a run. The run lock is held while a batch is merged and released between batches, so that publications and
+backfills can take it. The run's tags name its current batch (`Claim`), so its record means at any time what the record of a run of one
+batch means. `drain.rules` has the table of the states in which it can end.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-HAND_OUT_SECONDS = 2.0  # of one question for the next batch; between two it is looked whether to leave
-ANSWER_SECONDS_MAX = 3.0  # an engine that is silent for longer is left to the ticks, which settle as well
-GIVE_WAY_SECONDS_MAX = 5.0  # for who waits for the run lock to take it
+HAND_OUT_SECONDS = 2.0  # per request for the next batch; the run checks in between whether to leave
+ANSWER_SECONDS_MAX = 3.0  # after a longer silence of the engine the run ends, and ticks settle its batch
+GIVE_WAY_SECONDS_MAX = 5.0  # time for a waiting process to take the run lock
 POLL_SECONDS = 0.05
-NEWS_SECONDS = 60.0  # of a long merge, between two sentences
+NEWS_SECONDS = 60.0  # interval between two sentences about a long merge
 
 Answer = TypeVar("Answer")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
-    """What a run that drains works with. `claim`: see there; `run`: its id; `say`: to its log in Dagster."""
+    """What a run that drains works with. `claim`: see `Claim`; `run`: its id; `say`: writes to its log in Dagster."""
 
     ports: Ports
     config: SluiceConfig
@@ -49,9 +49,9 @@ class DrainRun:
 
 
 def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
-    """Merges the batch that the run was made for, and those that follow; yields the tables of each once it is merged.
+    """Merges the batch that the run was started for, and those that follow; yields the tables of each batch after it is merged.
 
-    A batch is settled once its tables were taken from here. Raises MergeFailedError after yielding what was done; its tags then name the
+    A batch is settled after its tables were consumed. Raises MergeFailedError after yielding what was done; the run's tags then name the
     batch that failed.
     """
     directory = work.config.destination_dir(first.destination)
@@ -80,7 +80,7 @@ def _rest(work: DrainRun, directory: Path, feed: Feed, first: BatchReference) ->
 
 
 def _merged(work: DrainRun, directory: Path, reference: BatchReference) -> Iterator[MergedTable]:
-    """One batch, under the run lock; told in one line."""
+    """Merges one batch under the run lock and logs one line about it."""
     _give_way(work, directory)
     begun, tables, rows = time.monotonic(), 0, 0
     with only_writer(work.ports, work.config, reference.destination, work.say):
@@ -91,7 +91,7 @@ def _merged(work: DrainRun, directory: Path, reference: BatchReference) -> Itera
 
 
 def _news(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Says one sentence a minute of a long merge: a run that gives no news for too long is ended."""
+    """Returns a function that logs one sentence per minute of a long merge, because a run that is silent for too long is ended."""
     last = [time.monotonic()]
 
     def news(sentence: str) -> None:
@@ -105,14 +105,14 @@ def _news(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 def _give_way(work: DrainRun, directory: Path) -> None:
-    """Whoever waits for the run lock gets it before the next batch does."""
+    """Waits while another process takes the run lock, so that it gets the lock before the next batch."""
     deadline = time.monotonic() + GIVE_WAY_SECONDS_MAX
     while work.ports.files().run_lock_wanted(directory) and time.monotonic() < deadline:
         threading.Event().wait(POLL_SECONDS)
 
 
 def _settled(work: DrainRun, feed: Feed, reference: BatchReference) -> bool:
-    """Whether the run goes on: the batch is acked, by this call or another hand. Raises FeedAwayError."""
+    """Acks the batch. Returns whether the run continues: the batch is settled, by this call or by another party. Raises FeedAwayError."""
     try:
         _answered(lambda: feed.ack(reference))
     except BatchNotFoundError:
@@ -126,7 +126,7 @@ def _settled(work: DrainRun, feed: Feed, reference: BatchReference) -> bool:
 
 
 def _next(work: DrainRun, feed: Feed, destination: str, begun: float) -> BatchReference | None:
-    """The next batch, named by the run's tags; None where the run is to end. Raises FeedAwayError or MergeFailedError."""
+    """Returns the next batch, which the run's tags then name; None if the run must end. Raises FeedAwayError or MergeFailedError."""
     limits, idle_since = work.config.destinations[destination].drain, time.monotonic()
     while True:
         now = time.monotonic()
@@ -141,7 +141,7 @@ def _next(work: DrainRun, feed: Feed, destination: str, begun: float) -> BatchRe
         try:
             why = why or work.ports.conf_changed(destination)
             offer = None if why else _answered(lambda: feed.hand_out(HAND_OUT_SECONDS))
-            why = why or work.ports.conf_changed(destination)  # such a batch is for a run with the conf/ of now
+            why = why or work.ports.conf_changed(destination)  # such a batch needs a run with the current conf/
         except SluiceError as error:
             offer, why = None, str(error)
         if offer is None or offer.leave or why:
@@ -159,7 +159,7 @@ def _claim(work: DrainRun, reference: BatchReference) -> None:
 
 
 def _answered(ask: Callable[[], Answer]) -> Answer:
-    """Asks until an engine answers. Raises FeedAwayError after a few seconds, else what the engine does."""
+    """Calls `ask` until an engine answers. Raises FeedAwayError after a few seconds, or what the engine raises."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:

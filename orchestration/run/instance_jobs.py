@@ -1,6 +1,6 @@
-"""The job by which an engine is started, stopped, restarted or released from Dagster's launchpad; what `sluice instance` does."""
+"""The job that starts, stops, restarts or releases an engine from Dagster's launchpad, like `sluice instance`."""
 
-# no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
+# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
 import enum
 
@@ -18,7 +18,7 @@ JOB = "operate_engine"
 
 
 class Act(enum.Enum):
-    """What is done with an engine."""
+    """The operations on an engine."""
 
     start = "start"
     stop = "stop"
@@ -42,7 +42,7 @@ class Instance(dg.Config):
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
-    """The job; it succeeds once what was asked for was seen to happen."""
+    """Returns the job; it succeeds after the requested operation was observed to have happened."""
 
     @dg.op(name="act_on_instance")
     def act_on_instance(context: dg.OpExecutionContext, config: Instance) -> None:

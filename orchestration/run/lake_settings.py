@@ -1,4 +1,4 @@
-"""Where the Spark and the tables of a destination are, as conf/ and the environment say. Runs call it, and who reads the lake."""
+"""Resolves a destination's Spark, stores and tables from conf/ and the environment. Used by runs and by readers of the lake."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 S3 = ("s3://", "s3a://")
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 SHARED_KINDS = ("sql", "zookeeper")
-LANES_FILE = "spark-sessions.json"  # so that the next run ends what a killed one left running in Spark
+LANES_FILE = "spark-sessions.json"  # so that the next run ends sessions that a killed run left in Spark
 
 
 def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
-    """Where the Spark of a destination is. The lanes' file is for who holds the run lock."""
+    """Returns how to reach or start the Spark of a destination. Only the holder of the run lock may use the file of Spark sessions."""
     from spark_jobs.session import SparkSettings  # noqa: PLC0415
 
-    inside = bool(config.spark.master)  # a Spark of its own; any other is told by who starts it
+    inside = bool(config.spark.master)  # Sluice starts this Spark; any other is configured by whoever starts it
     return SparkSettings(
         remote=config.spark.remote,
         master=config.spark.master,
@@ -39,7 +39,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
 
 def _lending(config: SluiceConfig, destination: str) -> Lending:
-    """Where Spark reads what a run writes for it: in the store that has the staged batches, if one has."""
+    """Returns where a run puts files for Spark to read: in the object store that has the staged batches, if there is one."""
     from spark_jobs.lent_files import Lending  # noqa: PLC0415
 
     url = config.meta_place(destination).beside_url("lent")
@@ -47,15 +47,15 @@ def _lending(config: SluiceConfig, destination: str) -> Lending:
 
 
 def on_s3(config: SluiceConfig) -> bool:
-    """Whether the lake, a table with a path of its own, or what is staged is in S3."""
+    """Returns whether the lake, a table with its own path, or the staging directory is in S3."""
     paths = [table.path for each in config.destinations.values() for table in each.tables.values()]
     return any(path.startswith(S3) for path in (config.lake, config.staging, *paths))
 
 
 def several_sparks(config: SluiceConfig) -> str:
-    """Why a lake in S3 is not safe with this conf/: several hosts may write it, each by a Spark of its own. Empty where it is.
+    """Returns why this conf/ is unsafe for a lake in S3: several hosts may write it, each with its own Spark. Empty if it is safe.
 
-    A commit by Spark looks whether its version is there and then writes it; only within one Spark server nothing comes in between.
+    A commit by Spark checks whether its version exists and then writes it; only one Spark server can exclude writes in between.
     """
     own = config.spark.master or (urllib.parse.urlsplit(config.spark.remote).hostname or "") in LOOPBACK
     if not (own and on_s3(config) and config.meta.kind in SHARED_KINDS):
@@ -69,16 +69,20 @@ def several_sparks(config: SluiceConfig) -> str:
 
 
 def store_settings(config: SluiceConfig) -> dict[str, str]:
-    """What a Spark that is started must be set to for the lake's store; no credentials. Raises MergeFailedError naming what lacks."""
+    """Returns the options of a Spark that Sluice starts, for the lake's store; no credentials. Raises MergeFailedError that names what is
+    missing.
+    """
     if not on_s3(config):
         return {}
-    from spark_jobs import object_store  # noqa: PLC0415  with deltalake, a second to import
+    from spark_jobs import object_store  # noqa: PLC0415  imports deltalake, which takes a second
 
     return object_store.spark_settings(storage_options(config.storage_options))
 
 
 def store_environment(config: SluiceConfig) -> dict[str, str]:
-    """The store's credentials, for the environment of a Spark that is started. Raises MergeFailedError naming what lacks."""
+    """Returns the store's credentials, for the environment of a Spark that Sluice starts. Raises MergeFailedError that names what is
+    missing.
+    """
     if not on_s3(config):
         return {}
     from spark_jobs import object_store  # noqa: PLC0415
@@ -89,7 +93,7 @@ def store_environment(config: SluiceConfig) -> dict[str, str]:
 def target(config: SluiceConfig, destination: str, name: str, *, locks: str = "", clash: str = "") -> TableTarget:
     """Returns where and how a table is merged; `name` is "database.table".
 
-    `locks`: where the locks of its writers are. `clash`: why it may not be made. `turns.written_target` gives both.
+    `locks`: the path of its writers' locks. `clash`: why it may not be created. `turns.written_target` provides both.
     """
     from spark_jobs.report import TableTarget  # noqa: PLC0415
     from spark_jobs.tables.layout import Layout  # noqa: PLC0415
@@ -116,7 +120,7 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
 
 
 def told(config: SluiceConfig, error: object) -> str:
-    """An error of the lake in one line, free of what `storage_options` keep secret: it may show what a store was asked with."""
+    """Returns an error of the lake in one line, without the secrets in `storage_options`, which a store's error may repeat."""
     configured = config.storage_options
     known = {
         name: os.environ.get(value[1:], "") if value.startswith("$") else value for name, value in configured.items()
@@ -125,7 +129,9 @@ def told(config: SluiceConfig, error: object) -> str:
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
-    """`$NAME` values read from the environment: they are secrets. Raises MergeFailedError naming what lacks."""
+    """Returns the options with `$NAME` values, which are secrets, read from the environment. Raises MergeFailedError that names what is
+    missing.
+    """
     try:
         return resolved(configured)
     except StoreError as error:

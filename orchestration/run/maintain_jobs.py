@@ -1,6 +1,6 @@
-"""The job that looks after a destination's Delta tables, and its two schedules: files written anew where it pays, and files removed."""
+"""Defines the job that maintains a destination's Delta tables, and its two schedules: OPTIMIZE where it pays, and VACUUM."""
 
-# no `from __future__ import annotations`: Dagster looks at the type of `context` and `config` itself
+# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
 import time
 import zlib
@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
-# One whose process was killed would stand for ever, in the way of all others; if it does go on, the run lock keeps it apart from the next.
+# A run whose process was killed would stay open for ever and block all others; if it does continue, the run lock separates it from the
+# next.
 LOST_SECONDS = 24 * 3600.0
-UNDER_WAY = [  # no second run is asked for beside one of these: it would only wait for the first
+UNDER_WAY = [  # no second run is requested during one of these: it would only wait
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
     dg.DagsterRunStatus.STARTING,
@@ -41,12 +42,12 @@ class Maintenance(dg.Config):
 
 
 def maintain_name(destination: str) -> str:
-    """The step; the job has the same name with `_job` behind it."""
+    """Returns the name of the step; the job's name is the same with `_job` appended."""
     return f"maintain_{destination}"
 
 
 def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """One step; each table that was written anew or vacuumed is an observation of its asset."""
+    """Returns the job of one step, which observes the asset of each table that was rewritten or vacuumed."""
 
     @dg.op(name=maintain_name(destination))
     def maintain(context: dg.OpExecutionContext, config: Maintenance) -> None:
@@ -91,7 +92,7 @@ DESCRIPTIONS = {
 
 
 def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefinition) -> list[dg.ScheduleDefinition]:
-    """One for OPTIMIZE and one for VACUUM, each switched on where conf/ names a time."""
+    """Returns one schedule for OPTIMIZE and one for VACUUM, each switched on if conf/ sets its time."""
     given, minute = config.destinations[destination].maintenance, minute_of(destination)
     hourly, sundays = f"{minute} * * * *", f"{minute} 4 * * 0"
     return [
@@ -101,7 +102,7 @@ def maintain_schedules(config: SluiceConfig, destination: str, job: dg.JobDefini
 
 
 def minute_of(destination: str) -> int:
-    """Of the hour, so that many destinations do not all begin at once."""
+    """Returns the minute of the hour, which differs by destination so that they do not all start at once."""
     return zlib.crc32(destination.encode()) % 60
 
 

@@ -1,6 +1,6 @@
-"""Looks after the Delta tables of a destination: for the jobs of `maintain_jobs`, and for `sluice maintain`.
+"""Maintains the Delta tables of a destination: for the jobs of `maintain_jobs`, and for `sluice maintain`.
 
-The run lock is taken for each table on its own, so that merges have their turn between two of them; and not where nothing is to be done.
+The run lock is taken per table, so that merges can run between two tables, and only if there is something to do.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainWish:
-    """`tables`: "database.table", all that the lake has if empty. `force`: files are written anew also where it does not pay yet.
+    """The requested maintenance. `tables`: "database.table"; empty: all that the lake has. `force`: rewrite files even if it does not pay
+    yet.
 
-    `retention_hours`: of `vacuum`; None: as conf/ says.
+    `retention_hours`: for `vacuum`; None: as in conf/.
     """
 
     destination: str
@@ -41,7 +42,9 @@ class MaintainWish:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Looked:
-    """What came of it. `failed`: "database.table" → why. `hours`: so long files stayed that left a table; `cuts`: so many were removed."""
+    """The result. `failed`: "database.table" → why. `hours`: how long removed files were kept; `cuts`: the number of removed consistent
+    snapshots.
+    """
 
     done: tuple[Maintained, ...]
     failed: dict[str, str]
@@ -65,9 +68,9 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
     done: Callable[[Maintained], None] = lambda _: None,
     run: str = "",
 ) -> Looked:
-    """Looks after each table in turn; one that fails holds up no other. Raises SluiceError, MergeFailedError, or SparkAwayError.
+    """Maintains the tables one by one; a failure does not stop the others. Raises SluiceError, MergeFailedError, or SparkAwayError.
 
-    Doing it again is always safe.
+    Always safe to repeat.
     """
     from spark_jobs.errors import SparkUnavailableError, TableError  # noqa: PLC0415  pyspark takes a second to import
 
@@ -82,7 +85,7 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
         for name in names:
             table = _table(config, wish.destination, name, run)
             given = wish
-            # what another table has inside the folder looks like files that nothing needs
+            # files of another table inside the folder look like unreferenced files
             if clash := clashes.get((wish.destination, name)):
                 given = dataclasses.replace(wish, vacuum=False)
                 failed[name] = f"VACUUM left it out: {clash}"
@@ -110,7 +113,7 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
 
 
 def sentence_of(made: Maintained) -> str:
-    """What a person reads of one table."""
+    """Returns a sentence about one table, for users."""
     before, after = made.before, made.after
     files = f"{before.files} files ({before.bytes} bytes) before, {after.files} ({after.bytes}) after"
     removed = f"; {made.removed_files} files removed" if made.act == "vacuum" else ""
@@ -118,7 +121,7 @@ def sentence_of(made: Maintained) -> str:
 
 
 def _names(config: SluiceConfig, wish: MaintainWish) -> list[str]:
-    """Raises ConfigurationError for a table that the lake does not have."""
+    """Returns the tables to maintain. Raises ConfigurationError for a table that the lake does not have."""
     there = LakeTables(config.destination_dir(wish.destination)).names
     if unknown := sorted(set(wish.tables) - set(there)):
         raise ConfigurationError(
@@ -130,7 +133,7 @@ def _names(config: SluiceConfig, wish: MaintainWish) -> list[str]:
 def _before_vacuum(
     ports: Ports, config: SluiceConfig, wish: MaintainWish, names: Sequence[str], say: Callable[[str], None]
 ) -> tuple[float, int]:
-    """For how long files must stay, and how many cuts went that name older ones."""
+    """Removes old consistent snapshots. Returns how long files must be kept, and the number of snapshots removed."""
     from lake_cut.cut import cuts_path  # noqa: PLC0415
     from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.maintain.rule import RETENTION_HOURS, cut_hours  # noqa: PLC0415
@@ -154,7 +157,8 @@ def _asked_hours(config: SluiceConfig, wish: MaintainWish) -> float:
 
 
 def _hours(config: SluiceConfig, wish: MaintainWish, names: Collection[str] | None = None) -> float:
-    """For how long files of these tables, or of all, must stay, as of now: while a destination stands still its newest cut grows older.
+    """Returns how long files of these tables, or of all, must be kept at this moment. The time grows while a destination is stopped,
+    because its newest consistent snapshot becomes older.
 
     Raises TableError.
     """
@@ -169,7 +173,7 @@ def _hours(config: SluiceConfig, wish: MaintainWish, names: Collection[str] | No
 def _one(
     ports: Ports, config: SluiceConfig, wish: MaintainWish, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """One table; the run lock is taken where there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
+    """Maintains one table; takes the run lock if there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
     from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.maintain.rule import Act  # noqa: PLC0415
     from spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
@@ -179,7 +183,7 @@ def _one(
         return []
     optimizes = wish.optimize and planned.act != Act.NOTHING
     if not optimizes and not wish.vacuum:
-        # a run that is at work keeps the record itself, and who waited for it here would hold up the other tables
+        # a working run updates the record itself, and waiting for it would delay the other tables
         if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(wish.destination)):
             with only_writer(ports, config, wish.destination, say):
                 catch_up(table)
@@ -193,7 +197,7 @@ def _one(
             writers = writers_of(config, wish.destination, table.name)
             given = [config.destinations[each].maintenance for each in writers]
             logged, log_days = max(each.retention_hours for each in given), max(each.log_days for each in given)
-            catch_up(table)  # so that the next cut names what is there now
+            catch_up(table)  # so that the next consistent snapshot has the current version
             hours = max(_hours(config, _of(wish, each), names) for each, names in writers.items())
             found.append(vacuum(spark, table, hours, logged=logged, log_days=log_days))
     return [each for each in found if each is not None]
@@ -206,7 +210,7 @@ def _of(wish: MaintainWish, destination: str) -> MaintainWish:
 def _beside(
     ports: Ports, config: SluiceConfig, wish: MaintainWish, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
-    """Its change log and its history; the run lock as in `_one`. Raises TableError, MergeFailedError."""
+    """Maintains its change log and history; takes the run lock as `_one` does. Raises TableError, MergeFailedError."""
     from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.maintain.beside import BesideTable, compact, planned, vacuum  # noqa: PLC0415
     from spark_jobs.maintain.rule import Act  # noqa: PLC0415

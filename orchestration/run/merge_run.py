@@ -1,8 +1,8 @@
-"""What a run does: one batch at a time, by its reference; nothing is written unless the batch is the head of the line.
+"""Merges one batch at a time, by its reference. Nothing is written unless the batch is the oldest batch in flight.
 
-`assets` calls this inside a run. The run lock makes it the destination's only writer, also beside a run that Dagster gave up on but
-whose process goes on. Under the lock the ledger is read: a batch that was acked or rolled back is refused, so an old run that is
-executed again, or one that was started late, changes nothing. A run that is to merge several batches repeats `merge_one` for each.
+`assets` calls it inside a run. The run lock makes the run the destination's only writer, even if the process of a run that Dagster gave
+up on still works. Under the lock it reads the ledger and refuses a batch that was acked or rolled back, so an old run that is
+re-executed, or one that starts late, changes nothing. A run that merges several batches repeats `merge_one` for each.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ if TYPE_CHECKING:
     from cdc_engine.contracts import OutstandingBatch
 
 SPARK_AWAY = "spark_away"  # keys of a failure's metadata: no Spark answered
-BATCH_DAMAGED = "batch_damaged"  # the staged files are to be staged anew
-FAILED_TABLES = "failed_tables"  # "database.table" → why it failed, for reasons of its own
-# How long a run waits for another one: its process may live though Dagster believes it dead, or it publishes the rows of a large table.
+BATCH_DAMAGED = "batch_damaged"  # the engine must stage the files again
+FAILED_TABLES = "failed_tables"  # "database.table" → why that table failed
+# How long a run waits for another one, whose process may run though Dagster considers it dead, or which publishes the rows of a large
+# table.
 RUN_LOCK_SECONDS_MAX = 600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """A table of a merged batch: what was done, in which batch, and how far behind the source it then was."""
+    """A table of a merged batch: the outcome, the batch, and the lag behind the source at that time."""
 
     outcome: TableOutcome
     batch: OutstandingBatch
@@ -51,7 +52,7 @@ class MergedTable:
 
 
 def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None) -> OutstandingBatch:
-    """The ledger's record of the batch. Raises MergeFailedError when another batch, or none, is the head of the line."""
+    """Returns the ledger's record of the batch. Raises MergeFailedError unless it is the oldest batch in flight."""
     if head is not None and reference.names(head):
         return head
     now = "nothing" if head is None else f"delivery {head.delivery} up to {head.end}"
@@ -64,9 +65,9 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
 def only_writer(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """Holds the run lock, and yields its fence (`ports.DestinationFiles.run_lock`). `say` is told that it is waited for.
+    """Holds the run lock and yields its fence (`ports.DestinationFiles.run_lock`). `say` gets a sentence if the lock must be waited for.
 
-    Raises MergeFailedError when another process keeps it.
+    Raises MergeFailedError if another process keeps it.
     """
     directory = config.destination_dir(destination)
     with contextlib.ExitStack() as stack:
@@ -86,7 +87,9 @@ def only_writer(
 def only_writer_of_rows_read(
     ports: Ports, config: SluiceConfig, destination: str, say: Callable[[str], None]
 ) -> Iterator[Callable[[], str]]:
-    """As `only_writer`, for a run that has read what it writes: refused too where conf/, which may hide rows by now, has changed since."""
+    """Like `only_writer`, for a run that has already read what it writes. Also refuses if conf/, which may hide rows now, has changed
+    since.
+    """
     with only_writer(ports, config, destination, say) as fence:
         if why := ports.conf_changed(destination):
             raise MergeFailedError(f"{why} since this run began and read; nothing was written: start it again")
@@ -100,9 +103,9 @@ def merge_one(
     say: Callable[[str], None],
     run: str = "",
 ) -> Iterator[MergedTable]:
-    """Merges one batch, the caller holding the run lock; then yields its tables. Raises MergeFailedError after yielding what was done.
+    """Merges one batch while the caller holds the run lock, then yields its tables. Raises MergeFailedError after yielding what was done.
 
-    `run`: the run's id, which the commits keep.
+    `run`: the run's id, which the commits record.
     """
     directory = config.destination_dir(reference.destination)
     try:
@@ -119,7 +122,7 @@ def merge_one(
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
         spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)
         failpoints.reach(failpoints.BETWEEN_TABLES)
-        # Also news: the run is at work.
+        # Also shows Dagster that the run is at work.
         say(f"{outcome.name}: merged {outcome.source_rows} rows in {outcome.merge_ms} ms")
 
     def refusal() -> str:
@@ -156,9 +159,10 @@ def merge_one(
 
 
 def failure(error: Exception) -> dg.Failure:
-    """The run's end as one sentence. Dagster must not try again by itself: the batch is rolled back and comes under a new name.
+    """Returns the error that ends the run, as one sentence. Dagster must not retry by itself: the batch is rolled back and gets a new
+    delivery number.
 
-    The metadata says what the sensor needs to know of it: that no Spark answered, that the files are damaged, which tables failed and why.
+    The metadata has what the sensor needs: whether no Spark answered, whether the files are damaged, and which tables failed and why.
     """
     metadata: dict[str, Any] = {}
     if isinstance(error, SparkAwayError):

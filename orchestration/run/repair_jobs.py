@@ -1,9 +1,9 @@
-"""The job that repairs: it compares, takes the rows that differ anew, and compares again. What it does: `repair_run`.
+"""The job that repairs: it compares, reads the rows that differ again, and compares again. `repair_run` does the work.
 
-Only a person starts it.
+Only people start it.
 """
 
-# no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
+# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
 from typing import Any
 
@@ -21,9 +21,9 @@ from orchestration.run.repair_run import Listener, Repaired, RepairWish, plan_re
 from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 JOB = "repair_differences"
-STEP = "take_differences_anew"  # not the job's name: Dagster would take the two for one
+STEP = "take_differences_anew"  # differs from the job's name: Dagster would not distinguish the two
 TAG = "sluice/repair"
-WAIT_SECONDS = 6 * 3600.0  # for a backfill, or another repair, of the destination
+WAIT_SECONDS = 6 * 3600.0  # wait for a backfill or another repair of the destination
 
 
 class OfDestination(dg.Config):
@@ -38,18 +38,18 @@ class OfDestination(dg.Config):
 
 
 def wish_of(config: SluiceConfig, given: OfDestination) -> RepairWish:
-    """Raises ConfigurationError for a destination that is none."""
+    """Returns the request in a run's config. Raises ConfigurationError for an unknown destination."""
     name = one_destination(given.destination, config.destinations)
     return RepairWish(destination=name, tables=tuple(given.tables), settle_seconds=given.settle_seconds)
 
 
 def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """The job; the checks `equals_source` of what it repaired are its last events."""
+    """Returns the job; its last events are the checks `equals_source` of the repaired tables."""
 
     @dg.op(name=STEP)
     def repair(context: dg.OpExecutionContext, config: OfDestination) -> None:
         try:
-            # the process that this run is a fork of may be older than a change of the source
+            # this run is a fork of a process that may have started before the source changed
             now = settings.with_sources_in_use()
             wish = wish_of(now, config)
             plan = plan_repair(now, wish)

@@ -1,8 +1,8 @@
-"""Makes the rows of a destination that differ from the source what the source holds: for the job of `repair_jobs`, and `sluice repair`.
+"""Repairs the rows of a destination that differ from the source: for the job of `repair_jobs`, and `sluice repair`.
 
-The comparison names the keys. Their rows are read anew beside the stream, and merged once the lake has all that they may show: as in a
-snapshot, but of these keys alone, and with the stream's changes read once more from the binlog instead of held. Then both sides are
-compared again.
+The comparison finds the keys. Their rows are read again over a separate connection, and merged when the lake has all changes that they
+may show. This is like a snapshot of these keys only, except that the stream's changes are read again from the binlog instead of buffered.
+Then both sides are compared again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ TWICE_MARKED = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RepairWish:
-    """Which tables of a destination; all that are captured if none is named. `settle_seconds`: how long merges may take to come up."""
+    """The requested repair: tables of a destination; all captured ones if empty. `settle_seconds`: how long to wait for merges to catch
+    up.
+    """
 
     destination: str
     tables: tuple[str, ...] = ()
@@ -50,7 +52,7 @@ class RepairWish:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listener:
-    """Who is told what. `done`: a table has its commit; `checked`: it was compared again."""
+    """Callbacks of a repair. `done`: a table has its commit; `checked`: it was compared again."""
 
     say: Callable[[str], None]
     done: Callable[[TableOutcome], None] = lambda _: None
@@ -59,7 +61,7 @@ class Listener:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableRepair:
-    """What is to be done about one table. `keys`: how many differ, by kind; `refused`: why it is left out, or empty."""
+    """The plan for one table. `keys`: how many differ, by kind; `refused`: why it is left out, or empty."""
 
     result: TableResult
     scope: Scope | None = None
@@ -79,7 +81,7 @@ class TableRepair:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Repaired:
-    """What came of it. `refused`: "database.table" → why it was left out; `after`: of the tables that were repaired, compared again."""
+    """The result. `refused`: "database.table" → why it was left out; `after`: the repaired tables, compared again."""
 
     plan: tuple[TableRepair, ...]
     outcomes: tuple[TableOutcome, ...] = ()
@@ -88,7 +90,7 @@ class Repaired:
 
     @property
     def all_right(self) -> bool:
-        """Whether no table is known to differ any more, and none was left out."""
+        """Returns whether no table is known to differ any more, and none was left out."""
         return not self.refused and all(each.equal for each in self.after)
 
     def to_json(self) -> dict[str, Any]:
@@ -102,8 +104,8 @@ class Repaired:
 
 
 def plan_repair(config: SluiceConfig, wish: RepairWish) -> tuple[TableRepair, ...]:
-    """Compares; what is to be done about each table that differs or cannot be compared. Raises SluiceError. Changes nothing."""
-    from equality.destination import differing  # noqa: PLC0415  with it comes DuckDB
+    """Compares, and returns the plan for each table that differs or cannot be compared. Changes nothing. Raises SluiceError."""
+    from equality.destination import differing  # noqa: PLC0415  imports DuckDB
 
     extent = Extent(settle_seconds=wish.settle_seconds, every_key=True)
     found = [
@@ -118,7 +120,7 @@ def plan_repair(config: SluiceConfig, wish: RepairWish) -> tuple[TableRepair, ..
 
 
 def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
-    """Why what differs cannot be repaired key by key, and what to do; empty where it can, or nothing differs."""
+    """Returns why the differences cannot be repaired key by key, and what to do; empty if they can, or if nothing differs."""
     if result.verdict in {Verdict.REFUSED, Verdict.UNDECIDED} and scope is None:
         return result.reason
     if result.verdict is Verdict.DIFFERENT and scope is None:
@@ -144,11 +146,12 @@ def run_repair(
     run: str = "",
     wait_seconds: float = 0.0,
 ) -> Repaired:
-    """Reads and merges what `plan_repair` found, and compares these tables again. Raises SluiceError or MergeFailedError, a sentence each.
+    """Reads and merges what `plan_repair` found, and compares these tables again. Raises SluiceError or MergeFailedError with a sentence
+    each.
 
-    Doing it again is always safe. `wait_seconds`: for a backfill or another repair of the destination.
+    Always safe to repeat. `wait_seconds`: how long to wait for a backfill or another repair of the destination.
     """
-    from cdc_engine.instance.backfill.work import folder_of  # noqa: PLC0415  with it come the engine's rooms
+    from cdc_engine.instance.backfill.work import folder_of  # noqa: PLC0415  imports the engine's packages
 
     refused = {each.name: each.refused for each in plan if each.refused}
     for name, why in refused.items():
@@ -188,7 +191,7 @@ def _asked(config: SluiceConfig, destination: str) -> Any:
 
 
 class _Work:
-    """One repair, in a folder of its own. `refused`: tables that were left out, with why; it grows as more is known."""
+    """One repair, with its own folder. `refused`: tables left out so far, with reasons."""
 
     def __init__(  # noqa: PLR0917  one caller
         self, ports: Ports, config: SluiceConfig, wish: RepairWish, listener: Listener, folder: Path, run: str
@@ -198,7 +201,7 @@ class _Work:
         self.refused: dict[str, str] = {}
 
     def do(self, scopes: Mapping[str, Scope]) -> list[TableOutcome]:
-        """Raises SluiceError or MergeFailedError."""
+        """Reads and merges. Raises SluiceError or MergeFailedError."""
         reading = self._reading(tuple(scopes))
         rows = self._rows(scopes, reading)
         if not rows:
@@ -230,7 +233,7 @@ class _Work:
         return reading
 
     def _rows(self, scopes: Mapping[str, Scope], reading: Reading) -> dict[str, RowsRead]:
-        """The rows of the tables that are not refused, once the lake has all that they may show."""
+        """Reads the rows of the tables that are not refused, and returns them when the lake has all changes that they may show."""
         from cdc_engine.instance.repair.rows import SourceRows  # noqa: PLC0415
 
         source, low = SourceRows(self._config, self._wish.destination), reading.place.begin
@@ -256,8 +259,8 @@ class _Work:
         rows: Mapping[str, RowsRead],
         refusal: Callable[[], str],
     ) -> list[TableOutcome]:
-        """The caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
-        from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  as in runs: imported where it is used
+        """Merges the rows; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
+        from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
         from spark_jobs.backfill.stretch import Stretch  # noqa: PLC0415
         from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
         from spark_jobs.fence import Fence  # noqa: PLC0415

@@ -1,9 +1,9 @@
-"""The job that reads the rows that tables already have and publishes them; `snapshot_sensor` starts it while there is something to do.
+"""The job that reads existing rows of tables and publishes them; `snapshot_sensor` starts it while there is something to do.
 
-It runs beside the merges: only where a snapshot begins, and where a table is published, does it hold the run lock for a moment.
+It runs in parallel with merges. It holds the run lock only briefly, when a snapshot begins and when a table is published.
 """
 
-# no `from __future__ import annotations`: Dagster looks at the type of `context` itself
+# no `from __future__ import annotations`: Dagster inspects the type of `context` at runtime
 
 import contextlib
 import time
@@ -22,21 +22,21 @@ from orchestration.ports import MergeFailedError, Ports, PublishOutcome
 from orchestration.run.merge_run import failure, only_writer
 from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
-OBSERVED_SECONDS = 10.0  # between two observations of one table's progress
-WAIT_SECONDS = 20.0  # a run waits so long for the stream; then the sensor begins another when it is time
+OBSERVED_SECONDS = 10.0  # interval between two observations of one table's progress
+WAIT_SECONDS = 20.0  # how long a run waits for the stream before it leaves the rest to a later run
 
 
 def snapshot_name(destination: str) -> str:
-    """The step; the job has the same name with `_job` behind it."""
+    """Returns the name of the step; the job's name is the same with `_job` appended."""
     return f"snapshot_{destination}"
 
 
 def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """One step that works on all open snapshots of the destination until none can be brought further."""
+    """Returns the job of one step, which works on all open snapshots of the destination until none can progress."""
 
     @dg.op(name=snapshot_name(destination))
     def snapshot(context: dg.OpExecutionContext) -> None:
-        from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands  # noqa: PLC0415  with it come kernels
+        from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands  # noqa: PLC0415  imports kernels
         from cdc_engine.snapshot.work import run_all  # noqa: PLC0415
 
         reading = SnapshotRecords(config.destination_dir(destination)).take_reading()
@@ -73,7 +73,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
 
 
 class _Told:
-    """What a run does for the snapshots of its destination, and what it tells Dagster."""
+    """The work of a run for its destination's snapshots, and its reports to Dagster."""
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:
         self._context, self._config, self._destination, self._ports = context, config, destination, ports
@@ -97,7 +97,9 @@ class _Told:
         return outcome.label
 
     def progress(self, record: SnapshotRecord) -> None:
-        """Each table's at most every few seconds; Dagster plots the newest hundred. The end is a materialization."""
+        """Reports the progress of a table at most every few seconds, because Dagster plots the newest hundred events. The last report is
+        a materialization.
+        """
         failpoints.reach(failpoints.AFTER_CHUNK)
         key, now = delta_key(self._destination, record.name), time.time()
         if (outcome := self._outcomes.pop(record.name, None)) is not None:
@@ -111,7 +113,7 @@ class _Told:
 
 
 def _progress(record: SnapshotRecord, now: float) -> dict[str, dg.MetadataValue[Any]]:
-    """Of the reading. The end is a guess, and said only where one can be made."""
+    """Returns the metadata of the reading's progress. The estimated end is left out if there is no estimate."""
     made = progress(record, now)
     ends = (
         {}

@@ -1,4 +1,4 @@
-"""The merge of a batch by `spark_jobs`, the only place of this room that knows it; imported and called inside a run."""
+"""Merges a batch with `spark_jobs`; imported and called inside a run."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
 
 
 class OpenSnapshots:
-    """The snapshots that are open when a run begins, as `spark_jobs` wants them; made by who holds the run lock."""
+    """The snapshots that are open when a run begins, in the form that `spark_jobs` expects; created by the holder of the run lock."""
 
     def __init__(self, records: SnapshotRecords) -> None:
         self._records = records
@@ -85,7 +85,7 @@ class OpenSnapshots:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Tables whose changes are held."""
+        """Returns the tables whose changes are buffered."""
         return tuple(self._open)
 
     def again(self, name: str, order_key: int, why: str) -> Held:
@@ -103,7 +103,7 @@ class OpenSnapshots:
 
 
 class KeptRecords:
-    """`lake-tables.json` as `spark_jobs` wants it."""
+    """`lake-tables.json` in the form that `spark_jobs` expects."""
 
     def __init__(self, tables: LakeTables) -> None:
         self._tables = tables
@@ -134,9 +134,10 @@ class KeptRecords:
 
 
 def failures_of(error: MergeError, told: Callable[[str], str] = str) -> dict[str, TableFailure]:
-    """The tables that failed for reasons of their own, `told` without secrets.
+    """Returns the tables that failed for reasons of their own; `told` removes secrets from the reasons.
 
-    Where none of several could be merged it is the lake: a disk is away."""
+    If several tables failed and none was merged, the lake itself is the reason (for example an unmounted disk), and the result is empty.
+    """
     from spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
     from spark_jobs.tables.table_owner import TABLE_MISSING  # noqa: PLC0415
 

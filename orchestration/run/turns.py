@@ -1,4 +1,4 @@
-"""Targets of the tables that a run writes: with the locks of tables that other destinations write too, and with clashes of paths."""
+"""Builds the targets of the tables that a run writes, with the locks of tables that other destinations write too, and path clashes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def turns_of(config: SluiceConfig, destination: str, run: str = "") -> Turns:
-    """Of one run. `run`: its id, for who waits for it."""
+    """Returns the table locks of one run. `run`: its id, shown to processes that wait for it."""
     from spark_jobs.turns import Turns  # noqa: PLC0415  pyspark takes a second to import
 
     place = config.meta_place(destination)
@@ -33,10 +33,10 @@ def turns_of(config: SluiceConfig, destination: str, run: str = "") -> Turns:
 
 
 def written_target(config: SluiceConfig, destination: str) -> Callable[[str], TableTarget]:
-    """Returns a function that gives the target of a "database.table" to those who write it.
+    """Returns a function that returns the target of a "database.table" for a writer.
 
-    The function raises MetaError where the store of the locks does not answer; it asks only for shards. It looks for clashes of paths only
-    where a table is to be made: one that is there keeps its path.
+    The function raises MetaError if the store of the locks does not answer; it queries the store for shards only. It checks for path
+    clashes only if a table is about to be created: an existing one keeps its path.
     """
     known: list[str] = []
     clashes: list[Mapping[tuple[str, str], str]] = []
@@ -62,7 +62,9 @@ def written_target(config: SluiceConfig, destination: str) -> Callable[[str], Ta
 
 
 def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
-    """Returns `clashing_tables` of the tables that engines wrote down. One whose list cannot be read is left out: it says so itself."""
+    """Returns `clashing_tables` of the tables that engines recorded. A destination whose list cannot be read is left out, because its
+    engine reports that.
+    """
     tables: dict[str, list[str]] = {}
     for name in config.destinations:
         with contextlib.suppress(MetaError):
@@ -71,7 +73,7 @@ def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
 
 
 def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
-    """Whether earlier runs left all Delta tables of a source table."""
+    """Returns whether earlier runs have created all Delta tables of a source table."""
     beside = records.beside(name)
     wanted = {"log": found.change_log, "history": found.history}
     return all(kind in beside for kind, path in wanted.items() if path) and (
@@ -80,8 +82,8 @@ def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
 
 
 def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
-    """The destinations of conf/ with shards in the Delta table of this one, and the "database.table" of these: their cuts need its files
-    too. Raises MetaError.
+    """Returns the destinations of conf/ that have shards in this table's Delta table → their "database.table". Their consistent snapshots
+    need its files too. Raises MetaError.
     """
     place = target(config, destination, name)
     others = [each for each in config.destinations if place.shared and each != destination]

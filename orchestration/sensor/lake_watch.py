@@ -99,7 +99,7 @@ class LakeWatch:
         return told(self._config, error) or type(error).__name__
 
     def _found(self, stopped: Collection[str]) -> list[str]:
-        from spark_jobs.errors import TableError  # noqa: PLC0415  as in runs: imported where it is used
+        from spark_jobs.errors import TableError  # noqa: PLC0415  imported where it is used, as in runs
         from spark_jobs.tables.lake_look import LakeLook  # noqa: PLC0415
         from spark_jobs.tables.table_owner import Owner, TableRecord  # noqa: PLC0415
 

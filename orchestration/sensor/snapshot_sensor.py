@@ -83,7 +83,7 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
 
 def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:
     """Returns the tables whose snapshot a run can advance, and what the other tables wait for. Raises SluiceError."""
-    from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  with it come the engine's rooms
+    from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  imports the engine's packages
 
     due, waits = [], []
     for record, there in looks(config, destination):

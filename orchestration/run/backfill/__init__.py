@@ -1,1 +1,1 @@
-"""A stretch of the past merged once more: by a job or a command, into the live tables or into one beside them."""
+"""Merges an interval of the past again, for a job or a command: into the live tables, or into a new table."""

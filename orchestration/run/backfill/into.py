@@ -1,7 +1,7 @@
-"""`--into`: a past state of one table, in a Delta table of its own beside the live one, to look at and compare. `run` calls it.
+"""`--into`: builds a past state of one table as a separate Delta table, to inspect and compare. `run` calls it.
 
-The newest version of the live table that has no change after the stretch's begin, and what the stream brought from there up to the
-stretch's end. The live table, its application ids and the run lock are left alone; merges go on meanwhile.
+It takes the newest version of the live table without changes after the interval's start, and applies the stream's changes from there to
+the interval's end. The live table, its application ids and the run lock are not touched; merges continue meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME = re.compile(r"[^./\s]+\.[^./\s]+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rebuilt:
-    """The table that was made. `of`: the live one, `version`: the one of it that this began with. `up_to`: a place of the source."""
+    """The table that was built. `of`: the live table; `version`: the version of it that was the base. `up_to`: a position of the source."""
 
     table: str
     of: str
@@ -44,7 +44,7 @@ class Rebuilt:
 
 
 def place_of(config: SluiceConfig, wish: Wish) -> str:
-    """The path of the table that is to be made. Raises ConfigurationError, a sentence that says what is to be asked instead."""
+    """Returns the path of the table to build. Raises ConfigurationError with a sentence that says what to request instead."""
     if len(wish.tables) != 1:
         raise ConfigurationError("--into makes one table: name the one that it is of by --tables DATABASE.TABLE")
     if not NAME.fullmatch(wish.into):
@@ -67,7 +67,7 @@ def place_of(config: SluiceConfig, wish: Wish) -> str:
 
 
 def _taken(config: SluiceConfig) -> set[str]:
-    """Paths of all tables that are known, and beside them."""
+    """Returns the paths of all known tables and of their change logs and histories."""
     from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables  # noqa: PLC0415
 
     found = set()
@@ -81,8 +81,10 @@ def _taken(config: SluiceConfig) -> set[str]:
 
 
 def run_into(config: SluiceConfig, wish: Wish, told: Told, folder: Path) -> tuple[Reading, Rebuilt]:
-    """Reads, and makes the table. Raises SluiceError or MergeFailedError, a sentence each; nothing is left in its place then."""
-    from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415  with it come the engine's rooms
+    """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence each; then nothing is left at the
+    table's path.
+    """
+    from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415  imports the engine's packages
     from cdc_engine.instance.backfill.work import Reading  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError  # noqa: PLC0415
 
@@ -115,7 +117,7 @@ def run_into(config: SluiceConfig, wish: Wish, told: Told, folder: Path) -> tupl
 
 
 def _from_a_version(config: SluiceConfig, wish: Wish, asked: Any, chosen: list[Interval]) -> Place:
-    """The interval, but from where the version that is begun with ends."""
+    """Returns the interval to read, but from the end position of the base version."""
     from cdc_engine.instance.backfill.plan import find_place, is_followed  # noqa: PLC0415
     from spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
 
@@ -140,13 +142,15 @@ def _from_a_version(config: SluiceConfig, wish: Wish, asked: Any, chosen: list[I
 
 
 def after_a_quiet_time(told: list[Interval], base: Interval, begin: Position, cursor: Position) -> Position | None:
-    """From where a table is read that had no change since its newest version: all up to the cursor is in that. None where it had one."""
+    """Returns the position to read from for a table without changes since its newest version, which includes all changes up to the
+    cursor. None if the table has changed.
+    """
     later = [each for each in told if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)
 
 
 def base_of(history: list[Interval], ledger_id: str, begin: Position) -> Interval | None:
-    """The newest batch or publication that brought nothing from after a place of the stream's epoch; None where there is none."""
+    """Returns the newest batch or publication without changes after a position of the stream's epoch, or None."""
     found = [
         each
         for each in history

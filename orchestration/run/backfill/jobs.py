@@ -1,8 +1,8 @@
-"""The jobs of a backfill: one with times in its config, for the launchpad; and one a destination whose partitions are hours, for the page
-of Dagster's backfills. Nobody but a person starts them. What they do: `run`.
+"""Defines the jobs of a backfill: one with times in its config, for the launchpad, and one per destination whose partitions are hours,
+for Dagster's backfill page. Only people start them. What they do is in `run`.
 """
 
-# no `from __future__ import annotations`: Dagster looks at the types of `context` and `config` itself
+# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
 
 import dataclasses
 import datetime as dt
@@ -24,9 +24,9 @@ from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 JOB = "backfill_from_timestamp"
 STEP = "take_again_from_timestamp"
 TAG = "sluice/backfill"
-# Servers keep their binlogs for 30 days unless they are told otherwise; an hour that is gone fails at once.
+# Servers keep their binlogs for 30 days by default; a run for a purged hour fails at once.
 DAYS_ON_OFFER = 31
-WAIT_SECONDS = 6 * 3600.0  # for another backfill of the destination
+WAIT_SECONDS = 6 * 3600.0  # wait for another backfill of the destination
 TABLES = '"database.table" each; all that are captured if empty'
 
 
@@ -54,7 +54,7 @@ class OfPartition(dg.Config):
 
 
 def wish_of(config: SluiceConfig, given: FromTimestamp, now_us: int) -> Wish:
-    """Raises ConfigurationError for a destination that is none, or a word that is no time."""
+    """Returns the request in a run's config. Raises ConfigurationError for an unknown destination or an invalid time."""
     name = one_destination(given.destination, config.destinations)
     to_us = time_us(given.to_time, now_us) if given.to_time else None
     from_us = time_us(given.from_time, now_us)
@@ -62,7 +62,7 @@ def wish_of(config: SluiceConfig, given: FromTimestamp, now_us: int) -> Wish:
 
 
 def backfill_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """The job with a time in its config."""
+    """Returns the job with times in its config."""
 
     @dg.op(name=STEP)
     def take_again(context: dg.OpExecutionContext, config: FromTimestamp) -> None:
@@ -88,18 +88,18 @@ def backfill_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
 
 
 def hours(now: dt.datetime) -> dg.HourlyPartitionsDefinition:
-    """Those that a source may still have, up to the one that is not over yet."""
+    """Returns the hours that a source may still have, up to the current one."""
     first = (now - dt.timedelta(days=DAYS_ON_OFFER)).replace(hour=0, minute=0, second=0, microsecond=0)
     return dg.HourlyPartitionsDefinition(start_date=first, end_offset=1, timezone="UTC")
 
 
 def by_hour_name(destination: str) -> str:
-    """The job whose partitions are hours."""
+    """Returns the name of the job whose partitions are hours."""
     return f"backfill_{destination}_by_hour"
 
 
 def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.JobDefinition:
-    """The job whose partitions are hours, each from its beginning to the next one's."""
+    """Returns the job whose partitions are hours, each from its start to the start of the next."""
 
     @dg.op(name=f"take_again_an_hour_of_{destination}")
     def take_again(context: dg.OpExecutionContext, config: OfPartition) -> None:
@@ -131,7 +131,7 @@ def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, wish: Wish, 
 
     try:
         told = Told(say=context.log.info, done=done)
-        # the process that this run is a fork of may be older than a change of the source
+        # this run is a fork of a process that may have started before the source changed
         now = config.with_sources_in_use()
         made = run_backfill(ports, now, wish, told, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
     except (SluiceError, MergeFailedError) as error:

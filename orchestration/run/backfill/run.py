@@ -1,6 +1,7 @@
-"""Takes the changes of a stretch of the past once more: for the jobs of `jobs`, and for `sluice backfill`.
+"""Merges the changes of a past interval again: for the jobs of `jobs`, and for `sluice backfill`.
 
-All is read beside the stream; the run lock is held from when what was read has caught up with the lake until the last table is merged.
+All changes are read over a separate connection. The run lock is held from when the lake contains everything that was read until the last
+table is merged.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wish:
-    """[from_us, to_us) of a destination's tables; `to_us` None: up to now.
+    """A requested backfill: [from_us, to_us) of a destination's tables; `to_us` None: until now.
 
-    `into`: "database.table" that is made of the one table as it was then, instead of a change of the live one.
+    `into`: the "database.table" to build with the single table's past state, instead of changing the live one.
     """
 
     destination: str
@@ -48,7 +49,7 @@ class Wish:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Told:
-    """Who is told what. `progress`: bytes of the binlog that were read, and of all; `done`: a table has its commit."""
+    """Callbacks of a backfill. `progress`: bytes of the binlog that were read, and in total; `done`: a table has its commit."""
 
     say: Callable[[str], None]
     done: Callable[[TableOutcome], None] = lambda _: None
@@ -57,9 +58,9 @@ class Told:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Done:
-    """What came of it. `refused`: "database.table" → why it was left out. `read_to`: the place up to which changes were looked at.
+    """The result of a backfill. `refused`: "database.table" → why it was left out. `read_to`: the position up to which changes were read.
 
-    `rebuilt`: the table that was made beside the live one, where that was asked for.
+    `rebuilt`: the separate table that was built, if requested.
     """
 
     begin: str
@@ -80,11 +81,11 @@ class Done:
 def run_backfill(
     ports: Ports, config: SluiceConfig, wish: Wish, told: Told, *, run: str = "", wait_seconds: float = 0.0
 ) -> Done:
-    """Reads, and merges. Raises SluiceError or MergeFailedError, a sentence each; what was merged by then is right.
+    """Reads the changes and merges them. Raises SluiceError or MergeFailedError with a sentence each; what was merged by then is correct.
 
-    Doing it again is always safe. `wait_seconds`: for another backfill of the destination.
+    Always safe to repeat. `wait_seconds`: how long to wait for another backfill of the destination.
     """
-    from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415  with it come the engine's rooms
+    from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415  imports the engine's packages
     from cdc_engine.instance.backfill.work import Reading, folder_of  # noqa: PLC0415
 
     directory, given = config.destination_dir(wish.destination), config.destinations[wish.destination]
@@ -119,8 +120,8 @@ def _done(wish: Wish, reading: Reading, rebuilt: Rebuilt | None, outcomes: Seque
 def _merge(  # noqa: PLR0917  one caller
     config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: str, refusal: Callable[[], str]
 ) -> list[TableOutcome]:
-    """The caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
-    from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  as in runs: imported where it is used
+    """Merges what was read; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
+    from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
     from spark_jobs.backfill.merge import merge_backfill  # noqa: PLC0415
     from spark_jobs.backfill.stretch import Stretch  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""Puts a table that `backfill --into` has built in the place of the live one. `sluice lake swap` calls it.
+"""Replaces the live table's contents with a table that `backfill --into` has built. `sluice lake swap` calls it.
 
-The run lock is held from the plan that counts until the commit, so no merge brings a change that the plan has not seen.
+The run lock is held from the final plan until the commit, so no merge adds a change that the plan has not seen.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwapWish:
-    """`table`: the live one, `rebuilt`: what `--into` was told; "database.table" each."""
+    """A requested swap. `table`: the live table; `rebuilt`: the one that `--into` built; "database.table" each."""
 
     destination: str
     table: str
@@ -36,7 +36,9 @@ class SwapWish:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SwapPlan:
-    """What a swap would do. `rows`: of the live table and of the one that takes its place, as far as logs say; `refused`: why not."""
+    """What a swap would do. `rows`: of the live table and of its replacement, as far as Delta logs record them; `refused`: why the swap
+    is impossible.
+    """
 
     table: str
     rebuilt: str
@@ -52,12 +54,16 @@ class SwapPlan:
 
 
 def plan_swap(config: SluiceConfig, wish: SwapWish) -> SwapPlan:
-    """By logs and files alone; changes nothing. Raises SluiceError, or MergeFailedError where a log cannot be read."""
+    """Returns what a swap would do, from Delta logs and files only; changes nothing. Raises SluiceError, or MergeFailedError if a log
+    cannot be read.
+    """
     return _plan(config, wish, *_both(config, wish))
 
 
 def run_swap(ports: Ports, config: SluiceConfig, wish: SwapWish, say: Callable[[str], None], run: str = "") -> int:
-    """The live table's version by it. Raises SluiceError or MergeFailedError, a sentence. Doing it again is safe."""
+    """Swaps the tables and returns the resulting version of the live table. Raises SluiceError or MergeFailedError with a sentence. Safe
+    to repeat.
+    """
     from spark_jobs.backfill.swap import swap  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError  # noqa: PLC0415
     from spark_jobs.fence import Fence  # noqa: PLC0415
@@ -112,7 +118,7 @@ def _plan(config: SluiceConfig, wish: SwapWish, table: DeltaTable, owner: Owner,
 
 
 def _why_not(config: SluiceConfig, wish: SwapWish, table: DeltaTable) -> str:
-    """What is not of the two tables."""
+    """Returns why the live table cannot be swapped, for reasons other than the two tables' contents; empty if it can."""
     directory, given = config.destination_dir(wish.destination), target(config, wish.destination, wish.table)
     database, _, name = wish.table.partition(".")
     stop = read_ledger(directory).stopped(database, name)
