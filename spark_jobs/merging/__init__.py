@@ -1,1 +1,1 @@
-"""Rows of a segment → one Delta commit: the fold of images by key, the statements, and the merge that runs them."""
+"""Merges a segment into a Delta table in one commit: folds the images by key, generates the statements, and runs them."""

@@ -1,8 +1,8 @@
-"""SQL that reduces the row images of a segment to what the table needs. Text only; `merge` runs it.
+"""SQL that folds the row images of a segment by key. Text only; `merge` runs it.
 
-The rule: of all images of a key the last one in stream order says what becomes of the key. `insert` and `update_postimage` leave a row,
-`update_preimage` (staged only where a key column changed) and `delete` leave none. So a changed key is a delete of the old and an upsert of
-the new, and keys that swap within a transaction come out right without a case of their own.
+The last image of a key in stream order determines the result. `insert` and `update_postimage` leave a row, `update_preimage` (staged only
+if a key column changed) and `delete` leave none. So a changed key is a delete of the old key and an upsert of the new one, and keys that
+swap within a transaction need no special case.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ RANK = "_sluice_rank"
 
 
 def staged_view(view: str, segment: ChangesSegment, lent: LentFiles) -> str:
-    """A view of the staged file: where its store has it, else as the run lends it."""
+    """Returns the statement for a view of the staged file: in its object store, or where the run makes local files readable for Spark."""
     return parquet_view(view, segment.stored or lent.place(segment.path), segment.staged_types)
 
 
 def parquet_view(view: str, place: str, types: Mapping[str, str]) -> str:
-    """A view of a Parquet file, or of all in a folder, by its URL. The columns are named, so Spark reads no footer to find them out."""
+    """Returns the statement for a view of a Parquet file, or of all files in a folder, by its URL. The columns are named in it, so
+    Spark need not read a footer for them.
+    """
     columns = ", ".join(f"{sql_text.identifier(name)} {type_name}" for name, type_name in types.items())
     path = sql_text.text(spark_path(place))
     return (
@@ -35,7 +37,7 @@ def parquet_view(view: str, place: str, types: Mapping[str, str]) -> str:
 
 
 def images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """The images the table has not committed yet: those above the order key of its last commit."""
+    """Returns the SELECT of the images that the table has not committed yet: those above the order key of its last commit."""
     where = f" WHERE {ORDER_KEY} > {applied_order_key}L" if applied_order_key >= segment.first_order_key else ""
     return f"SELECT * FROM {sql_text.identifier(view)}{where}"
 
@@ -45,7 +47,9 @@ def needs_fold(segment: ChangesSegment) -> bool:
 
 
 def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """One image a key: the last. Row numbers are unique, so the same rows come out however often Spark evaluates it."""
+    """Returns the SELECT of the last image of each key. Row numbers are unique, so the result is the same however often Spark
+    evaluates it.
+    """
     rows = images(view, segment, applied_order_key)
     if not needs_fold(segment):
         return rows
@@ -56,13 +60,13 @@ def last_images(view: str, segment: ChangesSegment, applied_order_key: int) -> s
 
 
 def operation_name(names: dict[int, str], prefix: str = "") -> str:
-    """The operation as text, from the staged number."""
+    """Returns the expression of the operation's name, from the staged number."""
     cases = " ".join(f"WHEN {number} THEN {sql_text.text(name)}" for number, name in names.items())
     return f"CASE {prefix}{OPERATION} {cases} END"
 
 
 def metadata_values(prefix: str, names: dict[int, str]) -> dict[str, str]:
-    """Metadata column of the Delta table → expression over a staged image."""
+    """Returns metadata column of the Delta table → expression over a staged image."""
     return {
         ORDER_KEY: f"{prefix}{ORDER_KEY}",
         COMMIT_TIME: f"{prefix}{COMMIT_TIME}",

@@ -1,9 +1,9 @@
-"""As `fold`, for a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). Text only; `merge_sql` calls it.
+"""The fold for a segment whose images lack columns (binlog_row_image MINIMAL or NOBLOB). Text only; `merge_sql` calls it.
 
-The rule: the last image of a key says what becomes of the key; each column is the last one that an image of the same *row* has, up to
-there. What none of them has is in the lake: under the key itself, or where the row changed its key, under the key it had when the lake was
-last written. Staging names the row of each image that is not simply the one of its key (`_sluice_birth` and `_sluice_origin_*`), so chains
-of such changes, keys that swap and keys that are used again need no case of their own.
+The last image of a key determines whether a row is left; each column gets the last value that an image of the same *row* has up to there.
+What no image has is in the lake: under the key itself or, if the row changed its key, under the key that it had when the lake was last
+written. Staging names the row of each image that is not simply the row of its key (`_sluice_birth` and `_sluice_origin_*`), so chains of
+such changes, swapped keys and reused keys need no special case.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ LAST, ROW_OF, SINCE, BORN, HELD, THERE = (
 
 
 def source(view: str, segment: ChangesSegment, applied_order_key: int, target: str, reach: str) -> str:
-    """One row a key, with the presence bits of what is known of it. `target`: the table as a relation, of live rows.
+    """Returns the SELECT of one row per key, with presence bits of its known columns. `target`: the table's rows that are not deleted, as
+    a relation.
 
-    `reach`: a condition on rows `t` of it that all rows with a key of the segment meet.
+    `reach`: a condition that all rows `t` of the table with a key of the segment meet.
     """
     if not fold.needs_fold(segment):
         return fold.images(view, segment, applied_order_key)
@@ -43,18 +44,18 @@ def source(view: str, segment: ChangesSegment, applied_order_key: int, target: s
 
 
 def present(segment: ChangesSegment, name: str, prefix: str) -> str:
-    """Whether a row has this column of the table."""
+    """Returns the expression of whether a row has this column of the table."""
     place = [column.name for column in segment.columns].index(name)
     return f"getbit({prefix}{PRESENT}{place // GROUP_COLUMNS}, {place % GROUP_COLUMNS}) = 1"
 
 
 def whole(segment: ChangesSegment, prefix: str) -> str:
-    """Whether a row has all columns of the table."""
+    """Returns the expression of whether a row has all columns of the table."""
     return " AND ".join(f"{prefix}{name} = {bits}L" for name, bits in _groups(segment).items())
 
 
 def _groups(segment: ChangesSegment) -> dict[str, int]:
-    """Column of presence bits → all bits it may have."""
+    """Returns column of presence bits → value with all its bits set."""
     count = len(segment.columns)
     return {
         f"{PRESENT}{group}": (1 << min(GROUP_COLUMNS, count - GROUP_COLUMNS * group)) - 1
@@ -63,8 +64,9 @@ def _groups(segment: ChangesSegment) -> dict[str, int]:
 
 
 def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more: dict[str, str]) -> str:
-    """The last image of each key, with what is known of its row by then. `life`: columns that name an image's row. `fresh`: whether the
-    lake lacks an image. `more`: further columns, which may use the window `of_row`.
+    """Returns the SELECT of the last image of each key, with the columns of its row that are known by then. `life`: columns that
+    identify the image's row. `fresh`: expression of whether the lake does not have the image yet. `more`: further columns, which may
+    use the window `of_row`.
     """
     values = {name: name for name in (OPERATION, ORDER_KEY, COMMIT_TIME)}
     values |= {name: f"bit_or(CASE WHEN {fresh} THEN {name} ELSE 0L END) OVER of_row" for name in _groups(segment)}
@@ -81,9 +83,11 @@ def _last_states(rows: str, segment: ChangesSegment, life: str, fresh: str, more
 
 
 def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) -> str:
-    """As `_last_states`, with the key under which the lake holds the row now, and whether that is another one than the image's.
+    """Does the same as `_last_states`, and adds the key under which the lake has the row now, and whether that key differs from the
+    image's.
 
-    An image that the lake has tells only where it holds the row: a batch that was cut anew may begin with such.
+    An image that the lake has already only determines under which key the lake has the row. A batch that was handed out again with
+    another range may begin with such images.
     """
     places = range(len(segment.key))
     names = [sql_text.identifier(name) for name in segment.key]
@@ -107,7 +111,7 @@ def _moved_states(view: str, segment: ChangesSegment, applied_order_key: int) ->
 
 
 def _from_origins(states: str, segment: ChangesSegment, target: str, reach: str) -> str:
-    """Rows that moved get what they lack from the row under the key they had; where that is not there, they stay as they are."""
+    """Completes rows that changed their key from the lake's row under the earlier key. If that row is missing, they stay incomplete."""
     met = " AND ".join(f"o.{sql_text.identifier(name)} <=> f.{HELD}{index}" for index, name in enumerate(segment.key))
     values = [f"f.{name}" for name in (OPERATION, ORDER_KEY, COMMIT_TIME, MOVED)]
     values += [

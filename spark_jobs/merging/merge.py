@@ -1,8 +1,8 @@
-"""Applies one table's segments to its Delta table over one lane. `run_batch` calls it, never twice at once for a table.
+"""Applies one table's segments to its Delta table in one Spark session. `run_batch` calls it, never twice at once for a table.
 
-Each segment is one Delta commit that carries (`txnAppId`, `txnVersion` = last order key). What the table has committed is read from its log
-first and left out of the source; should another merge get in between, Delta drops ours by the same pair. So no cut of batches, and no
-repetition, applies a change twice.
+Each segment is one Delta commit with a transaction (`txnAppId`, `txnVersion` = last order key). Changes that the table has committed are
+found in its log first and left out of the source; if another merge commits in between, Delta drops our commit because of the same
+transaction. So no change is applied twice, however the stream is split into batches and however often a batch is repeated.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ from spark_jobs.tables.table_owner import NoRecords, TableRecord, TableRecords, 
 
 VIEW = "sluice_staged"
 NO_RECORDS = NoRecords()
-TRIES_MAX = 5  # of a commit that another one came before: a user's OPTIMIZE rewrites the files that a merge has read
-# what Delta says of files that another commit brought or took meanwhile; not of another schema, or of our own transaction
+# Tries of a commit that conflicts with another one, such as a user's OPTIMIZE, which rewrites files that the merge has read.
+TRIES_MAX = 5
+# Delta's errors if another commit added or removed files meanwhile; not those for a changed schema or a repeated transaction.
 CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE)")
 
 
@@ -59,11 +60,11 @@ def merge_table(
     run: str = "",
     reason: str = "",
 ) -> TableReport:
-    """Applies what the table lacks of the batch. Raises TableError, or whatever Spark raises. `reason`: why Spark does it.
+    """Applies the part of the batch that the table lacks. Raises TableError, or any exception of Spark. `reason`: why Spark merges it.
 
-    `records`: what earlier runs left; a table that is another one, or another's, is refused before anything is written.
-    `target_of`: where "database.table" is, also one that is not in the batch: the table may have had its name.
-    `run`: the run's id, which the commits keep.
+    `records`: states that earlier runs left. A table that was replaced, or that has another owner, is refused before anything is written.
+    `target_of`: returns the target of "database.table", which need not be in the batch: this table may have had its name. `run`: the
+    run's ID, which is stored in the commits.
     """
     started = time.monotonic()
     app_id = batch.app_id(staged)
@@ -98,16 +99,17 @@ def apply_lacking(
     staged_at_seconds: float,
     started: float,
 ) -> TableReport:
-    """Applies each segment that the table lacks, and has on disk what it made, whoever merges. The table is refreshed and ours.
+    """Applies each segment that the table lacks, and syncs the commits to disk. Used by all ways of merging. The table must be refreshed
+    and its owner checked.
 
-    `apply`: a segment and the order key of the last commit → what its commits did. `started`: of the monotonic clock.
+    `apply`: (segment, order key of the table's last commit) → counts of the commits. `started`: on the monotonic clock.
     """
     before = table.snapshot
     counts, committed = CommitCounts(), False
     for segment in staged.segments:
         if last_order_key(segment) > before.applied_order_key:
             counts, committed = counts + apply(segment, before.applied_order_key), True
-    # Without a record an earlier try of the batch may have committed and not come this far; a record is kept of what is synced.
+    # Without a record, an earlier try of the batch may have committed and failed before the sync: records are stored after it.
     since = staged_at_seconds if known is None else 0.0
     on_disk = before.version if known is None else min(known.version, before.version)
     try:
@@ -126,24 +128,24 @@ def _first_key(staged: StagedTable) -> str:
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> Writer:
-    """Who writes the table, for the rules of `table_owner`. A backfill or a repair is no delivery, and so behind none."""
+    """Returns the writer of the table, for the rules of `table_owner`. A backfill or a repair is no delivery and is never behind one."""
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return Writer(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
 
 
 def refuse_stranger(table: DeltaTable, writer: Writer, record: TableRecord | None) -> None:
-    """Raises TableError before anything is written to a table that is not the one this ledger left."""
+    """Raises TableError, before anything is written, if the table is not the one that this ledger left."""
     refuse_unless_ours(writer, record, table.found(record, writer.owner.to_text()))
 
 
 def staged_at(batch: StagedBatch) -> float:
-    """When the batch was staged, seconds of the clock that files have. Nothing of it was committed before."""
+    """Returns when the batch was staged, in seconds of the file system's clock. No commit of the batch is older."""
     return (batch.directory / MANIFEST).stat().st_mtime
 
 
 @dataclasses.dataclass(frozen=True)
 class _TableMerge:
-    """One table on one lane."""
+    """The merge of one table in one Spark session."""
 
     lane: Lane
     table: DeltaTable
@@ -174,13 +176,15 @@ class _TableMerge:
 
     @staticmethod
     def _all_new(segment: ChangesSegment, scanned: CommitCounts) -> bool:
-        """Whether the files' statistics prove that none has a key of the segment: of whole numbers they are exact, of text they are not."""
+        """Returns whether file statistics prove that no file has a key of the segment. Bounds of integers are exact; bounds of strings
+        are not.
+        """
         first = next((each for each in segment.columns if each.name in segment.key[:1]), None)
         proves = first is not None and first.type in INTEGERS and not first.nullable
         return proves and not (scanned.files_scanned or segment.partial or segment.again)
 
     def _rows_met(self, segment: ChangesSegment) -> int:
-        """Rows of the table that a merge must look at; an append looks at none."""
+        """Returns the number of the table's rows that a merge must read; 0 for an append."""
         if not segment.key:
             return 0
         return self.table.reach(segment.key[0], *_bounds(segment)).rows
@@ -192,7 +196,9 @@ class _TableMerge:
         return self._commit(merge_sql.truncate(segment, self.target, marks=marks), segment.order_key)
 
     def _evolve(self, segment: SchemaSegment) -> CommitCounts:
-        """The table follows a statement; then, in one commit, the values that rows already there have: no row event tells them."""
+        """Applies a statement to the table and then, in one commit, sets the values that it gives existing rows, for which there are
+        no row events.
+        """
         if self.target.shard is not None:
             return self._evolve_shard(segment, self.target.shard)
         if segment.renamed_from:
@@ -207,9 +213,7 @@ class _TableMerge:
         counts = CommitCounts()
         if plan is not None and plan.leftovers:
             if values:
-                values_id = (
-                    f"{self.app_id}#values"  # the statement's own transaction is the last: it stands for all steps
-                )
+                values_id = f"{self.app_id}#values"  # the statement's own transaction comes last and covers all steps
                 counts = self._commit(
                     merge_sql.assign(values, segment.order_key, self.target), segment.order_key, values_id
                 )
@@ -219,7 +223,7 @@ class _TableMerge:
         return counts + self._commit(last, segment.order_key)
 
     def _evolve_shard(self, segment: SchemaSegment, shard: Shard) -> CommitCounts:
-        """As `_evolve`, of some rows of a table whose columns others have too."""
+        """Does the same as `_evolve` for the rows of one shard. Other shards have rows with the same columns."""
         existed = self.table.snapshot.exists
         values = following.alter_shard(self.lane, self.table, shard, segment) if existed else {}
         self._give_columns(segment.columns, segment.key)
@@ -231,10 +235,10 @@ class _TableMerge:
         return self._commit(last, segment.order_key)
 
     def _take_over(self, segment: SchemaSegment) -> CommitCounts:
-        """The table is the one that got its name: columns and rows of that one in place of its own, in one commit."""
+        """Replaces the table's columns and rows by those of the table that got its name, in one commit."""
         origin = self.origins.find(self.table.name, segment)
         self.lane.expect(max(origin.rows, self.table.row_count))
-        # where both swap names, what was the one's may be the other's by now
+        # If two tables swap names, the origin may already have the other's rows; `find` returns its earlier version.
         statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
         return self._commit(statement, segment.order_key)
 
@@ -245,19 +249,22 @@ class _TableMerge:
             self.lane.commit(self.table.name, statement)
         if statements:
             self.table.refresh()
-            refuse_stranger(self.table, self.writer, None)  # another may have made it in the same moment
+            refuse_stranger(self.table, self.writer, None)  # another run may have created it at the same moment
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
-        """One Delta commit, and what it did. No new version: Delta found the transaction there already, or nothing to change."""
+        """Makes one Delta commit and returns its counts. If there is no new version, Delta found the transaction already, or nothing
+        to change.
+        """
         before = self.table.snapshot.version
         for tried in range(1, TRIES_MAX + 1):
             self.lane.commit_as(app_id or self.app_id, version, self.user_metadata)
             try:
                 self.lane.commit(self.table.name, statement)
                 break
-            except TableError:  # of the fence
+            except TableError:  # raised by the fence
                 raise
-            except Exception as error:  # ours are raised within Spark's, whose first line says only that a task failed
+            # Sluice's errors are inside Spark's, whose first line states only that a task failed.
+            except Exception as error:
                 if reason := merge_clauses.unknown_row(str(error)):
                     raise TableError(self.table.name, reason) from error
                 if not CONFLICT.search(str(error)):
@@ -267,7 +274,9 @@ class _TableMerge:
         return self.table.own_commit(before, self.user_metadata, app_id or self.app_id, version)
 
     def _after_conflict(self, error: Exception, *, last: bool) -> int:
-        """The version on which the statement may be done again; raises where what was committed meanwhile is no mere tidying."""
+        """Returns the version on which the statement can be tried again. Raises TableError if the other commit was not merely
+        maintenance, or if this was the last try.
+        """
         seen = self.table.snapshot
         self.table.refresh()
         record = TableRecord(table_id=seen.table_id, version=seen.version)
@@ -279,7 +288,7 @@ class _TableMerge:
 
 
 def _bounds(segment: ChangesSegment) -> tuple[Any, Any]:
-    """Of the first key column, as in the manifest."""
+    """Returns the bounds of the first key column, as in the manifest."""
     low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
     return low, high
 

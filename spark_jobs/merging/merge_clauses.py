@@ -1,4 +1,4 @@
-"""The WHEN clauses of a MERGE: what becomes of a row of the table (`t`) by a folded image (`s`). Text only; `merge_sql` calls it."""
+"""The WHEN clauses of a MERGE: what a folded image (`s`) does to a row of the table (`t`). Text only; `merge_sql` calls it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from spark_jobs import sql_text
 from spark_jobs.merging import fold, fold_partial
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATION, ORDER_KEY, ChangesSegment
 
-# the position guard: an image older than the row never changes it, whatever brought the row there
+# Guard by position: an image that is older than the row never changes it, whatever wrote the row.
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"
 NOT_OLDER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} >= t.{ORDER_KEY})"
 REMOVES = f"s.{OPERATION} IN ({fold.UPDATE_BEFORE}, {fold.DELETE})"
@@ -20,15 +20,18 @@ UNKNOWN_ROW = (
 
 
 def unknown_row(text: str) -> str:
-    """The sentence of an update that could not be made whole, if it is in the text of an error; else empty."""
+    """Returns the message about an update that could not be completed, if an error's text contains it; otherwise an empty string."""
     found = re.search(re.escape(UNKNOWN_ROW) + r"\d+", text)
     return found[0] if found else ""
 
 
 def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
-    """Of images with all columns. `values`: column of the table → expression over the image. `guard`: which images change a row."""
+    """Returns the clauses for images with all columns. `values`: column of the table → expression over the image. `guard`: which
+    images change a row.
+    """
     if soft:
-        # a delete image holds the row's last values, so it is written like any other, also where the row came and went within a batch
+        # A delete image has the row's last values, so it is written like any other image, even if the row was inserted and deleted within
+        # the batch.
         marked = {**values, DELETED: REMOVES}
         return f"WHEN MATCHED AND {guard} THEN {_update(marked)} WHEN NOT MATCHED THEN {_insert(marked)}"
     return (
@@ -39,7 +42,9 @@ def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
 
 
 def again(values: dict[str, str], *, soft: bool) -> str:
-    """Of images that say what their keys have (`ChangesSegment.again`). One that removes has no values: a marked row keeps its own."""
+    """Returns the clauses for images that are the present rows of their keys (`ChangesSegment.again`). A delete has no values, so a
+    row that is marked as deleted keeps its own.
+    """
     if not soft:
         return whole(values, soft=False, guard=NOT_OLDER)
     marks = {name: values[name] for name in (ORDER_KEY, COMMIT_TIME, OPERATION)} | {DELETED: "true"}
@@ -52,9 +57,11 @@ def again(values: dict[str, str], *, soft: bool) -> str:
 
 
 def partial(segment: ChangesSegment, values: dict[str, str], *, soft: bool) -> str:
-    """Of images that may lack columns: those keep what the table has. An update of a row that is not there to be kept fails the MERGE.
+    """Returns the clauses for images that may lack columns, which keep the table's values. An update whose row is missing in the table
+    fails the MERGE.
 
-    A delete without all columns of a row that is not there leaves nothing, soft or hard: there is no value to keep.
+    A delete that lacks columns, of a row that is missing in the table, writes nothing, even with soft deletes: there are no values to
+    keep.
     """
     kept = {column.name: column.name for column in segment.columns if column.name not in segment.key}
     values = {**values, **({DELETED: REMOVES} if soft else {})}

@@ -1,4 +1,4 @@
-"""The statements that apply one segment to one Delta table, as text. `merge` runs them, each as one commit."""
+"""Generates the statements that apply one segment to one Delta table. `merge` runs them, each as one commit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from spark_jobs.tables import shards
 def apply_changes(
     view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
 ) -> str:
-    """MERGE for a table with a key, INSERT of every image for one without. `left`: columns that left the source; a written row has NULL."""
+    """Returns the MERGE for a table with a key, or the INSERT of every image for one without. `left`: columns that the source dropped;
+    a written row has NULL in them.
+    """
     if not segment.key:
         return append(view, segment, target, applied_order_key)
     relation = sql_text.delta_path(target.path)
@@ -39,7 +41,7 @@ def apply_changes(
 def append_new(
     view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int, left: tuple[str, ...] = ()
 ) -> str:
-    """What the MERGE does where the table has none of the segment's keys: an INSERT, which reads nothing of the table."""
+    """Returns an INSERT with the result of the MERGE, for a table that has none of the segment's keys. It reads nothing of the table."""
     values = {**_source_values(segment, "s."), **fold.metadata_values("s.", fold.KEYED_NAMES)}
     values |= dict.fromkeys(left, "NULL")
     soft = target.deletes == "soft"
@@ -52,7 +54,7 @@ def append_new(
 
 
 def append(view: str, segment: ChangesSegment, target: TableTarget, applied_order_key: int) -> str:
-    """A table without a key is a log of its changes: every image, with what it is."""
+    """Returns the INSERT of every image with its operation. A table without a key is a log of its changes."""
     values = {**_source_values(segment, ""), **fold.metadata_values("", fold.LOG_NAMES)}
     source = fold.images(view, segment, applied_order_key)
     names = sql_text.identifiers(tuple(values))
@@ -62,7 +64,7 @@ def append(view: str, segment: ChangesSegment, target: TableTarget, applied_orde
 
 
 def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> str:
-    """Every row goes, or with `marks` is marked as deleted; of a shard its own."""
+    """Returns the statement that deletes every row of the table or the shard, or marks it as deleted if `marks` is set."""
     relation = sql_text.delta_path(target.path)
     if not marks:
         return f"DELETE FROM {relation}{shards.where(target.shard)}"
@@ -74,7 +76,7 @@ def truncate(segment: TruncateSegment, target: TableTarget, *, marks: bool) -> s
 
 
 def fill_values(segment: SchemaSegment) -> dict[str, str]:
-    """New column → its value in every row there is, as an expression. Of bytes the manifest has the hexadecimal."""
+    """Returns new column → expression of its value in every existing row. The manifest has bytes in hexadecimal."""
     types = {column.name: column.type for column in segment.columns}
     return {
         name: f"unhex({sql_text.text(value)})"
@@ -85,26 +87,26 @@ def fill_values(segment: SchemaSegment) -> dict[str, str]:
 
 
 def assign(values: dict[str, str], order_key: int, target: TableTarget) -> str:
-    """Sets columns in every row there is before a statement; none of them is younger than it."""
+    """Returns the statement that sets columns in every row that is older than the schema change."""
     pairs = [f"{sql_text.identifier(name)} = {value}" for name, value in values.items()]
     before = f"{ORDER_KEY} < {order_key}L{shards.where(target.shard, after='AND')}"
     return f"UPDATE {sql_text.delta_path(target.path)} SET {', '.join(pairs)} WHERE {before}"
 
 
 def nothing(target: TableTarget) -> str:
-    """A commit without a row: it carries a transaction."""
+    """Returns the statement of a commit without rows, which carries a transaction."""
     return f"INSERT INTO {sql_text.delta_path(target.path)} ({ORDER_KEY}) SELECT CAST(NULL AS bigint) WHERE false"
 
 
 def _reach(segment: ChangesSegment, target: TableTarget) -> str:
-    """A condition on the rows `t` of the table that are there and may have a key of the segment."""
+    """Returns a condition on the table's rows `t`: they are not deleted and may have a key of the segment."""
     nullable = {column.name for column in segment.columns if column.nullable}
     alive = [f"NOT coalesce(t.{DELETED}, false)"] if target.deletes == "soft" else []
     return " AND ".join([*alive, *_bounds(segment, nullable)]) or "true"
 
 
 def condition(segment: ChangesSegment) -> str:
-    """Equal keys, and the keys' bounds as literals, by which Delta leaves out files before it reads any."""
+    """Returns the join condition: equal keys, and the bounds of the keys as literals, by which Delta skips files before it reads any."""
     nullable = {column.name for column in segment.columns if column.nullable}
     equal = [
         f"t.{sql_text.identifier(name)} {'<=>' if name in nullable else '='} s.{sql_text.identifier(name)}"

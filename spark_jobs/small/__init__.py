@@ -1,1 +1,1 @@
-"""Merges of small tables without Spark's MERGE: the choice of the way, the merge of a table, and the one Spark job that merges many."""
+"""Merges small tables without Spark's MERGE: chooses the way of merging, merges one table, and runs the one Spark job that merges many."""

@@ -1,7 +1,8 @@
-"""The rules of `fold` and `fold_partial` on Arrow columns, for merges without Spark. `small_merge` calls it; pure but for reading files.
+"""The folds of `fold` and `fold_partial` on Arrow tables, for merges without Spark. `small.merge` calls it. Pure, except that it reads
+files.
 
-The rules are told there. Every row of a source is whole in the end: what an image lacks is taken from the rows of the lake (`Lake`) that
-the images may meet, read at the version that is then merged into.
+The rules are described in those modules. The result has all columns in every row: what an image lacks is taken from the rows of the lake
+(`Lake`) that the images may match, read at the version into which they are then merged.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ REMOVING = (fold.UPDATE_BEFORE, fold.DELETE)
 
 
 class UnknownRowError(Exception):
-    """An image that lacks columns is of a row the lake does not have. `order_key`: of the image."""
+    """An image lacks columns and its row is missing in the lake. `order_key`: of the image."""
 
     def __init__(self, order_key: int) -> None:
         super().__init__(order_key)
@@ -43,14 +44,14 @@ class UnknownRowError(Exception):
 
 
 class DuplicateKeysError(Exception):
-    """The lake has two rows of one key, so what an image lacks cannot be told."""
+    """The lake has two rows of one key, so the values that an image lacks are ambiguous."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lake:
-    """Rows of the table that may have a key of the segment. `rows`: the columns of the segment by its names, and the order key.
+    """Rows of the table that may have a key of the segment. `rows`: the segment's columns under the segment's names, and the order key.
 
-    `deleted`: which are marked as deleted.
+    `deleted`: mask of the rows that are marked as deleted.
     """
 
     rows: pa.Table
@@ -58,30 +59,30 @@ class Lake:
 
 
 def staged_images(segment: ChangesSegment, storage_options: Mapping[str, str]) -> pa.Table:
-    """All images of the segment's file, in the order of the stream; `storage_options` are of the store that has it, if one has."""
+    """Returns all images of the segment's file, in stream order. `storage_options`: of the object store, if the file is in one."""
     file = opened(segment.stored, storage_options) if segment.stored else segment.path
     return pq.read_table(file, columns=list(segment.staged_types), memory_map=False)
 
 
 def fresh_images(images: pa.Table, applied_order_key: int) -> pa.Table:
-    """The images the table has not committed yet."""
+    """Returns the images that the table has not committed yet."""
     return images.filter(pc.greater(images[ORDER_KEY], pa.scalar(applied_order_key, pa.int64())))
 
 
 def last_images(images: pa.Table, segment: ChangesSegment) -> pa.Table:
-    """One image a key: the last."""
+    """Returns the last image of each key."""
     if not fold.needs_fold(segment):
         return images
     return images.filter(pa.array(is_last(key_codes([images[name] for name in segment.key]))))
 
 
 def removes(images: pa.Table) -> Mask:
-    """Which images leave no row."""
+    """Returns a mask of the images that leave no row."""
     return np.isin(_numbers(images[OPERATION]), REMOVING)
 
 
 def operation_names(images: pa.Table, names: Mapping[int, str]) -> Any:
-    """The operation as text, from the staged number."""
+    """Returns the names of the operations, from the staged numbers."""
     texts = [names.get(number) for number in range(max(names) + 1)]
     return pa.array(texts, pa.string()).take(pa.array(_numbers(images[OPERATION])))
 
@@ -89,20 +90,20 @@ def operation_names(images: pa.Table, names: Mapping[int, str]) -> Any:
 def whole_images(
     images: pa.Table, segment: ChangesSegment, applied_order_key: int, lake: Lake, *, soft: bool
 ) -> pa.Table:
-    """As `last_images`, of images that may lack columns, with what they lack; without those that change nothing.
+    """Returns the last image of each key, completed with the columns that it lacks. Images that change nothing are left out.
 
-    `images`: all of the segment, also those that the table has. Raises UnknownRowError, DuplicateKeysError.
+    `images`: all images of the segment, including those that the table has. Raises UnknownRowError, DuplicateKeysError.
     """
     return _Partial(images, segment, applied_order_key).resolved(lake, soft=soft)
 
 
 class _Partial:
-    """Images that may lack columns, sorted by the row that they are of and by the stream within."""
+    """Images that may lack columns, sorted by their row and then in stream order."""
 
     def __init__(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> None:
         self.segment = segment
         self.names = [column.name for column in segment.columns]
-        if not segment.moves:  # then nothing that the table has tells anything of its rows
+        if not segment.moves:  # images that the table has are not needed then
             images = fresh_images(images, applied_order_key)
         lives = self._lives(images)
         order = np.argsort(lives, kind="stable")
@@ -139,30 +140,30 @@ class _Partial:
         return pa.table(columns).filter(pa.array(useful))
 
     def _lives(self, images: pa.Table) -> Numbers:
-        """A number for the row that each image is of."""
+        """Returns, per image, a number that identifies its row."""
         keys = [images[name] for name in self.segment.key]
         if not self.segment.moves:
             return key_codes(keys)
         return key_codes([*self._origins(images), _filled(images[BIRTH], 0)])
 
     def _origins(self, images: pa.Table) -> list[Any]:
-        """The key that names the row of each image: its own, but where it has a birth."""
+        """Returns the key that identifies the row of each image: its own key, unless the image has a birth."""
         plain: Any = pc.is_null(images[BIRTH])
         return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
 
     def _before(self, mask: Mask) -> Numbers:
-        """For each taken image the place of the last image of its row up to it that is in the mask, -1 where there is none."""
+        """Returns, per taken image, the index of the last image of its row, up to itself, that is in the mask; -1 if there is none."""
         places = np.maximum.accumulate(np.where(mask, _range(mask), -1))
         return np.where(places >= self.starts, places, -1)[self.last]
 
     def _known(self, place: int, name: str) -> tuple[Mask, Any]:
-        """Whether images of the row have the column, and the last value that one has."""
+        """Returns whether images of the row have the column, and the last value that they have."""
         bits = _numbers(self.images[f"{PRESENT}{place // GROUP_COLUMNS}"]) >> (place % GROUP_COLUMNS)
         places = self._before(self.fresh & ((bits & 1) == 1))
         return places >= 0, _take(self.images[name], places)
 
     def _held_keys(self) -> tuple[list[Any], Mask]:
-        """The key under which the lake has the row of each taken image, and which rows it cannot have."""
+        """Returns the key under which the lake has the row of each taken image, and a mask of the rows that it cannot have."""
         if not self.segment.moves:
             return [self.images[name].take(_places(self.last)) for name in self.segment.key], np.zeros(
                 len(self.last), np.bool_
@@ -191,7 +192,7 @@ class _Partial:
 
 
 class _Found:
-    """For each key wanted, the lake's row with it."""
+    """The lake's row for each wanted key."""
 
     def __init__(self, lake: Lake, keys: Sequence[Any], segment: ChangesSegment, *, alive: bool) -> None:
         count = len(keys[0])
@@ -219,13 +220,15 @@ class _Found:
         return self.mask, _take(self._lake.rows[name], self._places)
 
     def older_than(self, order_keys: Numbers) -> Mask:
-        """The position guard: a row without an order key is older than every image."""
+        """Returns a mask of the rows that are older than the images: the guard by position. A row without an order key is older than
+        every image.
+        """
         theirs = _take(self._lake.rows[ORDER_KEY], self._places)
         return np.asarray(_filled(theirs, -1)) < order_keys
 
 
 def key_codes(columns: Sequence[Any]) -> Numbers:
-    """A number for each combination of values; NULL is a value."""
+    """Returns a number for each combination of values; NULL counts as a value."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         encoded = pa.chunked_array(_chunks(column)).combine_chunks().dictionary_encode("encode")
@@ -241,21 +244,21 @@ def _codes_equal(left: Any, right: Any) -> Mask:
 
 
 def is_last(codes: Numbers) -> Mask:
-    """Which elements have no equal one after them."""
+    """Returns a mask of the elements that have no equal element after them."""
     last = np.zeros(len(codes), np.bool_)
     last[len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]] = True
     return last
 
 
 def _picked(choices: Sequence[tuple[Mask, Any]]) -> Any:
-    """The first value whose mask is set, NULL where none is."""
+    """Returns, per row, the first value whose mask is set; NULL if none is."""
     (mask, values), *others = choices
     rest = _picked(others) if others else pa.nulls(len(mask), values.type)
     return pc.if_else(pa.array(mask), values, pc.cast(rest, values.type))
 
 
 def _take(column: Any, places: Numbers) -> Any:
-    """Values at the places, NULL at -1."""
+    """Returns the values at the indices; NULL at -1."""
     present: Any = pa.array(places, mask=places < 0)
     return pa.chunked_array(_chunks(column), column.type).take(present)
 

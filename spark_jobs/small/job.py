@@ -1,7 +1,7 @@
-"""One Spark job that merges many small tables, each in a task with `deltalake`. `run_batch` calls it before Spark's own merges.
+"""One Spark job that merges many small tables, each with `deltalake` in a task. `run_batch` calls it before Spark's own merges.
 
-What a task needs goes to the executors with the job: they need Python, pyarrow and deltalake, and nothing of Sluice. A table that comes
-back without a report is merged by Spark: its task declined, or the job as a whole could not run there.
+The code that a task needs is sent to the executors with the job: they need Python, pyarrow and deltalake, but not Sluice. A table without
+a report in the result is merged by Spark: its task declined, or the whole job could not run on the executors.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from spark_jobs.tables.table_owner import TableRecord
 
 logger = logging.getLogger(__name__)
 
-TABLES_A_TASK = 12  # a task costs as much as a merge; so many last about a second
+TABLES_A_TASK = 12  # starting a task costs as much as one merge; this many take about a second
 ANSWER = "number long, answer string"
 SILENT = "its task gave no answer"
-PACKAGES = ("deltalake", "pyarrow")  # what a task does must be what our tests have seen
-NO_TABLE = -1  # the answer is of the executor
+PACKAGES = ("deltalake", "pyarrow")  # tasks must use the versions that were tested
+NO_TABLE = -1  # in place of a job's number: the answer is about the executor itself
 OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallResult:
-    """What became of one table: a report and its record, or an error, or the reason why Spark is to do it."""
+    """The result of one table: a report and its record, or an error, or the reason why Spark has to merge it."""
 
     report: TableReport | None = None
     record: TableRecord | None = None
@@ -42,9 +42,9 @@ class SmallResult:
 
 
 def merge_small_tables(lane: Lane, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
-    """Results by "database.table", one for each job. Raises SparkUnavailableError where Spark goes away.
+    """Merges small tables. Returns one result per job, by "database.table". Raises SparkUnavailableError if Spark goes away.
 
-    Tasks cannot ask the fence, so it is asked here, and what a task commits is conditional (`small.merge`).
+    Tasks cannot ask the fence, so it is checked here, and the tasks' commits are conditional (`small.merge`).
     """
     if not lane.shares_workers:
         return {job.staged.name: SmallResult(declined=OLD_SPARK) for job in jobs}
@@ -68,7 +68,7 @@ def merge_small_tables(lane: Lane, jobs: Sequence[SmallJob]) -> dict[str, SmallR
 
 
 def why_no_small_tables(settings: SparkSettings) -> str:
-    """Why the executors cannot merge small tables; empty where they can. Raises SparkUnavailableError."""
+    """Returns why the executors cannot merge small tables; empty if they can. Raises SparkUnavailableError."""
     with open_lanes(settings, 1) as (lane,):
         if not lane.shares_workers:
             return OLD_SPARK
@@ -80,14 +80,14 @@ def why_no_small_tables(settings: SparkSettings) -> str:
 
 
 def _told_of_new_tables(lane: Lane, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
-    """Tasks make new tables as Spark would: not where Spark has been told more about them than we know."""
+    """Allows tasks to create new tables, unless Spark has default properties for new tables that Sluice does not know."""
     if all(job.known for job in jobs) or lane.defaults_of_tables():
         return jobs
     return [dataclasses.replace(job, makes_tables=True) for job in jobs]
 
 
 def _why_not(error: BaseException) -> str:
-    """Of a job that failed as a whole: what the executors lack, where the error says that, else its first line."""
+    """Returns the reason why a whole job failed: what the executors lack if the error contains that, otherwise its first line."""
     text = str(error)
     if found := re.search(r"No module named '([\w.]+)'", text):
         return f"the executors lack the Python package {found[1]}"
@@ -105,7 +105,7 @@ def _run(lane: Lane, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
 
 
 def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
-    """Numbers of the jobs of each task, one at least. The largest are the first; shards of one table come one after the other."""
+    """Returns, per task, the numbers of its jobs; at least one task. The largest jobs come first; shards of one table follow each other."""
     shares = [list[int]() for _ in range(max(1, -(-len(jobs) // TABLES_A_TASK)))]
     of_path: dict[str, list[int]] = {}
     for number, job in enumerate(jobs):
@@ -116,9 +116,9 @@ def _shares(jobs: Sequence[SmallJob]) -> list[list[int]]:
 
 
 def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with all of our packages that it uses, for executors that do not have it.
+    """Returns the function with all Sluice packages that it uses, for executors that do not have them.
 
-    Other modules go by name. Errors of deltalake name a module that is not there: the code reaches them by the one that is.
+    Other modules are sent by name. deltalake's exceptions name a module that does not exist; the code uses the module that exists.
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 
@@ -134,7 +134,7 @@ def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
 def _task(
     shares: Sequence[Sequence[tuple[int, SmallJob]]], packages: Mapping[str, str]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """`shares`: the jobs of each task. `packages`: versions of the run."""
+    """Returns the function of a task. `shares`: the jobs of each task. `packages`: the run's versions."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa  # noqa: PLC0415  of the executor
@@ -150,7 +150,7 @@ def _task(
 
 
 def _other_versions(wanted: Mapping[str, str]) -> str:
-    """In which packages an executor differs from the run; empty where in none."""
+    """Returns which package of the executor differs in version from the run's; empty if none does."""
     for name, version in wanted.items():
         there = importlib.metadata.version(name)
         if there != version:
@@ -159,7 +159,7 @@ def _other_versions(wanted: Mapping[str, str]) -> str:
 
 
 def _answer(job: SmallJob, others: str) -> dict[str, Any]:
-    """As JSON, for classes that were shipped are not those of the run."""
+    """Returns the result of a job as JSON, because classes that were sent to executors differ from those of the run."""
     if others:
         return {"declined": others}
     try:
@@ -167,7 +167,7 @@ def _answer(job: SmallJob, others: str) -> dict[str, Any]:
     except TableError as error:
         reason = without_secrets(error.reason, job.storage_options)
         return {"error": [error.table, reason, error.state, error.for_good, error.own]}
-    except Exception as error:  # whatever it is, Spark may do better, and says so if not
+    except Exception as error:  # for any error: Spark may succeed, or report the error itself
         why = f"deltalake could not: {type(error).__name__}: {first_line(error)}"
         return {"declined": without_secrets(why, job.storage_options)}
     if isinstance(result, Declined):

@@ -1,7 +1,7 @@
-"""Merges one table's share of a batch with `deltalake`, in a task of a Spark job. `small_job` sends it there.
+"""Merges one table's share of a batch with `deltalake`, in a task of a Spark job. `small.job` sends it there.
 
-The same checks, transactions, guard and filter as `merge` has, on the same segments. Each commit is tried once: whoever was faster may have
-written these very changes, so all is looked at anew. What `deltalake` is not for is left as it is, and Spark does it.
+It uses the same checks, transactions, guards and filters as `merge`, on the same segments. Each commit is tried once: another writer that
+was faster may have committed the same changes, so everything is checked again. What `deltalake` does not support is left to Spark.
 """
 
 from __future__ import annotations
@@ -64,9 +64,10 @@ STAGED, LAKE = "s", "t"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SmallJob:
-    """A table's share of a batch. `batch`: without tables. `known`: what the last run left. `staged_at`: seconds of the files' clock.
+    """A table's share of a batch. `batch`: without its tables. `known`: the state that the last run left. `staged_at`: seconds of the
+    file system's clock.
 
-    `makes_tables`: the task makes the table where there is none. `run`: the run's id, which the commits keep.
+    `makes_tables`: whether the task may create a missing table. `run`: the run's ID, which is stored in the commits.
     """
 
     batch: StagedBatch
@@ -80,18 +81,20 @@ class SmallJob:
 
 
 class PlaceTakenError(Exception):
-    """The table's folder has something in it, and is no Delta table."""
+    """The table's folder is not empty and is not a Delta table."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Declined:
-    """Spark is to do it. Segments before the place where that was found out may be in the table."""
+    """Spark has to merge the table. Segments before the one that `deltalake` does not support may be merged already."""
 
     reason: str
 
 
 def merge_small(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
-    """Applies what the table lacks of the batch, or declines. Raises TableError, as `merge.merge_table`, or whatever deltalake raises."""
+    """Applies the part of the batch that the table lacks, or declines. Raises TableError, as `merge.merge_table`, or any exception of
+    deltalake.
+    """
     for _ in range(TRIES_MAX):
         with contextlib.suppress(exceptions.CommitFailedError):
             return _merge_once(job)
@@ -131,7 +134,7 @@ def _told(report: TableReport, choice: Choice) -> TableReport:
 
 @dataclasses.dataclass(frozen=True)
 class _SmallMerge:
-    """One table in one task."""
+    """The merge of one table in one task."""
 
     table: DeltaTable
     target: TableTarget
@@ -162,7 +165,9 @@ class _SmallMerge:
         )
 
     def _alters(self, segments: tuple[Segment, ...]) -> bool:
-        """Whether columns or properties are to be given to a table that is there; what cannot be given is told by who tries."""
+        """Returns whether an existing table needs other columns or properties. True if they are impossible, so that the merge by Spark
+        reports the error.
+        """
         given = [segment for segment in segments if not isinstance(segment, TruncateSegment)]
         if not self.table.snapshot.exists:
             return len({segment.columns for segment in given}) > 1 or any(map(self._needs_mapping, given))
@@ -181,23 +186,23 @@ class _SmallMerge:
         return new_properties(self.target, self._wanted(segment), segment.key, self.writer.owner.to_text())
 
     def _statements(self, segment: ChangesSegment | SchemaSegment) -> list[str]:
-        """What Spark would say to give the table the columns of a segment."""
+        """Returns the statements with which Spark would give the table the columns of a segment."""
         owner = self.writer.owner.to_text()
         return schema_statements(self.table, self.target, self._wanted(segment), segment.key, owner)
 
     def _make(self, segment: ChangesSegment | SchemaSegment) -> None:
-        """The table itself. Raises PlaceTakenError, TableError."""
-        self._statements(segment)  # says what no table can have
+        """Creates the table. Raises PlaceTakenError, TableError."""
+        self._statements(segment)  # raises TableError for columns that no table can have
         if (
             not make_table(self.table.path, self._wanted(segment), self._properties(segment), check=_cannot_ask)
             and not self.table.refresh().exists
         ):
             raise PlaceTakenError
         self.table.refresh()
-        refuse_stranger(self.table, self.writer, None)  # another may have made it in the same moment
+        refuse_stranger(self.table, self.writer, None)  # another run may have created it at the same moment
 
     def _reach(self, segment: ChangesSegment) -> Reach:
-        """What a merge of the segment may meet; an append meets nothing."""
+        """Returns the files that a merge of the segment may read; none for an append."""
         if not segment.key:
             return Reach()
         low, high = self._bounds(segment)
@@ -208,14 +213,14 @@ class _SmallMerge:
         return self.table.snapshot.properties.get(MAPPING_PROPERTY, "none")
 
     def _bounds(self, segment: ChangesSegment) -> tuple[Any, Any]:
-        """Of the first key column; (None, None) where the names of statistics are not those of the columns."""
+        """Returns the bounds of the first key column; (None, None) if statistics use other names than the columns."""
         if self._mapping != "none":
             return None, None
         low, high = ((bounds or (None,))[0] for bounds in (segment.key_min, segment.key_max))
         return low, high
 
     def apply(self, segment: Segment, applied_order_key: int) -> CommitCounts:
-        """Changes become a commit. A statement that alters nothing of the table needs none: others are not sent here."""
+        """Commits the changes of a segment. A schema segment needs no commit: tables whose columns would change are not merged here."""
         if not self.table.snapshot.exists and not isinstance(segment, TruncateSegment):
             self._make(segment)
         if not isinstance(segment, ChangesSegment):
@@ -228,7 +233,7 @@ class _SmallMerge:
         return self._merge(self._source(images, segment, applied_order_key), segment) + scanned
 
     def _source(self, images: pa.Table, segment: ChangesSegment, applied_order_key: int) -> pa.Table:
-        """One whole image a key."""
+        """Returns one image per key, with all columns."""
         if not segment.partial:
             return fold_arrow.last_images(fold_arrow.fresh_images(images, applied_order_key), segment)
         try:
@@ -238,7 +243,7 @@ class _SmallMerge:
             raise TableError(self.table.name, f"{merge_clauses.UNKNOWN_ROW}{error.order_key}") from error
 
     def _lake(self, segment: ChangesSegment) -> fold_arrow.Lake:
-        """The rows that images of the segment may meet, by the names of the segment."""
+        """Returns the rows that images of the segment may match, under the segment's column names."""
         there = self.table.snapshot.columns
         names = [column.name for column in segment.columns] + [ORDER_KEY]
         marks = [DELETED] if DELETED in there else []
@@ -262,13 +267,15 @@ class _SmallMerge:
         return self._merge_rows(rows, images[OPERATION], segment)
 
     def _all_new(self, images: pa.Table, segment: ChangesSegment) -> bool:
-        """Whether statistics prove that no file holds a key of the segment; without files there is nothing to prove."""
+        """Returns whether statistics prove that no file has a key of the segment; true if there are no files."""
         whole_numbers = {column.name for column in segment.columns if column.type in INTEGERS}
         known = segment.key[0] in whole_numbers or not self.table.reach(segment.key[0], None, None).files
         return known and bool(images.num_rows) and self._reach(segment).files == 0
 
     def _rows(self, images: pa.Table, segment: ChangesSegment, operations: Mapping[int, str]) -> pa.Table:
-        """The images as rows of the table, in its columns and types; columns that the source does not have are left out of a keyed one."""
+        """Returns the images as rows of the table, in its columns and types. For a table with a key, columns that the source does not
+        have are left out.
+        """
         values: dict[str, Any] = {column.name.lower(): images[column.name] for column in segment.columns}
         values |= {name: images[name] for name in images.column_names if name in (ORDER_KEY, COMMIT_TIME)}
         values[OPERATION] = fold_arrow.operation_names(images, operations)
@@ -283,7 +290,9 @@ class _SmallMerge:
         return pa.schema(self.table.log.schema().to_arrow())
 
     def _merge_rows(self, rows: pa.Table, operations: Any, segment: ChangesSegment) -> CommitCounts:
-        """The clauses of `merge_clauses.whole`. Columns of the source are named by us: no name is parsed but the table's."""
+        """Merges with the clauses of `merge_clauses.whole`. The source's columns get generated names, so that no name is parsed except
+        the table's.
+        """
         values = {_quoted(name): f"{STAGED}.c{place}" for place, name in enumerate(rows.column_names)}
         source = rows.rename_columns([f"c{place}" for place in range(rows.num_columns)])
         source = source.append_column(ORDER_KEY, rows[ORDER_KEY]).append_column(OPERATION, operations)
@@ -310,7 +319,7 @@ class _SmallMerge:
         return self._committed(merge.execute) or self._append(rows.slice(0, 0), segment.last_order_key)
 
     def _bounds_text(self, segment: ChangesSegment) -> str:
-        """The bounds of the first key column where they are whole numbers, by which files are left out before any is read."""
+        """Returns the bounds of the first key column as a condition, if they are integers. Files are skipped by it before any is read."""
         low, high = self._bounds(segment)
         types = {column.name: column.type for column in segment.columns}
         if types[segment.key[0]] not in INTEGERS or low is None or high is None:
@@ -319,7 +328,9 @@ class _SmallMerge:
         return f"{name} >= {int(low)} AND {name} <= {int(high)}"
 
     def _append(self, rows: pa.Table, order_key: int) -> CommitCounts:
-        """Appends rows, or none: a log without the transaction of changes that change nothing would take a part of them, which is late."""
+        """Appends the rows. Commits even without rows: if changes that change nothing left no transaction in the log, a later merge of
+        a part of them would not recognize them as old.
+        """
         missing = [field for field in self._schema() if field.name not in rows.column_names]
         for field in missing:
             rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
@@ -345,14 +356,16 @@ class _SmallMerge:
         )
 
     def _committed(self, write: Any) -> CommitCounts | None:
-        """What the write's commit did; None where there was nothing to change. No fence can be asked here: see `spark_jobs.fence`."""
+        """Returns the counts of the write's commit; None if there was nothing to change. The fence cannot be asked here: see
+        `spark_jobs.fence`.
+        """
         before = self.table.snapshot.version
         write()
         after = self.table.refresh().version
         if after == before:
             return None
         try:
-            # Spark's store, for local files and in S3, looks, and then writes over what came meanwhile
+            # Spark's log store, for local files and in S3, checks and then overwrites a commit that was made meanwhile.
             counts = self.table.own_commit(before, self.user_metadata, self.app_id)
         except TableError as error:
             raise exceptions.CommitFailedError(error.reason) from error
@@ -360,7 +373,7 @@ class _SmallMerge:
         return counts
 
     def _checkpoint(self, before: int, after: int) -> None:
-        """As often as Spark would make one, and like Spark it takes away what the log no longer needs."""
+        """Makes a checkpoint as often as Spark would and then, like Spark, removes what the log no longer needs."""
         interval = int(self.table.snapshot.properties.get(CHECKPOINT_PROPERTY, CHECKPOINT_COMMITS))
         if before // interval < after // interval:
             before_checkpoint(self.table.path)
@@ -370,14 +383,14 @@ class _SmallMerge:
 
 
 def _cannot_ask() -> None:
-    """A task has no fence: an empty table without a transaction changes nothing."""
+    """Does nothing: a task has no fence, and an empty table without a transaction changes nothing."""
 
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def _columns_of(segments: tuple[Segment, ...]) -> tuple[tuple[str, str], ...]:
-    """(name, type) of the columns that a new table will have of the source."""
+    """Returns (name, type) of the source's columns that a new table will have."""
     given = (segment.columns for segment in segments if not isinstance(segment, TruncateSegment))
     return tuple((column.name, column.type) for column in next(given, ()))
 

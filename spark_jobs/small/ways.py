@@ -1,7 +1,7 @@
-"""Which way a table's share of a batch is merged: by Spark's MERGE, or by `deltalake` in a task. Pure; `small_merge` asks.
+"""Chooses how a table's share of a batch is merged: by Spark's MERGE, or by `deltalake` in a task. Pure functions; used by `small.merge`.
 
-A MERGE of Spark costs most of a second of CPU however few its rows; `deltalake` costs hundredths, but reads and writes whole files in one
-task and does not know every feature of Delta. So it gets what is small and plain, and Spark gets the rest.
+A MERGE by Spark costs most of a second of CPU however few rows it has. `deltalake` costs hundredths of a second, but reads and writes
+whole files in one task and does not support every feature of Delta. So `deltalake` merges small and plain tables, and Spark the rest.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from spark_jobs.staged_batch import ChangesSegment, Segment, TruncateSegment
 
 Way = Literal["spark", "small"]
 Wish = Literal["auto", "spark", "small"]
-ROWS_MAX = 100_000  # of the changes and of the files they may meet: those are read, and written anew, by one task
-BYTES_MAX = 64 << 20  # of both, on disk
+ROWS_MAX = 100_000  # rows of the changes and of the files that they may match, which one task reads and rewrites
+BYTES_MAX = 64 << 20  # bytes of both, on disk
 FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz"})
-PLAIN_WRITER, FEATURED_WRITER = 2, 7  # protocol versions: nothing that is not in FEATURES; features by name
+PLAIN_WRITER, FEATURED_WRITER = 2, 7  # protocol versions: without features outside FEATURES; with features by name
 MAPPINGS = frozenset({"none", "name"})
-UNSAFE_KEYS = frozenset({"float", "double"})  # zeros of two signs are one key to Spark
+UNSAFE_KEYS = frozenset({"float", "double"})  # for Spark, zeros of both signs are the same key
 ASKED = "conf/ says so"
 PLAIN_TYPES = frozenset(
     {
@@ -43,7 +43,7 @@ PLAIN_NAME = re.compile(r"\w+")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Choice:
-    """The way that is taken, and why in a few words for the run's page."""
+    """The chosen way, and a short reason for the run's page."""
 
     way: Way
     reason: str
@@ -51,11 +51,12 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What decides. `rows`, `bytes`: of the changes and of the files they may meet. `alters`: statements are due before rows.
+    """The facts that determine the choice. `rows`, `bytes`: of the changes and of the files that they may match. `alters`: whether
+    statements must run before the rows are merged.
 
-    `makes`: a table that does not exist can be made by the task. `mapping`: mode of Delta's column mapping. `rounded`: its files may
-    have bounds that deltalake rounded. `columns`: of the table, (name, Spark SQL type). `ruled`: those of them with a constraint, or a
-    value that is generated.
+    `makes`: whether the task can create a missing table. `mapping`: mode of Delta's column mapping. `rounded`: whether files may have
+    bounds that deltalake rounded. `columns`: of the table, (name, Spark SQL type). `ruled`: columns with a constraint or a generated
+    value.
     """
 
     exists: bool
@@ -74,7 +75,7 @@ class Facts:
 
 
 def choose(wish: Wish, facts: Facts) -> Choice:
-    """`wish` "small" lifts the bounds of size, never those of what `deltalake` can write."""
+    """Returns the way of merging. `wish` "small" removes the limits of size, but not those of what `deltalake` can write."""
     if wish == "spark":
         return Choice(way="spark", reason=ASKED)
     if why := next(_obstacles(facts), ""):
@@ -88,7 +89,7 @@ def choose(wish: Wish, facts: Facts) -> Choice:
 
 
 def _obstacles(facts: Facts) -> Iterator[str]:
-    """Why `deltalake` cannot do it; the first is told."""
+    """Yields why `deltalake` cannot merge the table; the first reason is reported."""
     if not facts.exists and not facts.makes:
         yield "the table is new, and conf/ lays it out, or Spark has settings of its own for new tables, or the lake is not a folder"
     if facts.alters:
