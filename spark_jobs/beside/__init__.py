@@ -1,1 +1,1 @@
-"""Tables beside the mirror of a source table, from the same staged batches: its change log, and the history of its rows."""
+"""The change log and the history of a source table, which are written from the same staged batches as its current-state table."""

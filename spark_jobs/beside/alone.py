@@ -1,6 +1,8 @@
-"""A table that conf/ wants no mirror of: its change log or its history is all that the lake has, so they are held to what a mirror is.
+"""Tables for which conf/ wants no current-state table. The change log or history is then all that the lake has, so the checks of a
+current-state table apply to it.
 
-`write` asks before it writes them, `run_batch` reports what was done, `publish_alone` asks the same before a publication.
+`write` calls these checks before it writes such tables, `run_batch` reports the result, and `publish_alone` calls them before a
+publication.
 """
 
 from __future__ import annotations
@@ -21,13 +23,15 @@ REASON = "conf/ wants no mirror of it"
 
 
 def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
-    """(kind, path) of what is beside the mirror, or there instead of it; that which has most of the table first."""
+    """Returns (kind, path) of the table's history and change log, as far as it has them; the one with most of the table first."""
     every = ((history.KIND, target.history), (change_log.KIND, target.change_log))
     return [(kind, path) for kind, path in every if path]
 
 
 def refuse_unless_left(writer: Writer, record: TableRecord | None, table: SideTable) -> None:
-    """Raises TableError with a state where the table is not the one that the last run left: nothing could make it good unseen."""
+    """Raises TableError, with a table state, if the table is not the one that the last run left. Lost rows could not be restored
+    unnoticed.
+    """
     refuse_unless_ours(writer, record, _found(writer, record, table))
 
 
@@ -40,14 +44,14 @@ def _found(writer: Writer, record: TableRecord | None, table: SideTable) -> Foun
         path=table.path,
         table_id=str(table.log.metadata().id),
         version=table.version,
-        owner=writer.owner.to_text(),  # `SideTable.open` refuses another's
+        owner=writer.owner.to_text(),  # `SideTable.open` refuses a table of another owner
         applied_epoch=epoch_of(table.applied) if table.applied >= 0 else -1,
         commits=table.log.history(later) if later > 0 else (),
     )
 
 
 def refuse_other_name(name: str, segment: SchemaSegment) -> None:
-    """Raises TableError: rows of a table that got another name are taken over from a mirror."""
+    """Raises TableError: a renamed table can take over rows only from a current-state table."""
     why = (
         f"the table was {segment.renamed_from} before, and without a mirror nobody says which rows it has; take them with "
         "`sluice snapshot start`"
@@ -56,7 +60,7 @@ def refuse_other_name(name: str, segment: SchemaSegment) -> None:
 
 
 def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
-    """What was done to the one that has most of the table. `before`: its version; `began`: of the monotonic clock."""
+    """Returns the report about the table with most of the data. `before`: its version before the batch; `began`: on the monotonic clock."""
     told = report_of(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
     return dataclasses.replace(
         told,

@@ -1,7 +1,8 @@
-"""Appends a table's share of a batch to its change log, once whatever happens: a row a change, with before and after. `write` calls it.
+"""Appends a table's share of a batch to its change log, exactly once: one row per change, with the row before and after it. `write` calls
+it.
 
-An append needs no Spark: deltalake writes the rows as they are read, so memory holds a part of them. Each segment is one commit with an
-application id of the log's own; what it has already is left out, as everywhere.
+An append needs no Spark: deltalake writes rows while they are read, so only a part of them is in memory. Each segment is one commit with
+an app ID of the log's own; changes that the log has already are left out, as in every table.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from spark_jobs.staged_batch import (
 from spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "log"
-READ, GAP = "read", "gap"  # rows for what the log did not see, each counted by itself
+READ, GAP = "read", "gap"  # operations of rows about changes that are not in the log; each has its own app ID
 PROPERTIES = {"delta.appendOnly": "true"}
 BATCH_ROWS = 1 << 15
 FOREIGN_KEY = "foreign key"
 
 
 def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bool:
-    """Whether the log lacked something of it. Raises TableError."""
+    """Appends a segment. Returns whether the log lacked any of it. Raises TableError."""
     order_key = last_order_key(segment)
     if table.applied >= order_key:
         return False
@@ -57,7 +58,9 @@ def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bo
 def append_event(
     table: SideTable, operation: str, place: tuple[int, int], told: Mapping[str, Any], user_metadata: str
 ) -> bool:
-    """A row for what no segment tells, once at a place (order key, commit time in µs). `table`: under an id of its own."""
+    """Appends a row for an event that is in no segment, once per position (order key, commit time in µs). `table`: with an app ID of
+    its own.
+    """
     rows = event_row(_without_images(), operation, *place, json.dumps(told))
     return _append(table, rows.schema, rows.to_batches, place[0], user_metadata)
 
@@ -72,9 +75,10 @@ def append_read(
     told: Mapping[str, Any],
     user_metadata: str,
 ) -> bool:
-    """Where there is no mirror: the rows that were read, and the row that says so, in one commit; once for an id (`table`) of its own.
+    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit. For a table without a current-state table;
+    done once per app ID (`table`).
 
-    `since`: the order key whose changes each of the rows has; `place`: as of `append_event`.
+    `since`: the order key up to which each row has all changes; `place`: as in `append_event`.
     """
     if table.applied >= 0:
         return False
@@ -95,7 +99,8 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
     own = LogRows(names=place.names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        fresh = dataclasses.replace(own, after=table.applied)  # while deltalake reads them it cannot be asked
+        # `applied` cannot be read while deltalake consumes the batches.
+        fresh = dataclasses.replace(own, after=table.applied)
         logged = fresh.rows(_batches(segment.path.parent / segment.log)) if segment.log else ()
         carried = dataclasses.replace(fresh, origin=FOREIGN_KEY)
         derived = carried.rows(_derived(segment.path)) if segment.derived else ()
@@ -105,7 +110,7 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
 
 
 def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, user_metadata: str) -> bool:
-    """Appends what `batches` gives; it is called again where a commit has to be tried again."""
+    """Appends the batches. `batches` is called again if the commit has to be repeated."""
     if table.log is None:
         told = f"Every change of {table.name}: a row a change, with the row before and after. Sluice appends to it."
         table.make(schema, PROPERTIES, told)
@@ -125,7 +130,7 @@ def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, u
 
 
 def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches, and one without rows where there are none: the commit also says how far the log is."""
+    """Yields the batches, or one without rows if there are none, because the commit also stores the log's position."""
     count = 0
     for batch in batches:
         count += 1
@@ -135,12 +140,12 @@ def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.R
 
 
 def _without_images() -> pa.Schema:
-    """Of rows that tell of the table as a whole; images come with the first change."""
+    """Returns the schema of rows about the whole table. The image columns are added with the first change."""
     return pa.schema([field for field in log_schema([]) if field.name not in {"before", "after"}])
 
 
 def _images_of(table: SideTable) -> Mapping[str, str]:
-    """Fields of the log's images → Spark's names of their types."""
+    """Returns field of the log's images → Spark's name of its type."""
     fields = [] if table.log is None else table.log.schema().fields
     return {
         name: kind for field in fields if field.name == "after" for name, kind in types_of(field.type.fields).items()
@@ -153,13 +158,13 @@ def _batches(path: Any) -> Iterator[pa.RecordBatch]:
 
 
 def _derived(path: Path) -> Iterator[pa.RecordBatch]:
-    """The images of a file that foreign keys brought."""
+    """Yields the images of a file that foreign keys caused."""
     for batch in _batches(path):
         yield batch.filter(batch[DERIVED])
 
 
 def _told(segment: SchemaSegment) -> str:
-    """What a statement made of the table."""
+    """Returns the result of a schema change, as JSON."""
     record: dict[str, Any] = {
         "key": segment.key,
         "columns": [dataclasses.asdict(column) for column in segment.columns],

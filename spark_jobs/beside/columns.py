@@ -1,8 +1,8 @@
-"""Which column of a table beside the mirror a column of the source goes to. Pure; `change_log` and `history` ask.
+"""Maps the columns of the source to columns of the change log or history. Pure functions; used by `change_log` and `history`.
 
-What was written stays as it is: a column that left the source stays, NULL from then on, and one whose type changed goes on in a column of
-its own, `<name>__<type>`. So neither table is ever written anew for a statement. What is open in a history takes its values along into such
-a column: versions are closed by their key, and what is current is asked for by the name of now.
+What was written never changes: a column that the source dropped stays and is NULL from then on; a column whose type changed continues in
+a new column `<name>__<type>`. So neither table is rewritten for a schema change. The open rows of a history copy their values into such a
+new column, because versions are closed by their key, and queries of current rows use the present names.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from spark_jobs.staged_batch import Alteration, Column
 WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 DECIMAL = re.compile(r"decimal\(\d+, ?(\d+)\)")
 ALTERS_TYPE = frozenset({"widen", "convert"})
-UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")  # Delta refuses them where columns are not mapped by name
+UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")  # Delta refuses these if columns are not mapped by name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placed:
-    """`names`: column of the source → column of the table, in the order of the source. `added`: those that the table lacks."""
+    """`names`: column of the source → column of the table, in the source's order. `added`: columns that the table lacks."""
 
     names: Mapping[str, str]
     added: tuple[Column, ...]
 
 
 def placed(name: str, columns: Sequence[Column], there: Mapping[str, str], taken: Sequence[str] = ()) -> Placed:
-    """`name`: "database.table". `there`: columns of the table → Spark's names of their types. `taken`: names that are ours.
+    """Returns where the source's columns go. `name`: "database.table". `there`: columns of the table → Spark's names of their types.
+    `taken`: names of Sluice's columns.
 
-    Raises TableError where the source has a column with one of our names, or with one that Delta refuses.
+    Raises TableError if the source has a column with the name of a Sluice column, or with a name that Delta refuses.
     """
     known = {column.lower(): (column, kind) for column, kind in there.items()}
     names: dict[str, str] = {}
@@ -54,9 +55,10 @@ def placed(name: str, columns: Sequence[Column], there: Mapping[str, str], taken
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Taken:
-    """A column of a history takes over what open rows have in others: `origins`, (name, type). `renamed`: whatever it has itself.
+    """A column of a history that copies values from other columns of the open rows: `origins`, (name, type). `renamed`: the copied value
+    has precedence over the column's own.
 
-    `told`: the statement says so, or the column is new; else it is only a doubt.
+    `told`: the statement requires it, or the column is new; otherwise it is only checked whether values are missing.
     """
 
     column: str
@@ -66,7 +68,9 @@ class Taken:
     told: bool
 
     def value(self, quote: Callable[[str], str]) -> str:
-        """What the column becomes, as Spark and deltalake both read it; empty where its values cannot be had from the others."""
+        """Returns the expression of the column's new value, for both Spark and deltalake; empty if the other columns' values cannot be
+        converted.
+        """
         sources = [_as_type(quote(name), kind, self.type) for name, kind in self.origins if _casts(kind, self.type)]
         if not sources:
             return ""
@@ -76,7 +80,9 @@ class Taken:
 def taken_over(
     place: Placed, columns: Sequence[Column], there: Mapping[str, str], alterations: Sequence[Alteration] = ()
 ) -> tuple[Taken, ...]:
-    """Which columns of a history take over what others have. `there`: its columns before `place.added` came, as in `placed`."""
+    """Returns the columns of a history that copy values from other columns. `there`: its columns before `place.added` were added, as
+    in `placed`.
+    """
     renames = {each.new_name.lower(): each.column for each in alterations if each.kind == "rename"}
     begin = {each.column.lower() for each in alterations if each.kind == "add"}
     altered = {each.column.lower() for each in alterations if each.kind in ALTERS_TYPE}
@@ -97,7 +103,9 @@ def taken_over(
 
 
 def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[str, str], ...]:
-    """Columns of the history in which a column of the source was. `wanted`: where one has this type it is that one."""
+    """Returns the columns of the history that contained a column of the source at some time. `wanted`: a type; if one of them has it,
+    only that one is returned.
+    """
     known = [
         (ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), typed_name(name, kind).lower()}
     ]
@@ -105,17 +113,17 @@ def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[s
 
 
 def typed_name(name: str, kind: str) -> str:
-    """Of the column that goes on for one whose type became this one."""
+    """Returns the name of the new column for a column whose type changed."""
     return f"{name}__{re.sub(r'[^a-z0-9]+', '_', kind).strip('_')}"
 
 
 def _casts(kind: str, wanted: str) -> bool:
-    """Whether each value of a type is the same in the other, or no value there."""
+    """Returns whether each value of a type either stays the same in the other type or is not representable there."""
     return kind == wanted or (kind, wanted) == ("float", "double") or 0 <= _scale(kind) <= _scale(wanted)
 
 
 def _scale(kind: str) -> int:
-    """Of an exact number; -1 of other types."""
+    """Returns the scale of an exact number; -1 for other types."""
     found = DECIMAL.fullmatch(kind)
     return 0 if kind in WHOLE else int(found[1]) if found else -1
 

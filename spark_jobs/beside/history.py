@@ -1,7 +1,7 @@
-"""Applies what the fold of a history yields, in one commit: rows that open, and rows that close. `write` and `publish` call it.
+"""Applies the fold of a history to its table in one commit: opens and closes versions of rows. `write` and `publish` call it.
 
-What is small is merged by deltalake, where it is called; the rest is a MERGE of Spark over a lane, from a file that holds the same rows.
-Conditions and values are one text for both.
+Small merges are made by deltalake in this process; others are a MERGE by Spark from a file with the same rows. Both use the same text for
+conditions and values.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "history"
-READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # what else is committed, each counted by itself
+READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # other kinds of commits; each has its own app ID
 VIEW = "sluice_history"
-KEY_PROPERTY = "sluice.key"  # of the table: the columns of the source that its versions close by
+KEY_PROPERTY = "sluice.key"  # table property: the key columns of the source by which versions are closed
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 OUT = "or take `history` of it out of conf/"
 KEYLESS = f"it has no key, so no row of it has a history; name columns in `key`, {OUT} (change_log needs none)"
@@ -71,7 +71,7 @@ PARTIAL = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Commit:
-    """What a commit of a history carries. `table`: with the id that it goes under. `reads`: as of `history_sql.condition`."""
+    """The parameters of a commit to a history. `table`: with the app ID of the commit. `reads`: see `history_sql.condition`."""
 
     table: SideTable
     order_key: int
@@ -81,7 +81,9 @@ class Commit:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class History:
-    """One table's history. `lane`: of Spark, for what is large; None leaves all to deltalake. `folder`: where Spark's source may lie."""
+    """One table's history. `lane`: the Spark session for large merges; with None, deltalake merges everything. `folder`: for files
+    that Spark reads.
+    """
 
     table: SideTable
     folder: Path
@@ -89,7 +91,7 @@ class History:
     by_spark: bool = False
 
     def apply(self, segment: Segment, user_metadata: str) -> bool:
-        """Whether the history lacked something of it. Raises TableError."""
+        """Applies a segment. Returns whether the history lacked any of it. Raises TableError."""
         order_key = last_order_key(segment)
         if self.table.applied >= order_key:
             return False
@@ -111,10 +113,11 @@ class History:
         *,
         at_place: bool = False,
     ) -> bool:
-        """Makes what is open what the mirror has at a version: rows that were read, not changed. Whether anything differed.
+        """Makes the open versions equal to the current-state table at a version. Such rows were read, not changed. Returns whether
+        anything differed.
 
-        `place`: order key and commit time (µs) up to which the mirror has its changes there. `at_place`: as of `Differs`. Raises
-        TableError, also where the mirror needs Spark to be read, and there is none.
+        `place`: order key and commit time (µs) up to which the current-state table has its changes at that version. `at_place`: see
+        `Differs`. Raises TableError, also if reading the current-state table needs Spark and there is no session.
         """
         at = mirror.at(version)
         differed = self._take(at, key, place, user_metadata, at_place=at_place)
@@ -167,7 +170,9 @@ class History:
         place: tuple[int, int],
         user_metadata: str,
     ) -> bool:
-        """As `take`, of rows that no mirror has: `selection` is Spark's, with our columns; `read`: the others, and how files have them."""
+        """Does the same as `take` for the rows of a snapshot, without a current-state table. `selection`: Spark's SELECT of the rows,
+        including Sluice's columns; `read`: the other columns, and the schema of their files.
+        """
         names = self._give(read[0], key, read[1], (place[0], user_metadata))
         left = self._left(names)
         differs = history_sql.Differs(names=names, key=tuple(key), order_key=place[0], time_us=place[1], left=left)
@@ -183,7 +188,7 @@ class History:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
 
     def _aside(self, order_key: int, user_metadata: str) -> Commit:
-        """Of a commit that brings no change of the stream, where the table may be that far already."""
+        """Returns the parameters of a commit without changes of the stream, whose order key the table may have already."""
         if order_key > self.table.applied:
             return self._commit(order_key, user_metadata)
         aside = self.table.aside(READ)
@@ -208,7 +213,9 @@ class History:
         return self._close(segment.commit_time_us, IS_CURRENT, self._commit(segment.order_key, user_metadata))
 
     def leave(self, order_key: int, commit_time_us: int, user_metadata: str) -> bool:
-        """The table got another name there: what was open under this one closes. What a table of this name brought from there on stays."""
+        """Closes the open versions after the table was renamed at this position. Rows that another table of this name wrote from there
+        on stay open.
+        """
         if self.table.log is None:
             return False
         commit = Commit(table=self.table.aside(RENAMED), order_key=order_key, user_metadata=user_metadata)
@@ -220,7 +227,7 @@ class History:
         return self._update(closing, predicate, commit)
 
     def _update(self, values: Mapping[str, str], predicate: str, commit: Commit) -> bool:
-        """`values`: column → what it becomes, with names as deltalake quotes them."""
+        """Sets columns of the rows that meet the predicate. `values`: column → new value, with names quoted for deltalake."""
         if not self._is_small(self._row_count):
             pairs = ", ".join(f"{_quoted(name)} = {value}" for name, value in values.items()).replace('"', "`")
             statement = f"UPDATE {sql_text.delta_path(self.table.path)} SET {pairs} WHERE {predicate}"
@@ -241,7 +248,7 @@ class History:
         return done
 
     def _evolve(self, segment: SchemaSegment, user_metadata: str) -> bool:
-        """Columns that are new come; rows that a statement gave a value in one close, and open with it."""
+        """Adds new columns. Rows that get a value from the statement are closed and opened again with that value."""
         if self.table.log is None:
             return False
         place = self._widen(segment.columns, segment.key, (segment.order_key, user_metadata), segment.alterations)
@@ -269,7 +276,9 @@ class History:
     def _give(
         self, columns: Sequence[Column], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
     ) -> Mapping[str, str]:
-        """The table has these columns then; column of the source → of the table. `at`: order key and record of what comes next."""
+        """Gives the table these columns and returns column of the source → column of the table. `at`: order key and record of the next
+        commit.
+        """
         if self.table.log is None:
             place = placed(self.table.name, columns, {}, [column.name for column in PERIOD])
             fields = [pa.field(place.names[column.name], types.field(column.name).type) for column in columns]
@@ -282,7 +291,7 @@ class History:
 
     @property
     def kept_key(self) -> tuple[str, ...]:
-        """The key that its rows were last told by, for a batch that names none: a TRUNCATE alone."""
+        """The key by which its rows were last closed, for a batch without a key: one with only a TRUNCATE."""
         known = {} if self.table.log is None else self.table.log.metadata().configuration
         return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))
 
@@ -297,9 +306,10 @@ class History:
         at: tuple[int, str],
         alterations: Sequence[Alteration] = (),
     ) -> Placed:
-        """The table has these columns, and its open rows have values in those that took over others; before anything is merged by them.
+        """Gives the table these columns, and copies values into them in the open rows, before anything is merged by these columns.
 
-        A crash between the new column and its values leaves a key that is NULL in open rows, which is looked for as long as there is doubt.
+        A crash between adding a column and copying its values leaves open rows whose key is NULL. These are searched whenever it is
+        uncertain.
         """
         there = self._given
         place = placed(self.table.name, columns, there, [column.name for column in PERIOD])
@@ -322,13 +332,13 @@ class History:
         return place
 
     def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
-        """Sets columns of the open rows. A rename is done once: done twice, two columns that swap their names would swap back."""
+        """Sets columns of the open rows. A rename is applied once: twice would swap two columns back that swap their names."""
         aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
         order_key = order_key if renames else max(order_key, aside.applied + 1)
         self._update(values, IS_CURRENT, Commit(table=aside, order_key=order_key, user_metadata=user_metadata))
 
     def _lack(self, columns: Sequence[str]) -> bool:
-        """Whether open rows have NULL in one of these."""
+        """Returns whether open rows have NULL in one of these columns."""
         if not columns or not set(columns) <= set(self._given):
             return False
         lacks = " OR ".join(f"{_quoted(name)} IS NULL" for name in columns)
@@ -337,12 +347,14 @@ class History:
 
     @property
     def _given(self) -> dict[str, str]:
-        """Columns of the source that the table has."""
+        """The source's columns that the table has."""
         ours = {column.name for column in PERIOD}
         return {name: kind for name, kind in self.table.columns.items() if name not in ours}
 
     def _left(self, names: Mapping[str, str]) -> tuple[str, ...]:
-        """Returns the columns of the source that the table has and `names`, column of the source → of the table, does not."""
+        """Returns the columns of the source that the table has and that `names` (column of the source → column of the table) does not
+        have.
+        """
         return tuple(name for name in self._given if name not in names.values())
 
     def _schema(self) -> pa.Schema:
@@ -364,7 +376,7 @@ class History:
         return pa.table([rows[field.name].cast(field.type) for field in fields], schema=pa.schema(fields))
 
     def _merge(self, source: pa.Table, keys: Sequence[str], commit: Commit) -> bool:
-        """`keys`: columns of the history."""
+        """Merges the rows by deltalake or Spark. `keys`: columns of the history."""
         table, rows = commit.table, source.num_rows + self._row_count
         if not self._is_small(rows):
             self.folder.mkdir(exist_ok=True)
@@ -426,7 +438,7 @@ class History:
 
 
 def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
-    """The rows with one value in each of these columns."""
+    """Returns the rows with one value in each of these columns."""
     for name, value in values.items():
         place = rows.schema.get_field_index(name)
         column: Any = pa.array([value.as_py()], value.type).take(pa.array([0] * rows.num_rows, pa.int64()))
@@ -435,12 +447,12 @@ def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
 
 
 def _filled(value: str, kind: str, type_: Any) -> Any:
-    """A value of the manifest, of bytes their hexadecimal."""
+    """Converts a value of the manifest, which has bytes in hexadecimal."""
     return pa.scalar(bytes.fromhex(value), type_) if kind == "binary" else pa.scalar(value).cast(type_)
 
 
 def _spelled(names: Mapping[str, str], key: Sequence[str]) -> list[str]:
-    """The key's columns as the history spells them; names of columns have no case."""
+    """Returns the key's columns as the history spells them. Names of columns are not case-sensitive."""
     there = {name.lower(): theirs for name, theirs in names.items()}
     return [there[name.lower()] for name in key]
 

@@ -1,4 +1,6 @@
-"""What a history is told, as text that Spark and deltalake both read: conditions of the MERGE, and what differs from a mirror. Pure."""
+"""SQL for merges into a history that both Spark and deltalake understand: conditions of the MERGE, and the differences from a
+current-state table. Pure functions.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ Quote = Callable[[str], str]
 
 
 def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
-    """Which row of the table (`t`) a closing row of the source (`s`) closes: the open one of its key, if that is older.
+    """Returns the condition by which a closing row of the source (`s`) closes a row of the table (`t`): the open row of its key, if that
+    is older.
 
-    `reads`: the source was held against the table, so it also closes what opened at the same place: a version that no time falls into.
+    `reads`: the source is a comparison with the table, so it also closes a row that was opened at the same position: a version that is
+    valid at no time.
     """
     older = "<=" if reads else "<"
     met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
@@ -22,7 +26,7 @@ def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
 
 
 def closing(prefix: str = "") -> dict[str, str]:
-    """Column → what it becomes in a row that closes."""
+    """Returns column → its value in a row that is closed."""
     return {
         f"{prefix}{VALID_TO}": f"s.{VALID_TO}",
         f"{prefix}{TO_KEY}": f"s.{TO_KEY}",
@@ -32,11 +36,12 @@ def closing(prefix: str = "") -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Differs:
-    """How a mirror is held against what a history has open.
+    """The comparison of a current-state table with the open versions of a history.
 
-    `names`: column of the mirror → of the history. `key`: columns of the mirror. `order_key`, `time_us`: where the mirror is. `deleted`: a
-    condition on rows of the mirror that are gone, or empty. `at_place`: whatever differs does so from there on, as where another table got
-    this name. `left`: columns of the history that the mirror does not have, as of another type or dropped; they get NULL.
+    `names`: column of the current-state table → column of the history. `key`: columns of the current-state table. `order_key`, `time_us`:
+    the position of the current-state table. `deleted`: a condition that deleted rows of it meet, or empty. `at_place`: all differences
+    start at that position, as after another table got this name. `left`: columns of the history that the current-state table lacks,
+    because they were dropped or have another type; they get NULL.
     """
 
     names: Mapping[str, str]
@@ -48,8 +53,9 @@ class Differs:
     left: tuple[str, ...] = ()
 
     def query(self, mirror: str, history: str, quote: Quote, micros: str) -> str:
-        """The source of a MERGE: what is open in the history and not so in the mirror closes, what is there and not open opens at the
-        place of its own last change. `mirror`, `history`: relations. `micros`: the function that makes an instant of microseconds.
+        """Returns the source of a MERGE: versions that are open but differ from the current-state table are closed, and rows that are
+        not open are opened at the position of their last change. `mirror`, `history`: relations. `micros`: name of the function that
+        makes a timestamp from microseconds.
         """
         names, time = self.names, f"{micros}({self.time_us})"
         places = {name.lower(): at for at, name in enumerate(names)}
@@ -57,7 +63,7 @@ class Differs:
         others = [at for name, at in places.items() if name not in {each.lower() for each in self.key}]
         differs = " OR ".join(f"m_{at} IS DISTINCT FROM c_{at}" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(mirror, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
-        # what took a row out of the mirror, or changed it unseen, did so up to here
+        # Rows that disappeared, or changed without a newer order key, changed at the latest at this position.
         told = "false" if self.at_place else "m_is AND (c_from IS NULL OR m_key > c_from)"
         since = f"CASE WHEN {told} THEN m_key ELSE {self.order_key} END"
         at_time = f"CASE WHEN {told} THEN m_time ELSE {time} END"
@@ -80,7 +86,7 @@ class Differs:
         return f"SELECT {columns}, c.{FROM_KEY} AS c_from, true AS c_is FROM {history} AS c WHERE c.{IS_CURRENT}"
 
     def _selected(self, side: str, values: Mapping[str, str], quote: Quote) -> str:
-        """Returns all columns of the history, which a row that closes and one that opens have alike."""
+        """Returns all columns of the history, which closing and opening rows have in common."""
         values = {IS_CURRENT: "true", **values}
         own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(self.names.values())]
         own += [f"NULL AS {quote(name)}" for name in self.left]

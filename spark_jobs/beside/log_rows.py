@@ -1,4 +1,6 @@
-"""Staged images → rows of a change log, one a change, with what the row was before and after. Pure; `change_log` writes them."""
+"""Converts staged images to rows of a change log: one row per change, with the row before and after it. Pure functions; `change_log`
+writes them.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
-    """Of a log whose images have these fields."""
+    """Returns the schema of a log whose images have these fields."""
     images: list[pa.Field[Any]] = [pa.field(name, pa.struct(fields)) for name in ("before", "after")]
     every: list[pa.Field[Any]] = [*HEAD, *images, *TAIL]
     return pa.schema(every)
@@ -38,9 +40,9 @@ def log_schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
 
 @dataclasses.dataclass
 class LogRows:
-    """Turns images, which come in the order of the stream, into rows. `names`: column of the source → field of the log's images.
+    """Converts images in stream order to rows. `names`: column of the source → field of the log's images.
 
-    `after`: order key up to which the log has them. `origin`: of images that no row event brought, else empty.
+    `after`: order key up to which the log has the images. `origin`: the origin of images without a row event, otherwise empty.
     """
 
     names: Mapping[str, str]
@@ -53,7 +55,9 @@ class LogRows:
         return log_schema([pa.field(self.names[name], self.types[name]) for name in self.names])
 
     def rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """A preimage stands right before the image that follows it, maybe at the end of the batch before."""
+        """Yields the rows of the images. A before image immediately precedes its after image, possibly as the last image of the
+        previous batch.
+        """
         waits: pa.Table | None = None
         last_key, last_row = -1, 0
         for batch in batches:
@@ -74,7 +78,9 @@ class LogRows:
                 yield self._batch(images, changes[fresh], numbers[fresh])
 
     def read(self, batch: pa.RecordBatch, operation: str, order_key: int, commit_time_us: int) -> pa.RecordBatch:
-        """Rows that were read, not changed: each has its `after`, and no number. `order_key`: every change up to there is in them."""
+        """Returns rows that a snapshot read, which are not changes: each has only its `after` image and no row number. `order_key`:
+        the rows include all changes up to it.
+        """
         rows = pa.Table.from_batches([batch])
         count = rows.num_rows
         every = np.arange(count, dtype=np.int64)
@@ -94,7 +100,7 @@ class LogRows:
         operations = np.asarray(images[OPERATION]).astype(np.int64)
         kinds = operations[changes]
         has_preimage = (changes > 0) & (operations[np.maximum(changes - 1, 0)] == UPDATE_BEFORE)
-        # an update without a preimage changed no column that is captured; what a foreign key did tells no preimage
+        # An update without a before image changed no captured column. Changes by foreign keys have no before image.
         without = np.full(len(changes), -1) if self.origin else changes
         of_update = np.where(has_preimage, changes - 1, without)
         before = np.where(kinds == INSERT, -1, np.where(kinds == UPDATE_AFTER, of_update, changes))
@@ -124,7 +130,7 @@ class LogRows:
         return pa.StructArray.from_arrays(values, fields=fields, mask=pa.array(places < 0))
 
     def _present(self, images: pa.Table, places: Numbers) -> Any:
-        """Names of the columns that an image has, where it lacks some."""
+        """Returns the names of the columns that an image has; NULL if it has all."""
         groups = [name for name in images.column_names if name.startswith(PRESENT)]
         if not groups:
             return pa.nulls(len(places), pa.list_(pa.string()))
@@ -141,7 +147,7 @@ class LogRows:
 
 
 def event_row(schema: pa.Schema, operation: str, order_key: int, commit_time_us: int, detail: str) -> pa.Table:
-    """A row for what befell the table as a whole."""
+    """Returns a row about an event of the whole table."""
     values: dict[str, Any] = {
         "operation": pa.array([operation]),
         "order_key": pa.array([order_key]),
@@ -154,7 +160,9 @@ def event_row(schema: pa.Schema, operation: str, order_key: int, commit_time_us:
 
 
 def numbered(keys: Numbers, last_key: int, last_row: int) -> Numbers:
-    """Numbers of changes within their transactions, from 1 on. `last_key`, `last_row`: of the change before the first."""
+    """Returns the numbers of changes within their transactions, from 1. `last_key`, `last_row`: order key and number of the preceding
+    change.
+    """
     begins = np.r_[True, keys[1:] != keys[:-1]]
     first = np.maximum.accumulate(np.where(begins, np.arange(len(keys)), 0))
     numbers = np.arange(len(keys)) - first + 1

@@ -1,8 +1,8 @@
-"""Holds a history against its mirror where that was written beside the stream: by a repair or a backfill, which call it.
+"""Updates a history after a repair or a backfill wrote its current-state table outside the stream. Both call it.
 
-Two tables cannot be written in one commit. So the history is told first that its mirror will be written (a number), then the mirror is,
-then the history is held against it and keeps the number. Whoever dies in between leaves a history that the next batch, or the next repair,
-holds against the mirror before anything else: `write` asks `is_due`.
+Two tables cannot be written in one commit. So the history first stores a number that announces the write, then the current-state table is
+written, then the history is compared with it and the number is confirmed. After a crash in between, the next batch or repair compares the
+history with the current-state table before anything else; `write` calls `is_due` for that.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from spark_jobs.staged_batch import app_id_of
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.table_owner import Owner, TableRecords
 
-WRITES, HELD = "mirror-writes", "mirror-held"  # of commits without rows, each counted by itself
+WRITES, HELD = "mirror-writes", "mirror-held"  # kinds of commits without rows; each has its own app ID
 PROPERTY = "sluice.mirrorWrites"
 
 
 def is_due(table: SideTable) -> bool:
-    """Whether the mirror was written beside the stream, or was about to be, and the history was not held against it since."""
+    """Returns whether the current-state table was written outside the stream, or was about to be, and the history was not compared
+    with it since.
+    """
     return table.log is not None and table.aside(WRITES).applied > table.aside(HELD).applied
 
 
 def announce(table: SideTable, user_metadata: str) -> None:
-    """On disk before the mirror is written."""
+    """Stores the announcement and syncs it to disk, before the current-state table is written."""
     if table.log is not None and not is_due(table):
         began = time.time()
         table.aside(WRITES).mark(table.aside(HELD).applied + 1, user_metadata, PROPERTY)
@@ -39,7 +41,7 @@ def announce(table: SideTable, user_metadata: str) -> None:
 
 
 def settle(table: SideTable, user_metadata: str) -> None:
-    """The history was held against the mirror."""
+    """Confirms that the history was compared with the current-state table."""
     if is_due(table):
         table.aside(HELD).mark(table.aside(WRITES).applied, user_metadata, PROPERTY)
         table.open()
@@ -47,8 +49,8 @@ def settle(table: SideTable, user_metadata: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mending:
-    """What is written beside the stream. `folder`: for Spark's source. `place`: order key and commit time (µs) where the mirror is.
-    `record`: what the commits keep. `fence`: of the run.
+    """A write outside the stream. `folder`: for files that Spark reads. `place`: order key and commit time (µs) of the current-state
+    table. `record`: the record of the commits. `fence`: of the run.
     """
 
     lane: Lane | None
@@ -63,7 +65,7 @@ class Mending:
     fence: Fence = READ_ONLY
 
     def do(self, write: Callable[[], TableReport]) -> TableReport:
-        """Writes the mirror, and holds the history against it. Raises TableError, or what `write` raises."""
+        """Writes the current-state table, and updates the history from it. Raises TableError, or the exceptions of `write`."""
         if not self.target.history or not self.key:
             return write()
         owner = self.owner
@@ -71,7 +73,7 @@ class Mending:
         table = SideTable(owner.table, self.target.history, app_id, self.storage_options, fence=self.fence).open()
         announce(table, self.record)
         report = write()
-        if table.log is not None:  # one that is not there begins with the rows of the mirror
+        if table.log is not None:  # a history that does not exist yet begins with the rows of the current-state table
             self._hold(table)
         return report
 

@@ -1,9 +1,8 @@
-"""A Delta table beside the mirror, as deltalake sees it: whose it is, how far it is, and commits under its own application id.
+"""The Delta table of a change log or a history, accessed with deltalake: its owner, its position, and commits under its own app ID.
 
-The table's own name in Delta is that application id, so that two tables of the source, or two ledgers, never write one. What brings no
-change of the stream (rows that were read, columns that took over others) is committed under an id of its own, `<application id>#<word>`. A
-commit is tried at the next version and no other, and the table is looked at anew where another one was faster: what it brought may be these
-very changes.
+The table's Delta name is that app ID, so that two source tables, or two ledgers, never write the same table. Commits without changes of
+the stream (rows of a snapshot, columns that copy others) have an app ID of their own, `<app ID>#<word>`. A commit is tried only at the
+next version. If another writer was faster, the table is read again, because the other commit may contain the same changes.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
-PLACE_PROPERTY = "sluice.upTo"  # of a table that a commit without rows brought up to an order key
-# deltalake of a table that is too new for it
+PLACE_PROPERTY = "sluice.upTo"  # table property with the order key of a commit without rows
+# deltalake's errors for a table with features that it does not know
 FEATURES = re.compile(r"(?:unsupported|unknown)[^\n]{0,80}features?[^\n]{0,200}", re.IGNORECASE)
 
 
 def side_app_id(batch: StagedBatch, staged: StagedTable, kind: str) -> str:
-    """The name under which the table remembers the last order key that it has. `kind`: log or history."""
+    """Returns the app ID under which the table stores the last order key that it has. `kind`: log or history."""
     return side_app_id_of(batch.destination, batch.ledger_id, kind, staged.name)
 
 
@@ -48,15 +47,16 @@ def side_app_id_of(destination: str, ledger_id: str, kind: str, name: str) -> st
 
 
 def is_beside(name: str, kind: str) -> bool:
-    """Whether a table of that name in Delta is one that some ledger made beside a mirror."""
+    """Returns whether a table with that Delta name is a change log or history that a ledger created."""
     parts = name.split("/", 4)
     return len(parts) == 5 and (parts[0], parts[3]) == ("sluice", kind)
 
 
 @dataclasses.dataclass
 class SideTable:
-    """`name`: "database.table" of the source. `log`: deltalake's table, None where there is none yet. `app_id`: of the owner, who commits
-    under `txn_id` where that is another one. `fence`: of the run that writes it; without one it is for reading.
+    """A change log or history. `name`: "database.table" of the source. `log`: deltalake's table, None if it does not exist yet.
+    `app_id`: of the owner; commits use `txn_id` if that is set. `fence`: of the run that writes it; without one the table is
+    read-only.
     """
 
     name: str
@@ -68,11 +68,11 @@ class SideTable:
     fence: Fence = READ_ONLY
 
     def aside(self, word: str) -> SideTable:
-        """The same table for commits of another kind: their order keys are counted by themselves."""
+        """Returns the same table for commits of another kind, whose order keys are counted separately."""
         return dataclasses.replace(self, txn_id=f"{self.app_id}#{word}")
 
     def open(self) -> SideTable:
-        """Looks at the table anew. Raises TableError where it is another's, or cannot be read."""
+        """Reads the table's newest state. Raises TableError if it has another owner or cannot be read."""
         try:
             self.log = deltalake.DeltaTable(self.path, storage_options=dict(self.storage_options) or None)
         except TableNotFoundError:
@@ -90,7 +90,7 @@ class SideTable:
 
     @property
     def applied(self) -> int:
-        """Order key of the last change that it has; -1 without any."""
+        """The order key of the last change that it has; -1 if it has none."""
         found = None if self.log is None else self.log.transaction_version(self.txn_id or self.app_id)
         return -1 if found is None else int(found)
 
@@ -100,7 +100,7 @@ class SideTable:
 
     @property
     def record(self) -> TableRecord:
-        """What a run leaves of it."""
+        """The state that a run stores of the table."""
         return TableRecord(table_id=str(self.log.metadata().id), version=self.version)
 
     @property
@@ -109,9 +109,9 @@ class SideTable:
         return {} if self.log is None else types_of(self.log.schema().fields)
 
     def make(self, schema: pa.Schema, properties: Mapping[str, str], told: str) -> None:
-        """The table without rows; nothing where another one has made it meanwhile. `told`: what it is, for who looks at it."""
+        """Creates the table without rows; does nothing if another run created it meanwhile. `told`: a description for users."""
         self.fence.check(self.name)
-        with contextlib.suppress(DeltaError):  # there by now: `open` says whether it is ours
+        with contextlib.suppress(DeltaError):  # it exists now: `open` checks whether it is ours
             deltalake.DeltaTable.create(
                 self.path,
                 schema,
@@ -127,7 +127,7 @@ class SideTable:
             )
 
     def add(self, columns: tuple[Column, ...]) -> None:
-        """Gives the table columns that it lacks."""
+        """Adds columns that the table lacks."""
         if columns:
             fields = [deltalake.Field(each.name, PrimitiveType(sql_text.delta_type(each.type))) for each in columns]
             self.fence.check(self.name)
@@ -141,7 +141,7 @@ class SideTable:
         self.open()
 
     def properties(self, order_key: int, user_metadata: str) -> CommitProperties:
-        """Of the commit that brings the table up to an order key."""
+        """Returns the properties of the commit that brings the table up to an order key."""
         return CommitProperties(
             custom_metadata={"userMetadata": user_metadata},
             max_commit_retries=0,
@@ -149,7 +149,9 @@ class SideTable:
         )
 
     def commit(self, order_key: int, write: Callable[[], object]) -> bool:
-        """Whether `write` committed: not where the table has the order key by now. It is called again where others were faster."""
+        """Commits by calling `write`, again if other writers were faster. Returns False without a call if the table has the order key
+        already.
+        """
         for tried in range(1, TRIES_MAX + 1):
             if self.applied >= order_key:
                 return False
@@ -177,7 +179,9 @@ class SideTable:
             raise TableError(self.name, lost_commit(self.path, before), own=False)
 
     def mark(self, order_key: int, user_metadata: str, name: str = PLACE_PROPERTY) -> None:
-        """A commit without rows: the table has all up to there, or what else the property's name says."""
+        """Makes a commit without rows, which records that the table has everything up to the order key. `name`: the property that
+        records it.
+        """
         self.commit(
             order_key,
             lambda: self.log.alter.set_table_properties(
@@ -189,7 +193,7 @@ class SideTable:
         )
 
     def too_new(self, error: object) -> TableError | None:
-        """Where deltalake says that the table has a feature of Delta which it does not know: an error that no retry mends."""
+        """Returns an error if deltalake reports that the table has a Delta feature that it does not know; no retry fixes that."""
         found = FEATURES.search(str(error))
         if found is None:
             return None
@@ -197,7 +201,9 @@ class SideTable:
         return TableError(self.name, f"{why}; drop the feature, or move the table away: it begins anew", for_good=True)
 
     def keep_on_disk(self, since_seconds: float) -> None:
-        """All that was committed since a moment of the files' clock, also by an earlier try: an ack follows. Raises TableError."""
+        """Syncs to disk everything that was committed since a time of the file system's clock, also by an earlier try, because an ack
+        follows. Raises TableError.
+        """
         try:
             sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)
         except OSError as error:
@@ -213,5 +219,5 @@ class SideTable:
 
 
 def types_of(fields: Any) -> dict[str, str]:
-    """Of deltalake's fields: names → Spark's names of their types."""
+    """Returns names of deltalake's fields → Spark's names of their types."""
     return {field.name: sql_text.spark_type(field.type) for field in fields}

@@ -1,9 +1,10 @@
-"""The fold of a history: staged images → versions of rows to open, and keys whose current version closes. Pure; `history` applies it.
+"""The fold of a history: from staged images to versions of rows that open, and keys whose open version is closed. Pure functions;
+`history` applies the result.
 
-The rule. An image that leaves a row (`insert`, `update_postimage`) opens a version at its transaction's place, one that leaves none opens
-nothing, and the next image of the same key closes it. The first image of a key closes what the table has open of it. So a delete closes, a
-changed key closes the old and opens the new, and a key that is deleted and made again has a gap. What a transaction did and undid was never
-seen by anyone: of the images of a key in one transaction the last one counts.
+An image that leaves a row (`insert`, `update_postimage`) opens a version at its transaction's position; one that leaves none opens
+nothing. The next image of the same key closes the version. The first image of a key closes the version that the table has open for it. So
+a delete closes a version, a changed key closes the old key's and opens the new key's, and a key that is deleted and inserted again has a
+gap. Of the images of a key in one transaction only the last counts, because nobody could see the others.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ PERIOD_TYPES = {
     TO_KEY: pa.int64(),
     OPERATION_NAME: pa.string(),
 }
-PERIOD = (  # columns of the table that are ours, after those of the source
+PERIOD = (  # Sluice's columns, after those of the source
     Column(name=VALID_FROM, type="timestamp"),
     Column(name=VALID_TO, type="timestamp"),
     Column(name=IS_CURRENT, type="boolean"),
@@ -38,19 +39,23 @@ PERIOD = (  # columns of the table that are ours, after those of the source
     Column(name=TO_KEY, type="bigint"),
     Column(name=OPERATION_NAME, type="string"),
 )
-CLOSES = "_sluice_closes"  # of a row of the source: whether it closes what is open, or is a version
+CLOSES = "_sluice_closes"  # in a row of the source: whether it closes the open version or is a new version
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Versions:
-    """`opened`: columns of the source, then those of `PERIOD`. `closed`: the key, and VALID_TO and TO_KEY of what is open under it."""
+    """`opened`: columns of the source, then those of `PERIOD`. `closed`: the key, and VALID_TO and TO_KEY for the version that is open
+    under it.
+    """
 
     opened: pa.Table
     closed: pa.Table
 
 
 def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Versions:
-    """`images`: in the order of the stream, those that the table lacks; each has all `columns`, the preimage of a changed key is one."""
+    """Folds images. `images`: those that the table lacks, in stream order; each has all `columns`. The before image of a changed key
+    is one of them.
+    """
     codes = key_codes([images[name] for name in key])
     order = np.lexsort((np.asarray(images[ROW]), codes))
     order_keys = np.asarray(images[ORDER_KEY])
@@ -73,14 +78,16 @@ def folded(images: pa.Table, key: Sequence[str], columns: Sequence[str]) -> Vers
 
 
 def _last_of_transactions(codes: Any, order_keys: Any) -> Any:
-    """Of images sorted by key and stream: which are the last of their key in their transaction."""
+    """Returns a mask of the images that are the last of their key in their transaction. The images are sorted by key and stream order."""
     if not len(codes):
         return np.zeros(0, np.bool_)
     return np.r_[(codes[1:] != codes[:-1]) | (order_keys[1:] != order_keys[:-1]), True]
 
 
 def as_source(versions: Versions, names: dict[str, str], schema: pa.Schema) -> pa.Table:
-    """Both as rows of one table in the columns of `schema` (the history's), with CLOSES. `names`: column of the source → of the history."""
+    """Returns both as rows of one table with the columns of `schema` (the history's) and CLOSES. `names`: column of the source →
+    column of the history.
+    """
     opened = _in_columns(versions.opened, names, schema)
     closed = _in_columns(versions.closed, names, schema)
     marks: Any = pa.array(np.r_[np.ones(closed.num_rows, np.bool_), np.zeros(opened.num_rows, np.bool_)])

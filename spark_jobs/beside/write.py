@@ -1,8 +1,8 @@
-"""Brings the tables beside a mirror up to a batch, after the mirror has it: the change log, and the history. `run_batch` calls it; also
-where there is no mirror.
+"""Brings change log and history of a table up to a batch, after its current-state table has it. Also for tables without a current-state
+table. `run_batch` calls it.
 
-Each table has its own application id, so each knows by itself what it has of the batch: where a run dies between the mirror's commit and
-theirs, the batch comes again, the mirror is skipped, and they are finished.
+Each table has its own app ID and so knows which part of the batch it has. If a run dies between the commits of the current-state table
+and of the other two, the batch is merged again, the current-state table is skipped, and the others are completed.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from spark_jobs.tables.delta_table import DeltaTable, Snapshot
 from spark_jobs.tables.renamed_table import nowhere
 from spark_jobs.tables.table_owner import TableRecords
 
-FOLDER = "history"  # of a batch, for what Spark merges into histories
-# deltalake of a store that does not answer
+FOLDER = "history"  # folder of a batch for files that Spark merges into histories
+# deltalake's errors for an object store that does not answer
 STORE_TROUBLE = re.compile(r"generic \w+ error|sending request|connection", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
-    """A table's share of a batch, for what is beside its mirror. `run`: the run's id, which the commits keep. `fence`: of the run.
+    """A table's share of a batch, for its change log and history. `run`: the run's ID, which is stored in the commits. `fence`: of the run.
 
-    `origin_of`: where a table is whose name another one got; `renamed`: the names that tables of the batch got, each with its order key.
+    `origin_of`: returns the target of the name that a renamed table had; `renamed`: the new names of renamed tables in the batch, each
+    with its order key.
     """
 
     batch: StagedBatch
@@ -52,11 +53,13 @@ class Share:
     fence: Fence = READ_ONLY
 
     def is_named_at(self, name: str, order_key: int) -> bool:
-        """Whether another table gets a name at a place of the batch: tables that swap theirs."""
+        """Returns whether another table gets this name at this order key: the case of tables that swap names."""
         return (name, order_key) in self.renamed
 
     def table(self, path: str, kind: str) -> SideTable:
-        """Raises TableError where it is another's; without a mirror, also where it is not what the last run left."""
+        """Opens the change log or history. Raises TableError if it has another owner or, without a current-state table, if it is not
+        as the last run left it.
+        """
         name = self.staged.name
         app_id = side_app_id(self.batch, self.staged, kind)
         table = SideTable(name, path, app_id, self.storage_options, fence=self.fence).open()
@@ -68,16 +71,16 @@ class Share:
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is a mirror that was merged up to here: also right after conf/ said that it wants none any more."""
+        """Whether there is a current-state table that was merged up to here; also true immediately after it was removed from conf/."""
         return self.target.mirror or self.records.get(self.staged.name) is not None
 
     def record(self, segment: Segment) -> str:
-        """What the commit of a segment says of itself."""
+        """Returns the record of a segment's commit."""
         return commit_record(self.batch, self.staged, segment, self.run)
 
 
 def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
-    """(name, order key) of each table of a batch that had another name before."""
+    """Returns (name, order key) of each table of a batch that was renamed to this name."""
     return frozenset(
         (table.name, segment.order_key)
         for table in batch.tables
@@ -87,7 +90,9 @@ def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
 
 
 def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> None:
-    """Raises StagedBatchError where a batch has no preimages for a change log: it is staged again, before anything is merged from it."""
+    """Raises StagedBatchError if a batch lacks the before images that a change log needs. It is then staged again, before anything is
+    merged from it.
+    """
     for table in batch.tables:
         if targets[table.name].change_log and any(segment.rows and not segment.log for segment in table.changes):
             raise StagedBatchError(
@@ -97,7 +102,9 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
 
 
 def write_beside(lane: Lane | None, share: Share) -> None:
-    """Brings both up to the batch, as far as conf/ wants them. Raises TableError, StagedBatchError, or whatever Spark raises."""
+    """Brings change log and history up to the batch, as far as conf/ wants them. Raises TableError, StagedBatchError, or any exception
+    of Spark.
+    """
     name, target = share.staged.name, share.target
     if not share.staged.segments:
         return
@@ -119,7 +126,7 @@ def write_beside(lane: Lane | None, share: Share) -> None:
 
 
 def write_alone(lane: Lane | None, share: Share) -> TableReport:
-    """The same of a table without a mirror. Raises as `write_beside`."""
+    """Does the same for a table without a current-state table and returns a report. Raises the same errors as `write_beside`."""
     began, (kind, path) = time.monotonic(), kinds_of(share.target)[0]
     before = share.table(path, kind).version
     write_beside(lane, share)
@@ -168,7 +175,9 @@ def _write_history(lane: Lane | None, share: Share) -> None:
 
 
 def _begin(given: history.History, mirror: DeltaTable, share: Share) -> None:
-    """A history that did not see all that the mirror had before the batch takes it over: one that begins, or was cut off for a while."""
+    """Fills a history that does not have all rows that the current-state table had before the batch: a new one, or one that was
+    disabled for a while.
+    """
     table, segments = given.table, share.staged.segments
     first, before = _before(mirror, segments)
     seen_all = table.applied >= 0 and table.applied >= before.applied_order_key
@@ -187,19 +196,22 @@ def _begin(given: history.History, mirror: DeltaTable, share: Share) -> None:
         and (keys := _keys(segments))
         and all(name.lower() in mirror.snapshot.columns for name in keys[-1])
     ):
-        # by the key of now it cannot be told what was: it has what the batch made of the mirror, and its versions within are not
+        # The present key cannot identify earlier rows. The history gets the rows as they are after the batch; versions within the batch
+        # are missing.
         given.take(mirror, mirror.snapshot.version, keys[-1], _ends(segments[-1]), record)
         settle(table, record)
 
 
 def _tell_gap(table: SideTable, share: Share) -> None:
-    """A row in a log that did not see all that the mirror had before the batch: nobody knows what is between the row and the one before."""
-    if table.version <= 0:  # it begins
+    """Appends a gap row to a log that lacks changes that the current-state table had before the batch: what happened between this row
+    and the one before is unknown.
+    """
+    if table.version <= 0:  # the log is new
         return
     mirror = DeltaTable(share.staged.name, share.target.path, share.batch.app_id(share.staged), share.storage_options)
     segments = share.staged.segments
     first, before = _before(mirror, segments)
-    seen = max(table.applied, table.aside(change_log.READ).applied)  # a publication says itself what it read
+    seen = max(table.applied, table.aside(change_log.READ).applied)  # a publication appends a row of its own
     if before.exists and (seen < 0 or seen < before.applied_order_key):
         told = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
         begins = segments[0]
@@ -210,7 +222,7 @@ def _tell_gap(table: SideTable, share: Share) -> None:
 
 
 def _before(mirror: DeltaTable, segments: tuple[Segment, ...]) -> tuple[int, Snapshot]:
-    """The first order key of the batch, and the mirror as it was without it."""
+    """Returns the first order key of the batch, and the current-state table as it was before the batch."""
     first = _first_order_key(segments)
     mirror.refresh()
     return first, mirror.before(first)
@@ -221,7 +233,7 @@ def _began_us(share: Share) -> int:
 
 
 def _key_before(segments: tuple[Segment, ...], before: Snapshot) -> tuple[str, ...]:
-    """The key by the names that the mirror's columns had; empty where there is none by those."""
+    """Returns the key under the names that the columns had before the batch; empty if the current-state table lacks one of them."""
     renames = {
         each.new_name.lower(): each.column
         for segment in segments
@@ -235,12 +247,12 @@ def _key_before(segments: tuple[Segment, ...], before: Snapshot) -> tuple[str, .
 
 
 def _there(key: tuple[str, ...], before: Snapshot) -> tuple[str, ...]:
-    """The key where the mirror had its columns, else none."""
+    """Returns the key if the current-state table had its columns, otherwise none."""
     return key if all(name.lower() in before.columns for name in key) else ()
 
 
 def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment) -> None:
-    """What is open under the name that the table had closes, unless another table has that name from the same place on."""
+    """Closes the open versions under the name that the table had, unless another table gets that name at the same position."""
     origin = share.origin_of(segment.renamed_from)
     if origin is None or not origin.history or share.is_named_at(segment.renamed_from, segment.order_key):
         return
@@ -253,17 +265,17 @@ def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment
 
 
 def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
-    """Of the segments that tell it, and have one."""
+    """Returns the keys of the segments that have one."""
     return [each.key for each in segments if isinstance(each, ChangesSegment | SchemaSegment) and each.key]
 
 
 def _renames(segments: tuple[Segment, ...]) -> bool:
-    """Whether the table got its name in the batch: what it has from there on is taken then."""
+    """Returns whether the table got its name in the batch. Its rows are then taken from that position."""
     return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
 
 
 def _ends(segment: Segment) -> tuple[int, int]:
-    """Order key and commit time of the last change."""
+    """Returns order key and commit time of the last change."""
     at = segment.last_commit_time_us if isinstance(segment, ChangesSegment) else segment.commit_time_us
     return last_order_key(segment), at
 
@@ -274,7 +286,7 @@ def _first_order_key(segments: tuple[Segment, ...]) -> int:
 
 
 def _keep(table: SideTable, share: Share, kind: str) -> None:
-    """On disk first, then what was left is known. `table`: it may be the one of a name that another table had."""
+    """Syncs the table to disk, then stores its state. `table`: may be the history under the former name."""
     if table.log is not None:
         table.keep_on_disk(staged_at(share.batch))
         share.records.keep_beside(table.name, kind, table.record)
