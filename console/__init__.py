@@ -1,1 +1,1 @@
-"""The command line: sets the machine up, starts and stops what Sluice consists of, and shows it."""
+"""The command line: sets up the machine, starts and stops the parts of Sluice, and shows their state."""

@@ -1,4 +1,6 @@
-"""What conf/ wants beside mirrors, held against the tables that are known: `sluice check` says what cannot be, before a run does."""
+"""Checks the change logs and histories that conf/ configures against the known tables, so that `sluice check` reports impossible ones
+before a run does.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,12 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
-# of a history, beside those that begin with _sluice_; spark_jobs/beside/versions.py makes them
+# columns of a history that do not begin with _sluice_; spark_jobs/beside/versions.py creates them
 PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})
 
 
 def beside_sentence(config: SluiceConfig) -> str:
-    """What there is beside mirrors, by name."""
+    """Returns a sentence that lists the configured change logs and histories."""
     told = []
     for kind in ("change_log", "history"):
         wanted = _wanting(config, kind)
@@ -26,7 +28,7 @@ def _alone(config: SluiceConfig, destination: str, table: str) -> str:
 
 
 def beside_problems(config: SluiceConfig) -> list[str]:
-    """What cannot be, a sentence each; of tables that an engine, or the last look at the source, wrote down."""
+    """Returns a sentence for each impossible one, for tables that an engine or the last look at the source recorded."""
     problems = []
     for name, table in _wanting(config, "history"):
         version = _known(config, name).get(table)
@@ -46,7 +48,7 @@ def beside_problems(config: SluiceConfig) -> list[str]:
 
 
 def rules_problems(config: SluiceConfig) -> list[str]:
-    """Tables with `rows` or `masks` that nobody knows under that name: rules go by exact letters. As `beside_problems`."""
+    """Returns a sentence for each table with `rows` or `masks` whose name is not known in exactly this spelling. See `beside_problems`."""
     problems = []
     for name, destination in sorted(config.destinations.items()):
         known = _known(config, name)

@@ -1,4 +1,4 @@
-"""`sluice check`: everything that could keep Sluice from running, looked at one after the other, all of it said."""
+"""`sluice check`: examines everything that could keep Sluice from running, one item after the other, and reports all problems."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from console.toolchain.java import Java, inspect_java
 from console.toolchain.process import why_no_run_can_start
 from orchestration.run.lake_settings import several_sparks
 
-FREE_BYTES_MIN = 2 << 30  # staged batches, spill and Delta's old files need room
+FREE_BYTES_MIN = 2 << 30  # staged batches, spill and old Delta files need disk space
 CONNECT_SECONDS_MAX = 5.0
-WARNINGS_SHOWN = 3  # of one finding, without --verbose
+WARNINGS_SHOWN = 3  # per finding, without --verbose
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """One thing looked at. `problems` keep Sluice from running, `warnings` do not.
+    """The result for one item. `problems` keep Sluice from running, `warnings` do not.
 
-    `brief`: `what` without its details, where it has many.
+    `brief`: `what` without its details, if there are many.
     """
 
     what: str
@@ -51,7 +51,7 @@ class Finding:
     brief: str = ""
 
     def lines(self, *, verbose: bool) -> tuple[str, ...]:
-        """The heading, all problems, and the warnings: without `verbose` the first three."""
+        """Returns the heading, all problems, and the warnings; without `verbose` only the first three warnings."""
         warnings = self.warnings if verbose else self.warnings[:WARNINGS_SHOWN]
         left = len(self.warnings) - len(warnings)
         more = (f"… and {left} more: `sluice check --verbose`",) if left else ()
@@ -59,12 +59,12 @@ class Finding:
 
 
 def problems_first(findings: Iterable[Finding]) -> list[Finding]:
-    """Those with problems, then those with warnings, then the others; else in their order."""
+    """Returns the findings with problems, then those with warnings, then the others; each group in the given order."""
     return sorted(findings, key=lambda each: (not each.problems, not each.warnings))
 
 
 def run_checks(conf: Path) -> Iterator[Finding]:
-    """Yields a finding as soon as it is there; what needs a valid conf/ is left out without one."""
+    """Yields each finding as soon as it is known. Findings that need a valid conf/ are left out without one."""
     problems = conf_problems(conf)
     try:
         config = load_config(conf)
@@ -100,7 +100,7 @@ def check_configuration(config: SluiceConfig, conf: Path, problems: Sequence[str
 
 
 def check_shared(config: SluiceConfig) -> Finding:
-    """Which destinations share the stream of their server; a warning for one that would and has nobody to share it with."""
+    """Lists the destinations that share the stream of their server; warns of one that is configured to share and has no partner."""
     sharers: dict[tuple[str, ...], list[str]] = {}
     for name, destination in sorted(config.destinations.items()):
         if destination.stream == "shared":
@@ -123,22 +123,24 @@ def check_engine(config: SluiceConfig, name: str) -> Finding:
 
 
 def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Returns a destination with the identity that its engine has on the source, as far as it is known. Its own dump is then no clash."""
+    """Returns a destination with the replica identity that its engine has on the source, if known, so that its own connection is not
+    reported as a clash.
+    """
     try:
         return config.destinations[name].of_installation(known_installation_id(config.meta_place(name)))
-    except SluiceError:  # the shared ledger does not answer, which other findings say
+    except SluiceError:  # the shared ledger does not answer, which other findings report
         return config.destinations[name]
 
 
 def check_sources(destination: DestinationConfig) -> Iterator[Finding]:
-    """Each of them, those that stand by too: what they lack must not be found out when the master is gone."""
+    """Checks every source, including standby sources, so that their defects are known before a failover."""
     for given in destination.sources or (destination.source,):
         if not unset_passwords({"source": given.model_dump()}):
             yield check_destination(destination.model_copy(update={"source": given}))
 
 
 def check_destination(destination: DestinationConfig) -> Finding:
-    """Connects to the source and has the engine's own check say everything that is wrong with it."""
+    """Connects to the source and reports everything that the engine's own check finds wrong with it."""
     what = (
         f"source of {destination.name}: {destination.source.user}@{destination.source.host}:{destination.source.port}"
     )
@@ -158,7 +160,7 @@ def check_destination(destination: DestinationConfig) -> Finding:
 
 
 def check_foreign_keys(destination: DestinationConfig) -> Finding:
-    """Those that change rows of captured tables without row events, each by name; a warning where the lake does not follow them."""
+    """Lists the foreign keys that change rows of captured tables without row events; warns of those that the lake does not follow."""
     try:
         told = foreign_key_notes(foreign_keys(destination), destination.cascade_policy)
     except SluiceError as error:
@@ -173,14 +175,14 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
 
 
 def check_include(destination: DestinationConfig) -> Finding:
-    """Whether each pattern of `include` matches a table; a warning where one does not."""
+    """Warns if a pattern of `include` matches no table."""
     warning = ask_include_warning(destination)
     unknown = ": not known, the source did not answer" if warning is None else ""
     return Finding(f"include of {destination.name}{unknown}", warnings=(warning,) if warning else ())
 
 
 def check_keyless(destination: DestinationConfig) -> Finding:
-    """What tables without a key become, and whether a snapshot may lock them."""
+    """Reports what becomes of tables without a key, and whether a snapshot may lock them."""
     try:
         names, problems = ask_keyless(destination)
     except SluiceError:
@@ -191,7 +193,7 @@ def check_keyless(destination: DestinationConfig) -> Finding:
 
 
 def group_sentence(group: GroupConfig) -> str:
-    """Whose transactions are one stream, and what becomes of them while a member is away."""
+    """Returns a sentence that lists the members of a group, and says what consumers do while a member is not available."""
     then = (
         "waits for one that is away"
         if group.wait_seconds is None
@@ -201,7 +203,9 @@ def group_sentence(group: GroupConfig) -> str:
 
 
 def policy_sentence(destination: DestinationConfig) -> str:
-    """Which changes of tables the lake follows by itself, and which wait for an operator; tables with other words by name."""
+    """Returns a sentence that says which schema changes the lake follows automatically and which wait for an operator; names the tables
+    with other settings.
+    """
 
     def spoken(policy: dict[str, str]) -> str:
         waits = [kind for kind, word in policy.items() if word in {"hold", "stop"}]
@@ -215,8 +219,8 @@ def policy_sentence(destination: DestinationConfig) -> str:
 
 
 def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
-    """The endpoint that runs attach to, which all hosts share where they write one lake in S3; a local one may also be down, as long as it
-    can be started.
+    """Checks the Spark endpoint of runs, which all hosts must share if they write one lake in S3. A local endpoint may be down if it can
+    be started.
     """
     if why := several_sparks(config):
         yield Finding("one Spark commits to the lake", (why,))
@@ -241,7 +245,7 @@ def check_spark(config: SluiceConfig, conf: Path) -> Iterator[Finding]:
 
 
 def check_java() -> Finding:
-    """The Java that would be used: JAVA_HOME's, else the one on PATH. None at all is mended by `sluice setup`."""
+    """Checks the Java to use: JAVA_HOME's, else the one on PATH. A missing Java is not a problem, because `sluice setup` installs one."""
     home = os.environ.get("JAVA_HOME")
     program = Path(home) / "bin" / "java" if home else shutil.which("java")
     if not program:
@@ -251,7 +255,7 @@ def check_java() -> Finding:
 
 
 def check_small_merges(config: SluiceConfig) -> Finding:
-    """Whether a cluster's executors can merge small tables together; the Spark that `sluice up` starts has our own packages."""
+    """Checks whether a cluster's executors can merge small tables together; the Spark that `sluice up` starts has the required packages."""
     from spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
     from spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
     from spark_jobs.small.job import why_no_small_tables  # noqa: PLC0415
@@ -268,7 +272,7 @@ def check_small_merges(config: SluiceConfig) -> Finding:
 
 
 def check_store(config: SluiceConfig, conf: Path) -> Finding:
-    """The object store of the lake, asked as a run would ask it."""
+    """Checks the lake's object store with the requests that a run makes."""
     from console.lake.store import store_findings  # noqa: PLC0415
 
     ours = not config.spark.master and Stack(config, conf, _silent).starts_spark
@@ -282,7 +286,7 @@ def check_semaphores() -> Finding:
 
 
 def check_disk(what: str, folder: Path) -> Finding:
-    """Room and the right to write, where the folder is or will be made."""
+    """Checks free space and write permission of the folder, or of the closest existing parent."""
     existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
     free_bytes = shutil.disk_usage(existing).free
     problems = []
@@ -309,4 +313,4 @@ def _answers(host: str, port: int) -> bool:
 
 
 def _silent(_: str) -> None:
-    """A Stack that is only asked starts nothing and says nothing."""
+    """Discards messages, for a `Stack` that is only queried."""

@@ -1,7 +1,7 @@
-"""Everything that is wrong with conf/, said at once, before anything is asked or started; for `sluice check`.
+"""Reports everything that is wrong with conf/ at once, before any connection or start; for `sluice check`.
 
-`load_config` judges keys and values. What only the engine would find, one thing after the other, is looked at here: patterns
-that are no regular expressions, variables of the environment that are not set.
+`load_config` checks keys and values. This module checks what otherwise only the engine would find, one error at a time: invalid regular
+expressions, and environment variables that are not set.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from cdc_engine.sink.table_filter import split_patterns
 # a whole text, or the password of a URL
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
 _NAMED = re.compile(r"(.*_)?env")  # keys whose text is the name of a variable
-_TOLD_ELSEWHERE = frozenset({"salt_env", "storage_options"})  # by the rules of rows, by the look at the store
+_TOLD_ELSEWHERE = frozenset({"salt_env", "storage_options"})  # checked with the row rules and with the store
 
 
 def conf_problems(conf: Path) -> list[str]:
-    """A sentence each, with its file. Files that cannot be read are named once."""
+    """Returns a sentence per problem, with its file. A file that cannot be read is reported once."""
     try:
         load_config(conf)
         problems: list[str] = []
@@ -43,7 +43,7 @@ def conf_problems(conf: Path) -> list[str]:
 
 
 def unset_passwords(record: dict[str, Any]) -> list[str]:
-    """The variables of a destination's passwords that are not set, of all its sources."""
+    """Returns the unset variables of a destination's passwords, for all its sources."""
     several = record.get("sources")
     sources = several if isinstance(several, list | tuple) and several else [record.get("source")]
     names = [source.get("password_env") for source in sources if isinstance(source, dict)]
@@ -66,7 +66,9 @@ def _destination_problems(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _variable_problems(record: dict[str, Any]) -> Iterator[str]:
-    """Each variable that is named and not set, with its key; whoever needs it would say so only when it starts."""
+    """Yields a sentence for each named variable that is not set, with its key; otherwise the error would appear only when something
+    starts.
+    """
     for setting, text in _texts(record):
         name = _variable_of(setting.rpartition(".")[2], text)
         if name and name not in os.environ:
@@ -74,7 +76,7 @@ def _variable_problems(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _variable_of(key: str, text: str) -> str:
-    """The name of the variable that stands for the text, or for a password in it; empty where none does."""
+    """Returns the variable named by the text, or by a password in it; empty if there is none."""
     if _NAMED.fullmatch(key):
         return text
     found = _VARIABLE.fullmatch(text)
@@ -82,7 +84,7 @@ def _variable_of(key: str, text: str) -> str:
 
 
 def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
-    """All texts below a value of conf/, each with its key: `alarms.0.url`."""
+    """Yields all texts below a value of conf/, each with its key, such as `alarms.0.url`."""
     if isinstance(value, str):
         yield setting, value
         return
@@ -93,7 +95,7 @@ def _texts(value: Any, setting: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _record(path: Path) -> dict[str, Any]:
-    """What stands in a file; nothing where `load_config` has already said that it cannot be read."""
+    """Returns the content of a file; empty if `load_config` has already reported that it cannot be read."""
     try:
         record = yaml.safe_load(path.read_text())
     except (OSError, UnicodeDecodeError, yaml.YAMLError):
@@ -102,7 +104,7 @@ def _record(path: Path) -> dict[str, Any]:
 
 
 def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
-    """Names of no installed handler; what is no handler's record `load_config` has said."""
+    """Yields a sentence for each name that is not an installed handler. `load_config` reports malformed handler records."""
     handlers = record.get("handlers")
     for handler in handlers if isinstance(handlers, list) else ():
         if isinstance(handler, dict) and (why := problem_of(str(handler.get("name", "")))):
@@ -110,7 +112,9 @@ def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
 
 
 def _rule_problems(record: dict[str, Any]) -> Iterator[str]:
-    """Conditions that cannot be read, and salts that are not set; what is no table's record `load_config` has said."""
+    """Yields a sentence for each condition that cannot be parsed and each salt that is not set. `load_config` reports malformed table
+    records.
+    """
     tables = record.get("tables")
     for name, table in tables.items() if isinstance(tables, dict) else ():
         with contextlib.suppress(ValidationError):

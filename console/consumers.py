@@ -1,4 +1,4 @@
-"""What `sluice status` shows of the consumers of a destination: the lake and those beside it."""
+"""Shows the consumers of a destination in `sluice status`: the lake and the others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.text import Text
 
 
 class WithConsumers(Protocol):
-    """A destination as `status` has it."""
+    """A destination as `status` represents it."""
 
     @property
     def name(self) -> str: ...
@@ -28,7 +28,7 @@ class WithConsumers(Protocol):
 
 
 def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """As the engine says, else as the ledger has them: a record each, with its state, filter, position and how far it is behind."""
+    """Returns one record per consumer, with its state, filter, position and lag: from the engine's status, or else from the ledger."""
     kept = [
         {**each, "position": each.get("cursor"), "members": (each.get("cursor") or {}).get("members")}
         for each in (*(meta.get("consumers") or ()), *(meta.get("group_consumers") or ()))
@@ -52,7 +52,7 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
 
 
 def consumer_problems(one: WithConsumers) -> list[str]:
-    """Those that cannot go on, a sentence each."""
+    """Returns a sentence for each consumer that has stopped."""
     return [
         f"{one.name}: consumer {_who(each)} is {each['state']}: {each['reason']}"
         for each in one.consumers
@@ -61,7 +61,7 @@ def consumer_problems(one: WithConsumers) -> list[str]:
 
 
 def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
-    """None where the lake is the only consumer everywhere."""
+    """Returns the table of consumers; None if the lake is the only consumer everywhere."""
     if not any(one.consumers for one in destinations):
         return None
     shown = Table(
@@ -80,7 +80,9 @@ def consumer_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 
 def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
-    """The groups: members with what is wrong, for whom consumers wait, how the sources' clocks differ. None where there is none."""
+    """Returns the table of groups, with their members' problems, the members that consumers wait for, and the differences between the
+    sources' clocks. None if there is no group.
+    """
     if not any(one.group for one in destinations):
         return None
     shown = Table(
@@ -101,22 +103,22 @@ def group_table(destinations: Sequence[WithConsumers]) -> Table | None:
 
 
 def moment(time_us: Any) -> str:
-    """Of the source's clock, in UTC; empty for none."""
+    """Returns a time of the source's clock in UTC; empty for none."""
     return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""
 
 
 def _ill(member: Mapping[str, Any]) -> str:
-    """What is wrong is said at length among the problems."""
+    """Returns a short note about a member's problem; the problems describe it in full."""
     return " (does not run here)" if member.get("missing") else " (gives nothing)" if member.get("trouble") else ""
 
 
 def _who(consumer: Mapping[str, Any]) -> str:
-    """Its number, and the broker that it sends to."""
+    """Returns the consumer's number, and the broker that it sends to."""
     return f"{consumer['client_id']} {consumer.get('name') or ''}".strip()
 
 
 def _place(position: Any, members: Any = None) -> str:
-    """As `status.place`; of a group one a member."""
+    """Like `status.place`; for a group, one position per member."""
     if isinstance(members, dict) and members:
         return ", ".join(f"{name} {_place(each)}" for name, each in sorted(members.items()))
     if not isinstance(position, dict):

@@ -1,6 +1,7 @@
-"""`sluice init URL`: connects to a source, says what it lacks as statements to run, and writes conf/ for it. Never the password.
+"""`sluice init URL`: connects to a source, prints the statements that fix what is missing there, and writes conf/ for it. It never writes
+the password.
 
-What is written is read back and checked before it is announced; a file that is there already is left alone.
+The written files are read back and checked before they are announced. Existing files are not changed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ lake: data/lake
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """A source as the command line names it. `database`: empty for all."""
+    """A source as the command line describes it. `database`: empty for all."""
 
     name: str
     host: str
@@ -57,7 +58,7 @@ class Wanted:
 
     @property
     def exclude(self) -> str:
-        """The tables that gh-ost and pt-online-schema-change make for a while."""
+        """The temporary tables of gh-ost and pt-online-schema-change."""
         return rf"{re.escape(self.database) if self.database else '.*'}\.{GHOST_TABLES}"
 
     def destination(self, variable: str) -> DestinationConfig:
@@ -66,12 +67,12 @@ class Wanted:
 
 
 def parse_url(url: str, name: str = "") -> Wanted:
-    """Raises ConfigurationError with what to write instead."""
+    """Parses the URL. Raises ConfigurationError that says what to write instead."""
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
     except ValueError:
-        # The library's own sentence quotes what it takes for the port, which may be a part of a password.
+        # The library's message quotes the supposed port, which may be a part of a password.
         raise ConfigurationError(
             f"the URL cannot be read: its host or port is none; write {EXAMPLE}, and put the password into an environment variable"
         ) from None
@@ -89,9 +90,9 @@ def parse_url(url: str, name: str = "") -> Wanted:
 
 
 def init_conf(wanted: Wanted, variable: str, conf: Path, say: Callable[[str], None]) -> bool:
-    """Whether the source can be captured as it is; conf/ is written in any case once the source has answered.
+    """Returns whether the source can be captured as it is. conf/ is written in any case after the source has answered.
 
-    Raises ConfigurationError where the file is there or the variable is not, SourceConnectionError where nobody answers.
+    Raises ConfigurationError if the file exists or the variable is not set, SourceConnectionError if the source does not answer.
     """
     file = conf / "destinations" / f"{wanted.name}.yaml"
     if file.exists():
@@ -118,7 +119,7 @@ def init_conf(wanted: Wanted, variable: str, conf: Path, say: Callable[[str], No
             say(f"missing: {problem}")
         privileges += ["LOCK TABLES"] if unlocked else []
     else:
-        privileges.append("LOCK TABLES")  # for tables without a key, which nobody sees yet
+        privileges.append("LOCK TABLES")  # for tables without a key, which are not known yet
     if privileges:
         say(f"run as an administrator of the server:\n    {grant(privileges, asked.facts, wanted.user)}")
     _write(conf, file, wanted, variable)
@@ -127,7 +128,7 @@ def init_conf(wanted: Wanted, variable: str, conf: Path, say: Callable[[str], No
 
 
 def _require_database(settings: DestinationConfig, wanted: Wanted) -> None:
-    """Raises ConfigurationError where the database is not there, with the names that are like it."""
+    """Raises ConfigurationError if the database does not exist, with the names of existing ones."""
     if not wanted.database:
         return
     with contextlib.closing(SourceConnection(source_of(settings))) as connection:
@@ -141,7 +142,7 @@ def _require_database(settings: DestinationConfig, wanted: Wanted) -> None:
 
 
 def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
-    """The statement, to the account as the server knows it."""
+    """Returns the GRANT statement, with the account as the server knows it."""
     account = next((found[1] for each in facts.grants if (found := ACCOUNT.search(each))), f"'{user}'@'%'")
     return f"GRANT {', '.join(privileges)} ON *.* TO {account};"
 

@@ -1,6 +1,6 @@
-"""Tables without a key: which there are, and whether the account may lock them. Asked by `sluice init` and `sluice check`.
+"""Finds tables without a key, and checks whether the account may lock them. Used by `sluice init` and `sluice check`.
 
-On MySQL the rows of such a table are read at a position that only a table lock makes exact (`cdc_engine.snapshot.exact_place`).
+On MySQL, a snapshot of such a table needs an exact position, and only a table lock provides it (`cdc_engine.snapshot.exact_place`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cdc_engine.table_meta.history.tables_file import keyless_names
 
 
 def ask_keyless(destination: DestinationConfig) -> tuple[tuple[str, ...], list[str]]:
-    """The captured tables without a key, and a problem for each database in which they cannot be locked. Raises SluiceError."""
+    """Returns the captured tables without a key, and a problem for each database in which they cannot be locked. Raises SluiceError."""
     tables = captured_tables(destination)
     names = keyless_names(tables, lambda database, table: destination.table(database, table).key)
     if destination.snapshot == "never":
@@ -30,6 +30,6 @@ def ask_keyless(destination: DestinationConfig) -> tuple[tuple[str, ...], list[s
                 require_lock(reader, table)
             except ConfigurationError as error:
                 problems.append(str(error))
-            except SluiceError:  # it is locked by somebody, or was dropped a moment ago: the privilege is there
+            except SluiceError:  # it is locked, or was dropped just now: the privilege exists
                 continue
     return names, problems

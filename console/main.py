@@ -1,6 +1,6 @@
-"""The `sluice` command: its subcommands put together, and those that are about the whole; the others are in `console.commands`.
+"""The `sluice` command: combines the subcommands of `console.commands` and defines those that concern the whole installation.
 
-Exit codes: 0 all well, 1 something is wrong or failed, 2 the command line or conf/ cannot be understood.
+Exit codes: 0 success, 1 a problem or a failure, 2 an error in the command line or in conf/.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def down() -> None:
     from console.stack.processes import data_dirs_of_running  # noqa: PLC0415
     from console.stack.stack import Stack  # noqa: PLC0415
 
-    # What runs says where its records are; conf/ may be wrong by now, or name another data_dir.
+    # The running processes identify their data_dir; conf/ may be invalid now, or name another one.
     found = [SluiceConfig(data_dir=each, lake=str(each / "lake")) for each in data_dirs_of_running(conf_dir())] or [
         config_now()
     ]
@@ -218,11 +218,11 @@ def demo(  # noqa: PLR0917  one argument an option
     raise typer.Exit(run_demo(options, screen))
 
 
-INTERRUPTED = 130  # as shells tell it
+INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 
 def main() -> None:
-    """The entry point: errors become one red sentence and an exit code; SLUICE_DEBUG=1 shows the traceback too."""
+    """The entry point: prints an error as one red sentence and sets the exit code; SLUICE_DEBUG=1 shows the traceback too."""
     from console.stack.signals import told  # noqa: PLC0415
 
     try:
@@ -239,12 +239,12 @@ def main() -> None:
 
 
 def spoken(error: Exception) -> str:
-    """The one sentence an operator reads."""
+    """Returns the one sentence that an operator reads."""
     return str(error) or type(error).__name__
 
 
 def exit_code(error: Exception) -> int:
-    """2 where conf/ or the command line is at fault, 1 for the rest."""
+    """Returns 2 for errors in conf/ or the command line, 1 for others."""
     is_usage = isinstance(error, ConfigurationError) and not isinstance(error, SourceCheckError)
     return 2 if is_usage else 1
 

@@ -1,4 +1,4 @@
-"""Where tables and sentences are printed; made by `main` and by the benchmarks."""
+"""The console for tables and sentences; created by `main` and by the benchmarks."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 from rich.console import Console
 
-PIPE_COLUMNS = 400  # a cell that is cut is of no use to what reads the pipe
+PIPE_COLUMNS = 400  # a program that reads the pipe cannot use truncated cells
 
 
 def standard_output() -> Console:
-    """As wide as its terminal; where there is none, no cell is cut."""
+    """Returns a console as wide as its terminal; without a terminal it is wide enough that no cell is truncated."""
     return Console(width=None if sys.stdout.isatty() else PIPE_COLUMNS)

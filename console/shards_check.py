@@ -1,4 +1,4 @@
-"""Which tables become one, held against those that are known: `sluice check` says them by name, and what they have that cannot be."""
+"""Checks configured shards against the known tables: `sluice check` lists them and reports invalid ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
 
 def shards_sentence(config: SluiceConfig) -> str:
-    """Each common table with its shards."""
+    """Returns a sentence that lists each common table with its shards."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for name, table in _known(config):
         database, _, short = table.partition(".")
@@ -20,7 +20,7 @@ def shards_sentence(config: SluiceConfig) -> str:
 
 
 def shards_problems(config: SluiceConfig) -> list[str]:
-    """Shards with a column of the name that conf/ gives the shard's: they would stop."""
+    """Returns a sentence for each shard that has a column with the name of the configured shard column: it would stop."""
     problems = []
     for name, destination in sorted(config.destinations.items()):
         for table in read_tables(config.destination_dir(name) / TABLES_FILE):
@@ -35,7 +35,7 @@ def shards_problems(config: SluiceConfig) -> list[str]:
 
 
 def shards_warnings(config: SluiceConfig) -> list[str]:
-    """Patterns that no known table meets: each such table has a Delta table of its own."""
+    """Returns a sentence for each pattern that matches no known table. A table that no pattern matches has its own Delta table."""
     return [
         f"no captured table of {name} is met by the pattern {rule.tables!r} of `shards`: correct it, or wait for the table"
         for name, destination in sorted(config.destinations.items())
@@ -46,7 +46,7 @@ def shards_warnings(config: SluiceConfig) -> list[str]:
 
 
 def _known(config: SluiceConfig) -> list[tuple[str, str]]:
-    """(destination, "database.table")."""
+    """Returns (destination, "database.table")."""
     return [
         (name, table.name)
         for name in sorted(config.destinations)

@@ -1,4 +1,4 @@
-"""Asks a configured source about itself, once, as the engine would; for `sluice check` and `sluice position`."""
+"""Queries a configured source once, as the engine does; for `sluice check` and `sluice position`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from cdc_engine.contracts import DestinationDir
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
-if TYPE_CHECKING:  # the engine takes seconds to import, and `sluice up` needs nothing of it here
+if TYPE_CHECKING:  # importing the engine takes seconds, and `sluice up` does not need it here
     from cdc_engine.parser.server_facts import ServerFacts
     from cdc_engine.source.server import Source
 
 
 @dataclasses.dataclass(frozen=True)
 class Asked:
-    """A source and what it said."""
+    """A source and the facts that it reported."""
 
     source: Source
     facts: ServerFacts
 
 
 def ask_source(destination: DestinationConfig) -> Asked:
-    """Connects, asks, and closes. Raises ConfigurationError, SourceConnectionError."""
+    """Connects, queries, and disconnects. Raises ConfigurationError, SourceConnectionError."""
     from cdc_engine.instance.wiring import source_of  # noqa: PLC0415
     from cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
     from cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
@@ -36,7 +36,7 @@ def ask_source(destination: DestinationConfig) -> Asked:
 
 
 def known_path_clashes(config: SluiceConfig) -> list[str]:
-    """`config.path_clashes` of the tables that the engines, or the last look at the sources, wrote down."""
+    """Returns `config.path_clashes` for the tables that the engines, or the last look at the sources, recorded."""
     tables = {
         name: sorted(table.name for table in read_tables(config.destination_dir(name) / TABLES_FILE))
         for name in config.destinations
@@ -45,7 +45,7 @@ def known_path_clashes(config: SluiceConfig) -> list[str]:
 
 
 def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
-    """Raises ConfigurationError naming those that there are."""
+    """Returns the configured destination. Raises ConfigurationError that lists the existing ones."""
     if name in config.groups:
         members = ", ".join(config.groups[name].members)
         raise ConfigurationError(
@@ -58,7 +58,7 @@ def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
 
 
 def engine_dir(config: SluiceConfig, name: str) -> DestinationDir:
-    """Of what has an engine: a destination or a group. Raises ConfigurationError."""
+    """Returns the directory of a destination or a group, which have engines. Raises ConfigurationError."""
     if name not in config.groups:
         require_destination(config, name)
     return config.destination_dir(name)

@@ -1,6 +1,6 @@
-"""What `sluice status` shows: processes, and per destination what its files say. Reads files only: no engine is asked, none is disturbed.
+"""`sluice status`: shows the processes, and each destination as its files describe it. It reads files only and calls no engine.
 
-Whether all is well is one pure function of what was read (`find_problems`).
+One pure function of what was read, `find_problems`, decides whether all is well.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from console.stack import processes
 from console.stack.dagster_storage import lost_storage
 from console.stack.processes import ProcessFile
 
-# the sensor looks every few seconds, a run that failed is tried again after five minutes at most
+# the sensor ticks every few seconds, and a failed run is retried within five minutes
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
-STALE_SECONDS = 15.0  # an engine writes its status about once a second
+STALE_SECONDS = 15.0  # an engine writes its status about once per second
 WHAT_TO_DO = "docs/reference/states.md says what to do"
 WELL = ("RUNNING", "STARTING", "CONNECTING")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DestinationStatus:
-    """One destination. `state`: the engine's, or STOPPED / STALE as seen from outside. `cursor`, `position`: `file:offset@epoch`.
+    """One destination. `state`: the engine's, or STOPPED / STALE if its files show that. `cursor`, `position`: `file:offset@epoch`.
 
-    `waiting`: why the batch that is out waits for its next try, or empty. `troubles`: what else is wrong, by the engine's own word.
-    Ages are seconds, None where it never happened since the engine started: of the sensor's last tick, the last ack of a run.
-    `shared`: it reads what its server sends once for several destinations. `group`: of a group, its members and for whom it waits.
+    `waiting`: why the next attempt of the batch in flight waits, or empty. `troubles`: other problems that the engine reports. Ages are
+    in seconds, None if there was none since the engine started: of the sensor's last tick, and of the last ack. `shared`: it reads a
+    stream that its server sends once for several destinations. `group`: the members of a group, and those it waits for.
     """
 
     name: str
@@ -84,7 +84,7 @@ class DestinationStatus:
 
 @dataclasses.dataclass(frozen=True)
 class StatusReport:
-    """Everything, as values. `problems`: sentences; empty when all is well. `warnings`: sentences that are no problem for the exit code."""
+    """The whole status as values. `problems`: sentences; empty if all is well. `warnings`: sentences that do not affect the exit code."""
 
     processes: list[dict[str, Any]]
     destinations: list[DestinationStatus]
@@ -96,7 +96,7 @@ class StatusReport:
 
 
 def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
-    """Reads every file of the data directory that says how things stand."""
+    """Reads all files in the data directory that describe the state."""
     records = ProcessFile(config.data_dir / "processes.json")
     running = [processes.to_json(record) for record in records.load()]
     now = time.time() if now is None else now
@@ -118,14 +118,15 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
 
 
 def with_conf(report: StatusReport, refused: Mapping[str, str]) -> StatusReport:
-    """The report, with the files of conf/ that are wrong and so are not what is in use."""
+    """Returns the report, extended by the files of conf/ that are invalid and therefore not in use."""
     problems = [f"conf/{file} is not what is in use: {why}" for file, why in sorted(refused.items())]
-    told = [each for each in report.problems if not any(why in each for why in refused.values())]  # by an engine too
+    # Engines report it too
+    told = [each for each in report.problems if not any(why in each for why in refused.values())]
     return dataclasses.replace(report, problems=[*problems, *told])
 
 
 def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> list[str]:
-    """Parts that nobody has recorded although others are: a `sluice up` that was killed on its way."""
+    """Returns a sentence for each part without a process record if others have one: a `sluice up` was killed on its way."""
     there = {process["name"] for process in running}
     return [
         f"the {name} was never started; `sluice up` starts what is missing"
@@ -135,7 +136,7 @@ def _never_begun(config: SluiceConfig, running: Sequence[dict[str, Any]]) -> lis
 
 
 def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, Any]]:
-    """Those under way."""
+    """Returns the open snapshots."""
     records = SnapshotRecords(config.destination_dir(name))
     try:
         found = [each for each in records.all() if each.is_open]
@@ -156,7 +157,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
 
 
 def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]:
-    """Those that change rows of captured tables without row events; none where no engine has written them yet."""
+    """Returns the foreign keys that change rows of captured tables without row events; empty before the engine has recorded them."""
     try:
         cascades = read_cascades(config.destination_dir(name) / TABLES_FILE)
     except MetaError:
@@ -165,7 +166,7 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
 
 
 def _include_warnings(config: SluiceConfig) -> list[str]:
-    """Patterns of `include` that match none of the tables that the engine knows; nothing before it has written them."""
+    """Returns a sentence about patterns of `include` that match no table known to the engine; empty before it has recorded its tables."""
     return [
         warning
         for name, destination in sorted(config.destinations.items())
@@ -174,7 +175,7 @@ def _include_warnings(config: SluiceConfig) -> list[str]:
 
 
 def _known_tables(config: SluiceConfig, name: str) -> list[str] | None:
-    """The captured "database.table" by the engine's file; None where there is none."""
+    """Returns the captured "database.table" in the engine's file; None without the file."""
     path = config.destination_dir(name) / TABLES_FILE
     try:
         return [table.name for table in read_tables(path)] if path.exists() else None
@@ -183,7 +184,7 @@ def _known_tables(config: SluiceConfig, name: str) -> list[str] | None:
 
 
 def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
-    """The captured tables without a key; none where no engine has written them yet."""
+    """Returns the captured tables without a key; empty before the engine has recorded them."""
     try:
         tables = read_tables(config.destination_dir(name) / TABLES_FILE)
     except MetaError:
@@ -192,7 +193,9 @@ def _keyless(config: SluiceConfig, name: str) -> tuple[str, ...]:
 
 
 def stop_order(directory: Path) -> orders.Order | None:
-    """Who stopped the engine for good; None also where nobody answers who knows it, which the ledger's line says."""
+    """Returns the order that stopped the engine permanently, or None; None also if its store does not answer, which the line about the
+    ledger reports.
+    """
     try:
         return orders.stopped(directory)
     except MetaError:
@@ -200,12 +203,12 @@ def stop_order(directory: Path) -> orders.Order | None:
 
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
-    """One destination from status.json (the engine's word), the ledger (what is acked) and the lease (who holds it)."""
+    """Returns one destination's status from status.json (the engine's report), the ledger (what is acked) and the lease (its holder)."""
     engine = read_json(directory / "status.json")
     meta, lease, unknown = _kept(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
-    # of a time to come: the clock was set back, and nobody has written since
+    # in the future: the clock was set back after the last write
     stale = abs(age_seconds) > STALE_SECONDS
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
@@ -241,7 +244,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
 
 
 def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus:
-    """One group, as `read_destination`. `group`: as its engine says it; else the members that conf/ names."""
+    """Like `read_destination`, for a group. `group`: as its engine reports it, else the members in conf/."""
     directory = config.destination_dir(name)
     members = [{"name": member} for member in config.groups[name].members]
     told = read_json(directory / "status.json").get("group") or {"members": members}
@@ -249,7 +252,7 @@ def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus
 
 
 def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
-    """The ledger's record, who holds the lease, and why they are not known where they are not: nobody answers who keeps them."""
+    """Returns the ledger's record, the lease's holder, and why they are unknown if their store does not answer."""
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
@@ -257,7 +260,7 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
 
 
 def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:
-    """Returns state and reason of an engine that no longer writes its status. One that could not start keeps the reason."""
+    """Returns state and reason of an engine that no longer writes its status. An engine that could not start keeps its reason."""
     heard = f"last heard of {age_seconds:.0f} s ago as {state}"
     if age_seconds < 0:
         heard = f"last heard of as {state} at a time {-age_seconds:.0f} s from now (the clock was set back)"
@@ -269,7 +272,7 @@ def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple
 
 
 def _runway(hours: float | None, unsaid_seconds: float) -> float | None:
-    """What is left of what the engine told: the source purges while nobody reads, too."""
+    """Returns the retention left now, from the engine's last value: the source also purges while nothing reads it."""
     return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 
 
@@ -278,7 +281,7 @@ def _age(moment_us: Any, now: float) -> float | None:
 
 
 def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[DestinationStatus]) -> list[str]:
-    """What is not as it should be, a sentence each."""
+    """Returns a sentence for each problem."""
     dead = [
         f"the {process['name']} (pid {process['pid']}) is not running any more; `sluice up` starts it again"
         for process in running
@@ -319,14 +322,14 @@ def _stopped_sentence(process: dict[str, Any]) -> str:
 
 
 def _stop_sentence(destination: str, stop: dict[str, Any]) -> str:
-    """Which table stopped, why, and the commands that let it go on."""
+    """Returns which table stopped, why, and the commands that resume it."""
     table, state = f"{stop.get('database')}.{stop.get('table')}", str(stop.get("state"))
     how = way_out(state, destination, table)
     return f"{destination}: the table {table} stopped: {state}: {stop.get('reason')}{f' ({how})' if how else ''}"
 
 
 def render(report: StatusReport, *, verbose: bool = False) -> Group:
-    """Tables for a person, problems first. `verbose`: each foreign key and each table without a key by its name, else their counts."""
+    """Returns tables for a person, problems first. `verbose`: each foreign key and each table without a key by name, instead of counts."""
     shown = Table("process", "pid", "port", "state", "memory", title="processes", title_justify="left")
     for process in report.processes:
         state = _process_state(process)
@@ -380,14 +383,14 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
 
 
 def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
-    """Returns how far the snapshot of a table is, and how old the lake is there for so long."""
+    """Returns the progress of a table's snapshot, and how old the table is in the lake until it ends."""
     older = reading.get("lake_is_older")
     told = f"{destination}: {reading['table']} is being read: {reading['rows']} rows of some {reading['rows_expected']}"
     return Text(f"{told}; {older}" if older else told, "yellow" if older else "cyan")
 
 
 def _well(report: StatusReport) -> Text:
-    """Returns the last line where nothing is wrong: tables that are older than the cursor are not passed over."""
+    """Returns the last line if there are no problems; it mentions tables that are older than the cursor."""
     older = sum(bool(each.get("lake_is_older")) for one in report.destinations for each in one.snapshots)
     if report.warnings and not older:
         return Text(f"nothing is wrong; {len(report.warnings)} warning(s)", "yellow")
@@ -400,7 +403,7 @@ def _well(report: StatusReport) -> Text:
 
 
 def _notes(one: DestinationStatus, *, verbose: bool) -> list[Text]:
-    """What the lake makes of foreign keys without row events, and of tables without a key."""
+    """Returns how the lake treats foreign keys without row events, and tables without a key."""
     keyless = [Text(keyless_sentence(one.name, one.keyless, verbose=verbose))] if one.keyless else []
     if verbose:
         return [
@@ -420,7 +423,7 @@ def _process_state(process: dict[str, Any]) -> Text:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file of the engine; empty when it is missing or (never, as they are renamed into place) half-written."""
+    """Returns a file of the engine; empty if it is missing. It is never half-written, because the engine renames complete files."""
     try:
         return _record(path.read_text())
     except (OSError, ValueError):
@@ -428,7 +431,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def _record(text: str) -> dict[str, Any]:
-    """A JSON object; empty where the text is none."""
+    """Returns a JSON object; empty if the text is none."""
     try:
         record = json.loads(text)
     except ValueError:
@@ -437,7 +440,7 @@ def _record(text: str) -> dict[str, Any]:
 
 
 def place(position: Any) -> str:
-    """A position's record as `file:offset@epoch`; empty for none."""
+    """Returns a position's record as `file:offset@epoch`; empty for none."""
     if not isinstance(position, dict):
         return ""
     return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}"

@@ -1,1 +1,1 @@
-"""What commands do to one destination: its position, stopped tables, snapshots, backfills. The rules are in `cdc_engine.acts`."""
+"""Commands that act on one destination: its position, stopped tables, snapshots, backfills. The rules are in `cdc_engine.acts`."""

@@ -1,4 +1,6 @@
-"""`sluice backfill` as a person sees it: the plan as a table, the act with its progress. The rules: `cdc_engine.instance.backfill`."""
+"""The user interface of `sluice backfill`: shows the plan as a table, and the backfill with its progress. The rules are in
+`cdc_engine.instance.backfill`.
+"""
 
 from __future__ import annotations
 
@@ -25,20 +27,20 @@ MIB = 1 << 20
 
 
 def asked(from_word: str, to_word: str, tables: str) -> Asked:
-    """Raises ConfigurationError for a word that is no time."""
+    """Returns the requested backfill. Raises ConfigurationError for an invalid time."""
     now_us = time.time_ns() // 1000
     names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
     return Asked(from_us=time_us(from_word, now_us), to_us=time_us(to_word, now_us) if to_word else None, tables=names)
 
 
 def plan(config: SluiceConfig, destination: str, wanted: Asked) -> Plan:
-    """Raises as `make_plan`, and ConfigurationError for a destination that is none."""
+    """Returns the plan. Raises what `make_plan` raises, and ConfigurationError for an unknown destination."""
     given = require_destination(config, destination)
     return make_plan(given, config.destination_dir(destination), wanted, time.time_ns() // 1000)
 
 
 def sentences(made: Plan) -> Iterator[str]:
-    """What is to be known of the whole."""
+    """Yields sentences about the whole backfill."""
     to = made.to_time or "now"
     yield f"{made.destination}: changes from {made.from_time} to {to}"
     yield f"earliest time on offer: {made.earliest_time} ({made.earliest_file})"
@@ -58,9 +60,9 @@ def rows(made: Plan) -> Table:
 
 
 def run(config: SluiceConfig, destination: str, wanted: Asked, to: Console, *, into: str = "") -> Done:
-    """Does it; what goes on is told on `to`. `into`: a past state in a table of its own instead.
+    """Runs the backfill and prints its progress on `to`. `into`: build a past state as a separate table instead.
 
-    Raises SluiceError, or SetupError where a table could not be merged.
+    Raises SluiceError, or SetupError if a table could not be merged.
     """
     require_destination(config, destination)
     wish = Wish(destination=destination, from_us=wanted.from_us, to_us=wanted.to_us, tables=wanted.tables, into=into)
@@ -82,7 +84,7 @@ def run(config: SluiceConfig, destination: str, wanted: Asked, to: Console, *, i
 
 
 def _no_engine() -> Any:
-    """A backfill has no engine and needs none."""
+    """Raises NotImplementedError: a backfill needs no engine."""
     raise NotImplementedError
 
 

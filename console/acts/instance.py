@@ -1,4 +1,4 @@
-"""`sluice instance`: which engines there are and what is wanted of them, their logs, and their files in conf/."""
+"""`sluice instance`: lists engines with their requested state, shows their logs, and edits their files in conf/."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from cdc_engine.keeping.keeper import what_stays
 from console.status import read_destination, stop_order
 from console.toolchain.errors import SetupError
 
-REMOVED = "REMOVED"  # its file is gone from conf/, its ledger is not
-LOGS = ("engine.log", "code-server.log")  # of the processes that keep engines
+REMOVED = "REMOVED"  # its file was removed from conf/, its ledger was not
+LOGS = ("engine.log", "code-server.log")  # the logs of processes that keep engines
 TAIL_BYTES_MAX = 8 << 20
 FOLLOW_SECONDS = 0.3
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
@@ -43,7 +43,7 @@ class Listed:
 
 
 def listed(in_use: InUse) -> list[Listed]:
-    """Those of conf/, and those that have a ledger still."""
+    """Returns the destinations in conf/, and removed ones that still have a ledger."""
     config, now = in_use.config, time.time()
     names = sorted({*config.destinations, *config.groups})
     found = [_listed(in_use, name, config.destination_dir(name), now) for name in names]
@@ -87,14 +87,14 @@ def render(found: list[Listed]) -> Table:
 
 
 def log_lines(config: SluiceConfig, name: str, lines: int) -> list[str]:
-    """The newest lines of a destination, of all processes of this host that keep engines. Raises SetupError where there is no log."""
+    """Returns a destination's newest log lines, from all processes of this host that keep engines. Raises SetupError if there is no log."""
     files = _logs(config)
     found = [line for file in files for line in _tail(file).splitlines() if concerns(line, name)]
     return found[-lines:] if lines else []
 
 
 def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iterator[str]:
-    """Lines that come from now on, until it is told to stop. A file that is begun anew is read from its begin."""
+    """Yields new lines until `stopping` is set. A file that was started again is read from its beginning."""
     places = {file: file.stat().st_size for file in _logs(config)}
     while not stopping.wait(FOLLOW_SECONDS):
         for file, place in list(places.items()):
@@ -103,7 +103,7 @@ def followed(config: SluiceConfig, name: str, stopping: threading.Event) -> Iter
 
 
 def concerns(line: str, name: str) -> bool:
-    """Whether a line of a log says that it is about this destination."""
+    """Returns whether a log line is about this destination."""
     return re.search(rf"\bdestination='?{re.escape(name)}'?(?![\w-])", line) is not None
 
 
@@ -120,7 +120,7 @@ def _tail(file: Path) -> str:
 
 
 def _since(file: Path, place: int) -> tuple[str, int]:
-    """The whole lines from a place on, and where they end."""
+    """Returns the complete lines from an offset on, and the offset after them."""
     try:
         with file.open("rb") as opened:
             opened.seek(place if place <= file.stat().st_size else 0)
@@ -132,7 +132,7 @@ def _since(file: Path, place: int) -> tuple[str, int]:
 
 
 def changed(directory: Path, name: str, text: str) -> bool:
-    """Puts a destination's file in place once all of conf/ is right with it; whether it is another. Raises ConfigurationError."""
+    """Replaces a destination's file if conf/ is valid with the new text. Returns whether the text differed. Raises ConfigurationError."""
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} is no name of a destination: a letter, then letters, digits and _")
     there = read_texts(directory)
@@ -147,7 +147,7 @@ def changed(directory: Path, name: str, text: str) -> bool:
 
 
 def text_of(directory: Path, name: str) -> str:
-    """A destination's file as it is. Raises ConfigurationError where there is none."""
+    """Returns the current text of a destination's file. Raises ConfigurationError if it does not exist."""
     there = read_texts(directory).destinations
     if name not in there:
         raise ConfigurationError(

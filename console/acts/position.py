@@ -1,4 +1,4 @@
-"""`sluice position`: shows and sets where a destination stands. The rules: `cdc_engine.acts.position`."""
+"""`sluice position`: shows and sets the position of a destination. The rules are in `cdc_engine.acts.position`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
 def request(place: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> Wanted:
-    """What an operator asks for. Raises ConfigurationError unless it is one place, and well-formed."""
+    """Returns the position that an operator requests. Raises ConfigurationError unless it is exactly one, and well-formed."""
     if [bool(place or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
             "say where to: one of FILE, FILE:OFFSET, --gtid SET, --time TIME (with FILE: in that one alone), --earliest or --latest"
@@ -47,7 +47,7 @@ def request(place: str, gtid: str, *, latest: bool, moment: str = "", earliest: 
 
 
 def saved_positions(config: SluiceConfig, destination: str = "") -> dict[str, Any]:
-    """Destination → its saved position (None before the first start), epoch, and the batches that wait."""
+    """Returns destination → its saved position (None before the first start), epoch, and batches in flight."""
     names = [require_destination(config, destination).name] if destination else sorted(config.destinations)
     return {name: _saved(read_ledger(config.destination_dir(name))) for name in names}
 
@@ -65,7 +65,7 @@ def render_positions(positions: dict[str, Any]) -> Table:
 def move(
     config: SluiceConfig, name: str, wanted: Wanted, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> Position:
-    """`acts.position.set_position` with the destination's source and lake. Raises SetupError when the operator says no."""
+    """Calls `acts.position.set_position` with the destination's source and lake. Raises SetupError if the operator declines."""
     destination = require_destination(config, name)
     directory = config.destination_dir(name)
     lake, source, archive = DestinationLake(config, name), source_of(destination), archive_of(destination)
@@ -88,7 +88,7 @@ def move(
 
 
 def _token(directory: Path) -> int:
-    """Of the lease, which the act holds."""
+    """Returns the token of the lease, which the command holds."""
     holder = lease_holder(directory)
     return holder.token if holder else 0
 

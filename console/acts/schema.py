@@ -1,6 +1,6 @@
-"""`sluice schema`: what a destination's tables look like, and which changes of them wait for an operator.
+"""`sluice schema`: shows a destination's table schemas, and the pending schema changes.
 
-Reads the destination's files; what an operator decides is for `cdc_engine.acts.stopped_table`. Starts and stops nothing.
+It reads the destination's files; `cdc_engine.acts.stopped_table` executes an operator's decision. Starts and stops nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from console.toolchain.errors import SetupError
 
 
 def statement_of(file: str) -> str:
-    """The text of the file, or of the standard input for "-". Raises SetupError when it cannot be read."""
+    """Returns the text of the file, or of standard input for "-". Raises SetupError if it cannot be read."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -34,12 +34,12 @@ def statement_of(file: str) -> str:
 
 
 def directory_of(config: SluiceConfig, name: str) -> Path:
-    """Where the files of a destination are. Raises ConfigurationError when conf/ does not have it."""
+    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not have it."""
     return config.destination_dir(require_destination(config, name).name)
 
 
 def held_changes_of(config: SluiceConfig, name: str = "") -> dict[str, list[HeldChange]]:
-    """Destination → its held changes; of one, or of all."""
+    """Returns destination → its pending schema changes, for one or for all."""
     names = [name] if name else sorted(config.destinations)
     return {each: held_changes(directory_of(config, each)) for each in names}
 
@@ -64,7 +64,7 @@ def _held_json(destination: str, change: HeldChange) -> dict[str, Any]:
 
 
 def schema_json(config: SluiceConfig, name: str) -> list[dict[str, Any]]:
-    """Every table of a destination with its columns, key, policy and state."""
+    """Returns every table of a destination with its columns, key, policy and state."""
     destination = require_destination(config, name)
     stops = {(stop.database, stop.table): stop for stop in read_ledger(config.destination_dir(name)).stopped_tables}
     tables = {(each.database, each.table): each for each in read_tables(config.destination_dir(name) / TABLES_FILE)}
@@ -88,7 +88,7 @@ def _table_json(
 
 
 def render_schema(tables: list[dict[str, Any]]) -> Table:
-    """Tables for a person: one line each."""
+    """Returns a table for a person, with one line per table."""
     shown = Table("table", "state", "key", "columns", "waits for approval")
     for table in tables:
         columns = ", ".join(f"{column['name']} {column['type']}" for column in table["columns"])
@@ -99,7 +99,7 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
 
 
 def render_held(changes: Mapping[str, list[HeldChange]]) -> Group:
-    """Held changes for a person: the statement, the plans and the command that decides."""
+    """Returns pending schema changes for a person: the statement, the plans and the command that decides."""
     parts: list[Any] = []
     for name, held in changes.items():
         for change in held:

@@ -1,4 +1,4 @@
-"""`sluice snapshot`: the rows that tables already have. Shows what the destination's files say; what is asked for is `acts.snapshot`'s."""
+"""`sluice snapshot`: shows the snapshots of tables from the destination's files. `acts.snapshot` executes requests."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", Snapsho
 
 
 def chosen(config: SluiceConfig, destination: str, tables: str) -> list[str]:
-    """The tables that were named, comma-separated; all that are captured where none was. Raises ActRefusedError for others."""
+    """Returns the tables named, comma-separated, or all captured ones if none is named. Raises ActRefusedError for other tables."""
     known = acts.captured(directory_of(config, destination) / TABLES_FILE)
     named = [name.strip() for name in tables.split(",") if name.strip()]
     unknown = sorted(set(named) - set(known))
@@ -43,12 +43,12 @@ def chosen(config: SluiceConfig, destination: str, tables: str) -> list[str]:
 
 
 def is_lost(config: SluiceConfig, destination: str) -> bool:
-    """Whether the engine's position is lost, by its own word."""
+    """Returns whether the engine reports that its position is lost."""
     return read_json(directory_of(config, destination) / "status.json").get("state") == EngineState.POSITION_LOST
 
 
 def require_all(destination: str, tables: str, where: str) -> None:
-    """Raises ActRefusedError where only some rows are asked for, though nobody knows what changed in the others."""
+    """Raises ActRefusedError if only some rows are requested although the others may lack changes too."""
     if tables or where:
         raise ActRefusedError(
             f"the position of {destination} is lost, so every table may lack changes: leave out --tables and --where"
@@ -57,14 +57,14 @@ def require_all(destination: str, tables: str, where: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shown:
-    """One table's snapshot as it is shown. `waits`: what it waits for, a sentence, or empty."""
+    """One table's snapshot for display. `waits`: a sentence that says what it waits for, or empty."""
 
     destination: str
     record: SnapshotRecord
     waits: str
 
     def to_json(self, now: float) -> dict[str, Any]:
-        """Times in seconds since 1970, 0 where it has not come to that."""
+        """Returns a record. Times are seconds since 1970, 0 if not reached yet."""
         made, record = progress(self.record, now), self.record
         return {
             "destination": self.destination,
@@ -90,7 +90,7 @@ class Shown:
 
 
 def snapshots(config: SluiceConfig, destination: str = "") -> list[Shown]:
-    """Of one destination, or of all. Raises MetaError."""
+    """Returns the snapshots of one destination, or of all. Raises MetaError."""
     from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  imports kernels
 
     found = []
@@ -105,7 +105,7 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[Shown]:
 
 
 def render(shown: Sequence[Shown], now: float) -> Table | Text:
-    """For a person: a line each."""
+    """Returns a table for a person, with one line per snapshot."""
     if not shown:
         return Text("no snapshot was ever asked for; `sluice snapshot start DESTINATION` asks for one")
     table = Table("destination", "table", "state", "rows", "of some", "percent", "rows/s", "left", "what it says")
@@ -127,7 +127,7 @@ def render(shown: Sequence[Shown], now: float) -> Table | Text:
 
 
 def follow(config: SluiceConfig, destination: str, screen: Console, pause: Callable[[float], None] = time.sleep) -> int:
-    """A bar for each table until none is under way; 1 where one failed. Ctrl-C ends the looking, not the reading."""
+    """Shows a bar per table until no snapshot is open; returns 1 if one failed. Ctrl-C ends the display, not the snapshot."""
     with SnapshotBars(screen) as bars:
         while True:
             states = []
@@ -140,5 +140,5 @@ def follow(config: SluiceConfig, destination: str, screen: Console, pause: Calla
 
 
 def folder(config: SluiceConfig, destination: str) -> Path:
-    """Where a destination's files are. Raises ConfigurationError when conf/ does not have it."""
+    """Returns the directory of a destination. Raises ConfigurationError if conf/ does not have it."""
     return directory_of(config, destination)

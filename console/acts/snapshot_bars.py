@@ -1,4 +1,4 @@
-"""Snapshots that are under way as bars on a terminal: rows, percent, rate, time left. `snapshot.follow` and the demo draw them."""
+"""Shows open snapshots as bars on a terminal: rows, percent, rate, time left. Used by `snapshot.follow` and the demo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdc_engine.snapshot.record import SnapshotRecord, progress
 
 
 class SnapshotBars:
-    """A bar a table, on the screen from `__enter__` to `__exit__`; what is printed meanwhile stands above them."""
+    """One bar per table, shown from `__enter__` to `__exit__`; other output appears above the bars."""
 
     def __init__(self, screen: Console) -> None:
         self._shown = Progress(
@@ -29,7 +29,7 @@ class SnapshotBars:
         self._shown.stop()
 
     def show(self, record: SnapshotRecord, waits: str = "") -> None:
-        """`waits`: what keeps it from going on."""
+        """Updates a table's bar. `waits`: what the snapshot waits for."""
         bar = self._bars.get(record.name)
         if bar is None:
             bar = self._bars[record.name] = self._shown.add_task(record.name, total=None)
@@ -44,7 +44,7 @@ class SnapshotBars:
 
 
 def figures(record: SnapshotRecord) -> str:
-    """How far the reading is, in words; empty before it begins."""
+    """Returns the progress of the reading in words; empty before it begins."""
     if not record.reading_at:
         return ""
     made = progress(record, time.time())
@@ -58,7 +58,7 @@ def figures(record: SnapshotRecord) -> str:
 
 
 def duration(seconds: float) -> str:
-    """For a person."""
+    """Returns a duration in words."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"

@@ -1,1 +1,1 @@
-"""`sluice import-canal`: what Canal's own configuration says, as conf/; and what of it Sluice has no place for."""
+"""`sluice import-canal`: converts Canal's configuration to conf/, and reports what Sluice has no equivalent for."""

@@ -1,4 +1,4 @@
-"""Canal's serverMode and canal.mq.* → `brokers` of a destination. Pure; asked by `rules`."""
+"""Converts Canal's serverMode and canal.mq.* to `brokers` of a destination. Pure; used by `rules`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from console.canal_import.properties import Settings, Told
 from console.canal_import.rabbitmq import rabbitmq_of
 from console.canal_import.rocketmq import rocketmq_of
 
-CLIENT = 1001  # as whom Canal's own sender reads
+CLIENT = 1001  # the client id of Canal's own sender
 RULES = tuple(
     f"canal.mq.{key}"
     for key in (
@@ -18,8 +18,8 @@ RULES = tuple(
         *("dynamicTopicPartitionNum", "database.hash", "enableDynamicQueuePartition"),
     )
 )
-BATCH_UNITS = 50  # of 1024 bytes
-# By Canal's word in small letters, which is ours.
+BATCH_UNITS = 50  # units of 1024 bytes
+# Canal's value in lower case → ours.
 KINDS: dict[str, Callable[[str, Settings, Told], dict[str, Any]]] = {
     "kafka": kafka_of,
     "rabbitmq": rabbitmq_of,
@@ -28,7 +28,7 @@ KINDS: dict[str, Callable[[str, Settings, Told], dict[str, Any]]] = {
 
 
 def brokers_of(name: str, settings: Settings, told: Told) -> list[Any]:
-    """Empty where Canal serves its protocol."""
+    """Returns the brokers; empty if Canal serves its own protocol."""
     mode = settings.get("canal.serverMode", "tcp")
     kind = mode.lower()
     if kind == "tcp":

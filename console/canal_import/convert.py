@@ -1,6 +1,6 @@
-"""Canal's conf folder → conf/ of Sluice and what is told about it. The command is in `console.main`.
+"""Converts Canal's conf folder to Sluice's conf/ and a report. The command is in `console.main`.
 
-Nothing is overwritten. What is written is read back and checked as any conf/ is.
+Existing files are not overwritten. The result is read back and checked like any conf/.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from console.canal_import.rules import destination_name, destination_of, server_
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
-LAKE_CLIENT = 1001  # its cursor in ZooKeeper is where a destination begins
+LAKE_CLIENT = 1001  # its cursor in ZooKeeper becomes the destination's start
 HEAD = "# Made by `sluice import-canal`.\n"
 
 
 @dataclasses.dataclass
 class Imported:
-    """`files`: written. `findings`: by destination; "" for the server's own."""
+    """The result. `files`: those written. `findings`: by destination; "" for the server's own."""
 
     files: list[Path]
     findings: dict[str, Told]
 
     def sentences(self) -> list[str]:
-        """For a person: what was taken over, what was not, and which secrets are to be set."""
+        """Returns, for a person, what was converted, what was not, and which secrets must be set."""
         said = [f"written: {file}" for file in self.files]
         for name, found in self.findings.items():
             where = name or SERVER_FILE
@@ -51,9 +51,10 @@ class Imported:
 
 
 def import_canal(folder: Path, target: Path) -> Imported:
-    """`folder`: Canal's, with canal.properties. `target`: conf/ of Sluice, which must not have these files yet.
+    """Converts Canal's configuration. `folder`: Canal's, with canal.properties. `target`: Sluice's conf/, which must not have these files
+    yet.
 
-    Raises ConfigurationError, and then nothing is written.
+    Raises ConfigurationError, and then writes nothing.
     """
     if not (folder / SERVER_FILE).exists():
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
@@ -105,7 +106,7 @@ def _say_where(server: Settings, names: list[str], told: Told) -> None:
 
 
 def _data_folder(folder: Path, server: Settings) -> Path:
-    """canal.file.data.dir, which starts in Canal's bin/."""
+    """Returns the folder of canal.file.data.dir, which is relative to Canal's bin/."""
     named = server.get("canal.file.data.dir") or server.get("canal.conf.dir", "../conf")
     path = Path(named)
     if path.is_absolute():
@@ -130,7 +131,9 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
 
 
 def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: Told) -> list[Path]:
-    """Each client of Canal's goes on where the destination begins, which is no later than where it stood. The file for that."""
+    """Writes a file by which each of Canal's clients starts where the destination starts, which is no later than the client's own
+    position. Returns its path.
+    """
     if _has_ledger(config, name):
         findings.left.append(
             f"where Canal stood: {name} has a ledger already ({config.meta_place(name).directory}, meta.kind {config.meta.kind}), which "

@@ -1,4 +1,4 @@
-"""Where Canal's clients stood: meta.dat beside the instance's properties, or the nodes in ZooKeeper."""
+"""Reads the positions of Canal's clients from meta.dat next to the instance's properties, or from ZooKeeper's nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Client:
 
 @dataclasses.dataclass(frozen=True)
 class Cursors:
-    """`begin`: the oldest cursor; None where there is none. `where`: what holds them, or where none was found."""
+    """The cursors of an instance. `begin`: the oldest one, or None. `where`: what contains them, or where none was found."""
 
     clients: tuple[Client, ...] = ()
     where: str = ""
@@ -35,7 +35,9 @@ class Cursors:
 
 
 def from_file(folder: Path) -> Cursors:
-    """Of one instance's folder. Raises ConfigurationError where meta.dat is damaged: to go on would begin elsewhere, silently."""
+    """Reads them from an instance's folder. Raises ConfigurationError if meta.dat is damaged, because continuing would silently start
+    elsewhere.
+    """
     file = folder / META_FILE
     if not file.exists():
         return Cursors(where=f"{file}, which is not there")
@@ -61,7 +63,7 @@ def _client(record: dict[str, Any]) -> Client:
 
 
 def from_zookeeper(client: Any, path: str) -> Cursors:
-    """`path`: the destination's node; `client`: kazoo's, connected."""
+    """Reads them from ZooKeeper. `path`: the destination's node; `client`: a connected kazoo client."""
     if client.exists(path) is None:
         return Cursors(where=f"ZooKeeper {path}, which is not there")
     found = []

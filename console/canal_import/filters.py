@@ -1,6 +1,6 @@
-"""Whether what Canal's clients subscribed to is in what a destination captures. Pure; asked by `rules`.
+"""Checks whether the tables that Canal's clients subscribed to are captured by a destination. Pure; used by `rules`.
 
-In Canal a subscription's filter stands in place of filter.regex; in Sluice it only narrows it.
+In Canal a subscription's filter replaces filter.regex; in Sluice it only restricts it further.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ TABLE = re.compile(r"[\w$]+\\?\.[\w$]+")
 
 
 def not_captured(client_filter: str, include: str, exclude: str) -> list[str]:
-    """The patterns of a client that may match a table outside. Patterns are compared as text: one that looks different is named."""
+    """Returns the patterns of a client that may match a table outside. Patterns are compared as text, so an equivalent but different one
+    is returned too.
+    """
     captured = TableFilter(include, exclude)
     known = {pattern.lower() for pattern in split_patterns(include)}
     return [each for each in split_patterns(client_filter) if not _is_in(each, captured, known)]

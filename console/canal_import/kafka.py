@@ -1,4 +1,4 @@
-"""Canal's kafka.* → a broker of conf/. Pure; asked by `brokers`."""
+"""Converts Canal's kafka.* to a broker in conf/. Pure; used by `brokers`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from console.canal_import.properties import Settings, Told
 
 SERVERS = "127.0.0.1:9092"
-# Of Canal's older names, the newer ones.
+# Newer name → Canal's older name.
 OLDER = {
     "kafka.bootstrap.servers": "canal.mq.servers",
     "kafka.compression.type": "canal.mq.compressionType",
@@ -18,7 +18,7 @@ OLDER = {
     "kafka.buffer.memory": "canal.mq.bufferMemory",
     "kafka.acks": "canal.mq.acks",
 }
-# Settings of Kafka's Java producer that librdkafka has under the same name, or another.
+# Settings of Kafka's Java producer → the same setting of librdkafka.
 SAME = (
     *("batch.size", "linger.ms", "compression.type", "security.protocol", "sasl.mechanism", "request.timeout.ms"),
     *("delivery.timeout.ms", "client.id", "metadata.max.age.ms", "connections.max.idle.ms", "reconnect.backoff.ms"),
@@ -34,7 +34,7 @@ JAAS = re.compile(r"""(username|password)\s*=\s*\\?["']([^"'\\]*)""")
 
 
 def kafka_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
-    """What Kafka has beside the rules that all brokers have."""
+    """Returns Kafka's settings in addition to those that all brokers have."""
     found: dict[str, Any] = {"servers": _kafka(settings, "kafka.bootstrap.servers") or SERVERS}
     if keys := settings.given("kafka.bootstrap.servers", OLDER["kafka.bootstrap.servers"]):
         told.taken.append(f"{keys}: `servers`")
@@ -48,7 +48,7 @@ def kafka_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
 
 
 def _kafka(settings: Settings, key: str) -> str:
-    """An older name wins over the newer one, as in Canal."""
+    """Returns a setting; an older name takes precedence over the newer one, as in Canal."""
     older = settings.get(OLDER[key]) if key in OLDER else ""
     return older or settings.get(key)
 
@@ -85,7 +85,7 @@ def _options(name: str, settings: Settings, told: Told) -> dict[str, str]:
 
 
 def _keys(settings: Settings, option: str) -> str:
-    """The key of an option, and its older name, as far as they are given."""
+    """Returns the key of an option, and its older name, if they are set."""
     return settings.given(f"kafka.{option}", OLDER.get(f"kafka.{option}", ""))
 
 
@@ -106,7 +106,7 @@ def _say_kerberos(option: str, value: str, told: Told) -> None:
 
 
 def _login(name: str, value: str, told: Told) -> dict[str, str]:
-    """User and password of a JAAS line; the password goes into a variable of the environment."""
+    """Returns user and password of a JAAS line; the password becomes an environment variable."""
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:
         told.left.append("kafka.sasl.jaas.config: say sasl.username and sasl.password in `options` of the broker")

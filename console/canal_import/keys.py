@@ -1,7 +1,7 @@
-"""What becomes of each key of Canal's files that the other rules do not name in their sentences. Pure; asked by `convert`.
+"""Classifies each key of Canal's files that the other rules do not mention. Pure; used by `convert`.
 
-A key is carried over, not carried over, or has no meaning here. `remaining` reports every key that nothing has been said of yet, so that
-none is dropped silently. Values are not printed, for some are secrets.
+A key is converted, not converted, or has no meaning in Sluice. `remaining` reports every key that was not reported yet, so that none is
+dropped silently. It does not print values, because some are secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from console.canal_import.properties import Settings, Told
 NO_ADMIN = "there is no admin server: `sluice instance` lists, stops and restarts destinations"
 SAME = "what it says is what Sluice does"
 OFF = ("false",)
-# Keys that are not carried over, whatever they say, and what to do.
+# Keys that are not converted, whatever their value, and what to do.
 LEFT = (
     (
         r"canal\.admin\.manager",
@@ -37,7 +37,7 @@ LEFT = (
     ),
     (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or this host's name where that is every address"),
 )  # fmt: skip
-# Keys that are not carried over where they say anything else than these values (in small letters), and what to do.
+# Keys that are not converted unless they have one of these values (in lower case), and what to do.
 LEFT_UNLESS = (
     (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set bytes_max and events_max of `ring`, which bound memory"),
     (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a fetch size is 1024 bytes a unit, as MEMSIZE"),
@@ -86,7 +86,7 @@ LEFT_UNLESS = (
     (r"canal\.instance\..*\.spring\.xml", (), "one instance's own Spring file: all destinations have one ledger, `meta` in sluice.yaml"),
     (r"canal\.instance\.get\.ddl\.isolation", OFF, "set batch.ddl_isolation"),
 )  # fmt: skip
-# Keys that nothing is lost without, and why.
+# Keys without meaning in Sluice, and why.
 NO_MEANING = (
     (r"canal\.instance\.memory\.rawEntry", "entries are made when a client gets them"),
     (r"canal\.instance\.transaction\.size", "a transaction is not divided: a large one goes to disk"),
@@ -115,7 +115,7 @@ NO_MEANING = (
 
 
 def remaining(settings: Settings, keys: Iterable[str], told: Told) -> None:
-    """Adds what becomes of each key that no sentence of `told` names. Keys with one reason share a sentence."""
+    """Reports each key that no sentence of `told` mentions. Keys with the same reason share a sentence."""
     without: dict[str, list[str]] = {}
     left: dict[str, list[str]] = {}
     for key in sorted(keys):
@@ -127,7 +127,7 @@ def remaining(settings: Settings, keys: Iterable[str], told: Told) -> None:
 
 
 def _meaning(key: str, value: str) -> tuple[str, str]:
-    """Why the key has no meaning here; or what to do, for it is not carried over."""
+    """Returns (why the key has no meaning here, ""), or ("", what to do) if the key is not converted."""
     for pattern, what in LEFT:
         if re.fullmatch(pattern, key):
             return "", what

@@ -1,4 +1,4 @@
-"""Canal's properties files: how they are written, and where a key is looked up. Pure but for reading the files."""
+"""Parses Canal's properties files and looks up keys. Pure except for reading files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RANGE = re.compile(r"(.*)\{(\d+)-(\d+)\}(.*)")
 
 
 def parsed(text: str) -> dict[str, str]:
-    """Keys and values as Java reads them; values without the blanks around them."""
+    """Returns keys and values as Java reads them; values without surrounding blanks."""
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         pair = PAIR.fullmatch(line)
@@ -51,9 +51,9 @@ def _unescaped(text: str) -> str:
 
 @dataclasses.dataclass
 class Told:
-    """What the import reports, as sentences that name the keys they are about; and by variable what each secret is.
+    """The import's report: sentences that mention the keys they are about; and variable → the secret that it must contain.
 
-    `taken`: carried over. `left`: not carried over, and what to do. `no_meaning`: nothing is lost without it, and why.
+    `taken`: converted. `left`: not converted, and what to do. `no_meaning`: not needed in Sluice, and why.
     """
 
     taken: list[str] = dataclasses.field(default_factory=list)
@@ -62,12 +62,12 @@ class Told:
     secrets: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def names(self, key: str) -> bool:
-        """Whether a sentence is about the key."""
+        """Returns whether a sentence is about the key."""
         named = re.compile(rf"(?<![\w.]){re.escape(key)}(?![\w]|\.\w)")
         return any(map(named.search, (*self.taken, *self.left, *self.no_meaning, *self.secrets.values())))
 
     def secret(self, name: str, what: str, key: str) -> str:
-        """The variable that the secret is to be in. `name`: of the destination. `key`: Canal's."""
+        """Returns the variable that must contain the secret. `name`: the destination's; `key`: Canal's."""
         variable = f"{re.sub(r'[^A-Z0-9]', '_', name.upper())}_{what}"
         self.secrets[variable] = f"{key} of {name}"
         return variable
@@ -75,7 +75,9 @@ class Told:
 
 @dataclasses.dataclass
 class Settings:
-    """Of one instance, or of the server alone: the environment, then the files in this order. A blank value counts as unset."""
+    """The settings of one instance, or of the server alone: the environment, then the files in this order. A blank value counts
+    as unset.
+    """
 
     files: tuple[Mapping[str, str], ...]
     environment: Mapping[str, str]
@@ -87,7 +89,7 @@ class Settings:
         return self.get(key, str(default)).lower() == "true"
 
     def number(self, key: str, default: int = 0) -> int:
-        """Raises ConfigurationError where it is none."""
+        """Returns an integer. Raises ConfigurationError if the value is none."""
         text = self.get(key, str(default))
         try:
             return int(text)
@@ -95,7 +97,7 @@ class Settings:
             raise ConfigurationError(f"{key} is {text!r}, not a number: correct the properties file") from None
 
     def given(self, *keys: str) -> str:
-        """Those of the keys that have a value, for a sentence about them. Empty where none has one."""
+        """Returns those of the keys that have a value, joined for a sentence. Empty if none has one."""
         return ", ".join(key for key in keys if self._raw(key))
 
     def _raw(self, key: str) -> str:
@@ -113,7 +115,7 @@ class Settings:
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    """Raises ConfigurationError where it cannot be read."""
+    """Reads a properties file. Raises ConfigurationError if it cannot be read."""
     try:
         return parsed(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -121,7 +123,7 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def instances(folder: Path, server: Settings) -> list[str]:
-    """Names of the instances: those that are listed, and with auto.scan each folder that has an instance.properties."""
+    """Returns the names of the instances: the listed ones, and with auto.scan each folder that has an instance.properties."""
     listed = server.get("canal.destinations")
     expression = server.get("canal.destinations.expr")
     names = _expanded(expression) if expression else [name.strip() for name in listed.split(",") if name.strip()]
@@ -133,7 +135,7 @@ def instances(folder: Path, server: Settings) -> list[str]:
 
 
 def _expanded(expression: str) -> list[str]:
-    """name{1-5} → name1 … name5."""
+    """Expands name{1-5} to name1 … name5."""
     found = RANGE.fullmatch(expression)
     if found is None or int(found[2]) > int(found[3]):
         raise ConfigurationError(f"canal.destinations.expr {expression!r} is not of the form name{{1-5}}")

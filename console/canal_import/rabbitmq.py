@@ -1,4 +1,4 @@
-"""Canal's rabbitmq.* → a broker of conf/. Pure; asked by `brokers`."""
+"""Converts Canal's rabbitmq.* to a broker in conf/. Pure; used by `brokers`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BINDING = (("rabbitmq.routingKey", "routing_key"), ("rabbitmq.deliveryMode", "ex
 
 
 def rabbitmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
-    """What RabbitMQ has beside the rules that all brokers have."""
+    """Returns RabbitMQ's settings in addition to those that all brokers have."""
     found = _address(name, settings.get("canal.mq.servers") or settings.get("rabbitmq.host") or SERVER, told)
     found |= {own: settings.get(key) for key, own in SAME if settings.get(key)}
     if settings.get("rabbitmq.password"):
@@ -37,13 +37,13 @@ def rabbitmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
 
 
 def _address(name: str, text: str, told: Told) -> dict[str, Any]:
-    """Of host, host:port, or a URI."""
+    """Converts host, host:port, or a URI."""
     if not text.startswith("amqp"):
         return {"servers": text}
     try:
         uri = urllib.parse.urlsplit(text)
         port = uri.port
-    except ValueError:  # the library's own sentence may hold a part of the password
+    except ValueError:  # the library's message may contain a part of the password
         raise ConfigurationError(
             "rabbitmq.host is no URI such as amqp://user:password@host:5672/virtual_host; write / and @ of a password as %2F and %40"
         ) from None
@@ -61,7 +61,7 @@ def _address(name: str, text: str, told: Told) -> dict[str, Any]:
 
 
 def _binding(settings: Settings, told: Told, *, bindable: bool) -> dict[str, Any]:
-    """Canal declares and binds where all is said, and else nothing."""
+    """Returns the binding. Canal declares and binds the queue only if all settings are present."""
     said = {own: settings.get(key) for key, own in BINDING}
     if all(said.values()) and bindable:
         told.taken.append("rabbitmq.routingKey, rabbitmq.deliveryMode: the queue is declared and bound")

@@ -1,4 +1,4 @@
-"""Canal's rocketmq.* → a broker of conf/. Pure; asked by `brokers`."""
+"""Converts Canal's rocketmq.* to a broker in conf/. Pure; used by `brokers`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from console.canal_import.properties import Settings, Told
 
 SERVERS = "127.0.0.1:9876"
-# Key, its older name, which wins, and ours.
+# Key, its older name, which takes precedence, and Sluice's key.
 SAME = (
     ("rocketmq.namesrv.addr", "canal.mq.servers", "servers"),
     ("rocketmq.producer.group", "canal.mq.producerGroup", "group"),
@@ -23,7 +23,7 @@ LEFT = (
 
 
 def rocketmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
-    """What RocketMQ has beside the rules that all brokers have."""
+    """Returns RocketMQ's settings in addition to those that all brokers have."""
     found: dict[str, Any] = {"servers": SERVERS}
     for key, older, own in SAME:
         if text := (settings.get(older) if older else "") or settings.get(key):

@@ -1,6 +1,6 @@
-"""What each key of Canal's is in Sluice: into conf/, not needed, or not carried over with what to do. Pure.
+"""Maps each of Canal's keys to Sluice: to a setting in conf/, to "not needed", or to "not converted" with what to do. Pure.
 
-Nothing is left out silently: what nobody looked up is said too.
+Nothing is dropped silently: keys that no rule looked up are reported too.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ HASH_VARIABLE = "CANAL_PASSWORD_HASH"
 
 
 def destination_name(name: str) -> str:
-    """As a file of conf/destinations may be called."""
+    """Returns a valid name for a file in conf/destinations."""
     found = re.sub(r"[^a-z0-9_]", "_", name.lower())
     return found if NAME.fullmatch(found) else f"d_{found}"[:63]
 
 
 def server_of(settings: Settings, findings: Told) -> dict[str, Any]:
-    """conf/sluice.yaml."""
+    """Returns the content of conf/sluice.yaml."""
     record: dict[str, Any] = {}
     hosts = settings.get("canal.zkServers")
     xml = settings.get(XML)
@@ -79,7 +79,7 @@ def server_of(settings: Settings, findings: Told) -> dict[str, Any]:
 
 
 def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Told) -> dict[str, Any]:
-    """One file of conf/destinations."""
+    """Returns the content of one file in conf/destinations."""
     record = sources_of(settings, _source(name, settings, findings), findings.taken, findings.left)
     record["include"] = settings.get("canal.instance.filter.regex", r".*\..*")
     black = settings.get("canal.instance.filter.black.regex")
@@ -97,7 +97,7 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: To
     if start:
         record["start"] = start
     brokers = brokers_of(name, settings, findings)
-    if brokers:  # Canal's own server is off then
+    if brokers:  # Canal does not run its own server then
         record["brokers"] = brokers
     elif settings.flag(NO_SERVER):
         keys = settings.given(NO_SERVER, *SERVER)
@@ -122,7 +122,7 @@ def _cut_filters(cursors: Cursors, include: str) -> list[str]:
 
 
 def _source(name: str, settings: Settings, findings: Told) -> dict[str, Any]:
-    """Of the master and its standby, but for the address."""
+    """Returns the settings that master and standby share, without the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
         findings.taken.append(f"{keys}: `source`")
@@ -143,7 +143,7 @@ def _source(name: str, settings: Settings, findings: Told) -> dict[str, Any]:
 
 
 def _start(settings: Settings, cursors: Cursors, findings: Told) -> dict[str, Any]:
-    """A cursor wins over what the file says, as in Canal."""
+    """Returns the start position. A cursor takes precedence over the properties, as in Canal."""
     file, gtid = settings.get("canal.instance.master.journal.name"), settings.get("canal.instance.master.gtid")
     offset, time_ms = (
         settings.number("canal.instance.master.position"),
@@ -162,7 +162,7 @@ def _start(settings: Settings, cursors: Cursors, findings: Told) -> dict[str, An
             return {"gtid_set": left.gtid_set}
         if left.time_ms:
             return {"time": _moment(left.time_ms)}
-        # amid a transaction: its file begins before it
+        # possibly inside a transaction, which cannot begin before its file
         return {"file": left.file}
     start: dict[str, Any] = {}
     used: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ def _say_gtids(on: bool, settings: Settings, findings: Told) -> None:
 
 
 def _say_without_cursor(used: str, looked_in: str, findings: Told) -> None:
-    """`used`: the keys that say where to begin; empty where none does."""
+    """Reports where the destination starts without a cursor. `used`: the keys that determine the start; empty if none does."""
     if used:
         findings.taken.append(
             f"{used}: where to begin, as the properties say: no client's cursor was found in {looked_in}"
@@ -203,7 +203,7 @@ def _say_without_cursor(used: str, looked_in: str, findings: Told) -> None:
 
 
 def _moment(milliseconds: int) -> str:
-    """The whole second before: what committed in it comes again."""
+    """Returns the beginning of the second; changes committed in that second are read again."""
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 
 

@@ -1,4 +1,4 @@
-"""Canal's master, its standby and how it detects that the master is gone → source or sources, and the heartbeat. Pure; asked by `rules`."""
+"""Converts Canal's master, standby and failure detection to `source` or `sources` and the heartbeat. Pure; used by `rules`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ MASTER, STANDBY = "canal.instance.master.address", "canal.instance.standby.addre
 DETECTING = "canal.instance.detecting."
 DETECTING_KEYS = ("enable", "sql", "interval.time", "retry.threshold", "heartbeatHaEnable")
 MYSQL_PORT = 3306
-INTERVAL_SECONDS, RETRIES = 5, 3  # where Canal's properties say nothing
+INTERVAL_SECONDS, RETRIES = 5, 3  # Canal's defaults
 READS = re.compile(r"\s*(?:select|show)\b(?!.*\b(?:into|for\s+update)\b)", re.IGNORECASE | re.DOTALL)
 
 
 def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], left: list[str]) -> dict[str, Any]:
-    """`common`: what every server has beside its address. `taken`, `left`: what is told, which grows."""
+    """Returns the sources. `common`: the settings of every server except its address. `taken`, `left`: the report, which is extended."""
     master = _address(settings.get(MASTER, f"127.0.0.1:{MYSQL_PORT}"))
     second = settings.get(STANDBY)
     heartbeat = _heartbeat(settings, left if second else [])
@@ -43,7 +43,7 @@ def _address(text: str) -> dict[str, Any]:
 
 
 def _heartbeat(settings: Settings, left: list[str]) -> dict[str, Any]:
-    """Canal changes servers only where it detects and may: both are off unless said."""
+    """Returns the heartbeat. Canal switches servers only if detection and switching are both on; both are off by default."""
     detects, changes = (settings.flag(DETECTING + key) for key in ("enable", "heartbeatHaEnable"))
     seconds = settings.number(f"{DETECTING}interval.time", INTERVAL_SECONDS)
     retries = settings.number(f"{DETECTING}retry.threshold", RETRIES)

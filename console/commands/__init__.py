@@ -1,1 +1,3 @@
-"""The subcommands of `sluice` with their options, a file a subject; `main` puts them together. They load what they call when called."""
+"""The subcommands of `sluice` with their options, one file per subject; `main` combines them. They import what they call when they are
+called.
+"""

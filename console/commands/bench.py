@@ -1,4 +1,4 @@
-"""The words of `sluice bench`; what is measured, and how, is in `benchmarks`."""
+"""The subcommands of `sluice bench`; `benchmarks` defines what is measured, and how."""
 
 from __future__ import annotations
 

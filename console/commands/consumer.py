@@ -1,4 +1,4 @@
-"""The words of `sluice consumer`; what it does is in `acts.consumer`."""
+"""The subcommands of `sluice consumer`; `acts.consumer` does the work."""
 
 from __future__ import annotations
 

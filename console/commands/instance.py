@@ -1,4 +1,4 @@
-"""The commands of `sluice instance`: engines listed, started, stopped, restarted, released, their logs and their files in conf/."""
+"""The subcommands of `sluice instance`: list, start, stop, restart and release engines, show their logs, and edit their files in conf/."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ instance_app = typer.Typer(
 
 
 def names(incomplete: str) -> list[str]:
-    """The destinations of conf/, for the shell's completion; none where conf/ cannot be read."""
+    """Returns the destinations in conf/ for the shell's completion; empty if conf/ cannot be read."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.config.texts import read_texts  # noqa: PLC0415
     from cdc_engine.errors import SluiceError  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""`sluice lake` and `sluice quarantine`: whose the Delta tables are, and the values that could not be decoded."""
+"""`sluice lake` and `sluice quarantine`: the owners of Delta tables, and values that could not be decoded."""
 
 from __future__ import annotations
 

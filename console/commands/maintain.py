@@ -1,4 +1,4 @@
-"""`sluice maintain` and its options; what it does: `orchestration.run.maintain_run`."""
+"""`sluice maintain` and its options; `orchestration.run.maintain_run` does the work."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _shown(made: dict[str, Any]) -> Table:
 
 
 def _no_engine() -> Any:
-    """Who looks after tables has no engine and needs none."""
+    """Raises NotImplementedError: maintenance needs no engine."""
     raise NotImplementedError
 
 

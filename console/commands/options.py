@@ -1,4 +1,4 @@
-"""What several commands of `sluice` share: where they print, and the options that mean the same everywhere."""
+"""Shared by several subcommands of `sluice`: where they print, and the options that mean the same everywhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", help="Name each thing 
 
 
 def config_now(directory: Path | None = None) -> SluiceConfig:
-    """conf/ as the engines of this host have it: of a wrong file what it said before, and a line on stderr. Raises ConfigurationError."""
+    """Returns conf/ as the engines of this host use it. For an invalid file that is its previous content, with a line on stderr. Raises
+    ConfigurationError.
+    """
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The words of `sluice position`; what they do is in `console.acts.position`."""
+"""The subcommands of `sluice position`; `console.acts.position` does the work."""
 
 from __future__ import annotations
 

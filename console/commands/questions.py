@@ -1,4 +1,4 @@
-"""`sluice sql`, `equal`, `history` and `why`: what the lake holds, whether it is what the source holds, and how it came to be."""
+"""`sluice sql`, `equal`, `history` and `why`: query the lake, compare it with the source, and show how it came to its state."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def equal(  # noqa: PLR0917  one argument an option
 
 
 def _progress(sentence: str) -> None:
-    """On standard error, so that the result alone is on standard output."""
+    """Prints to standard error, so that standard output has only the result."""
     errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 

@@ -1,4 +1,4 @@
-"""`sluice repair` and its options; what it does: `console.lake.repair`."""
+"""`sluice repair` and its options; `console.lake.repair` does the work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of `sluice schema`; what they do is in `console.acts.schema` and `acts.stopped_table`."""
+"""The subcommands of `sluice schema`; `console.acts.schema` and `acts.stopped_table` do the work."""
 
 from __future__ import annotations
 

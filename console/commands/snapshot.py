@@ -1,4 +1,4 @@
-"""The words of `sluice snapshot`; what they do is in `console.acts.snapshot` and `acts.snapshot`."""
+"""The subcommands of `sluice snapshot`; `console.acts.snapshot` and `acts.snapshot` do the work."""
 
 from __future__ import annotations
 

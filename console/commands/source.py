@@ -1,4 +1,4 @@
-"""The commands of `sluice source`."""
+"""The subcommands of `sluice source`."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What the command line asks of the lake, and does to it."""
+"""Commands that query the lake and that change it."""

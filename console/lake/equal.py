@@ -1,4 +1,4 @@
-"""`sluice equal`: asks both sides and shows what was found. The comparison itself is the room `equality`."""
+"""`sluice equal`: compares source and lake and shows the result. The package `equality` does the comparison."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MARKS = {
 
 
 def extent_of(sample: float, *, full: bool, since_last: bool, settle_seconds: float) -> Extent:
-    """The extent that the options say. Raises ConfigurationError where two of them exclude each other."""
+    """Returns the extent that the options select. Raises ConfigurationError if two of them exclude each other."""
     if sum((sample > 0, full, since_last)) > 1:
         raise ConfigurationError("--sample, --full and --since-last exclude each other")
     if sample:
@@ -41,7 +41,7 @@ def compare(
     extent: Extent,
     say: Callable[[str], None] | None = None,
 ) -> Iterable[TableResult]:
-    """As `equality.destination.compare_destination`, of a destination of conf/. `say`: as `Asked`'s."""
+    """Like `equality.destination.compare_destination`, for a destination in conf/. `say`: as in `Asked`."""
     settings = require_destination(config, destination)
     asked = Asked(config, destination, source_of(settings), storage_options(config.storage_options), say=say)
     return compare_destination(asked, tables, extent)
@@ -63,7 +63,7 @@ def render(results: Sequence[TableResult]) -> RenderableType:
 
 
 def sentences_of(result: TableResult) -> list[str]:
-    """All that is to be said of a table beside its figures."""
+    """Returns the sentences about a table, in addition to its numbers."""
     said = [result.reason] if result.reason else []
     said += [
         f"chunk {each.chunk}: rows differ; {each.source_rows} in the source, {each.lake_rows} in the lake"

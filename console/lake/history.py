@@ -1,4 +1,4 @@
-"""`sluice history`: which batches made a table what it is, by the records in its own log; Dagster's storage is not asked.
+"""`sluice history`: shows which batches produced a table's state, from the records in its Delta log; does not query Dagster's storage.
 
 Each entry is an interval of the source: positions, GTIDs, commit times, changes by kind, and the table's versions before and after.
 """
@@ -31,7 +31,9 @@ Match = Callable[[Interval], bool]
 
 @dataclasses.dataclass(frozen=True)
 class LakeTable:
-    """A captured table and where it is in the lake. `key`: as it is merged, empty for a change log. `mirror`: whether it has its rows."""
+    """A captured table and its path in the lake. `key`: the columns by which it is merged, empty for a change log. `mirror`: whether it
+    is a current-state table.
+    """
 
     destination: str
     name: str
@@ -42,11 +44,11 @@ class LakeTable:
     shard: Mapping[str, str] = dataclasses.field(default_factory=dict)  # column → its value in rows of the source table
 
     def is_told_by(self, commit: Interval) -> bool:
-        """Whether a commit may concern its rows: not one that Sluice made for another shard."""
+        """Returns whether a commit may concern this table's rows; False for a commit that Sluice made for another shard."""
         return not self.shard or (commit.table, commit.destination) in {("", ""), (self.name, self.destination)}
 
     def log(self, version: int | None = None) -> Any:
-        """The Delta table, of a version; raises SetupError where it is not there."""
+        """Returns the Delta table at a version. Raises SetupError if it does not exist."""
         try:
             return deltalake.DeltaTable(self.path, version=version, storage_options=self.storage_options or None)
         except TableNotFoundError as error:
@@ -56,7 +58,7 @@ class LakeTable:
 
 
 def captured_table(config: SluiceConfig, name: str, destination: str = "") -> LakeTable:
-    """The table "database.table" of the destination that captures it. Raises ConfigurationError where none does, or several do."""
+    """Returns the table "database.table" of the destination that captures it. Raises ConfigurationError if none does, or several do."""
     if destination:
         require_destination(config, destination)
     found = {
@@ -79,15 +81,16 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> La
 
 
 def history_of(table: LakeTable) -> list[Interval]:
-    """The batches that the log still tells, and other hands' commits between them, the newest first."""
+    """Returns the batches that the log still contains, and other writers' commits between them, newest first."""
     commits = (read_commit(commit) for commit in table.log().history())
     return batches(commit for commit in commits if table.is_told_by(commit))[::-1]
 
 
 def at(history: Sequence[Interval], word: str) -> list[Interval]:
-    """Those of a history (the newest first) that `word` names: a version, FILE:OFFSET, a GTID, or a time in ISO form (UTC unless it says).
+    """Returns the entries of a history (newest first) that `word` selects: a version, FILE:OFFSET, a GTID, or a time in ISO form (UTC by
+    default).
 
-    A time names the newest batch with changes committed by then. Raises ConfigurationError for another word.
+    A time selects the newest batch with changes committed by then. Raises ConfigurationError for anything else.
     """
     if word.isdigit():
         version = int(word)
@@ -105,7 +108,7 @@ def at(history: Sequence[Interval], word: str) -> list[Interval]:
 
 
 def _has_place(interval: Interval, place: re.Match[str]) -> bool:
-    """Whether a place lies after the interval's start and not after its end."""
+    """Returns whether a position is after the interval's start and not after its end."""
     wanted = file_number(place["file"]), int(place["offset"])
     if place["epoch"] is not None and int(place["epoch"]) != interval.epoch:
         return False
@@ -118,7 +121,7 @@ def _place(position: Any) -> tuple[int, int]:
 
 
 def _gtid(word: str) -> Match | None:
-    """Whether an interval executed a GTID, for a word that is one; a day is none."""
+    """Returns a function that says whether an interval executed the GTID; None if `word` is no GTID. A date is none."""
     if re.fullmatch(r"\d{4}-\d\d-\d\d", word) or not re.fullmatch(
         r"[0-9a-fA-F-]{36}(:[a-z_]\w*)?:\d+|\d+-\d+-\d+", word
     ):
@@ -164,7 +167,7 @@ def render(history: Sequence[Interval]) -> Table:
 
 
 def _hand(interval: Interval) -> str:
-    """Who committed it: a batch by its delivery, a snapshot, a backfill or a repair by its id."""
+    """Returns who made the commit: the delivery of a batch, or the id of a snapshot, backfill or repair."""
     if not interval.ours:
         return "another hand"
     if interval.kind == MAINTENANCE_KIND:
@@ -184,10 +187,10 @@ def _changes(interval: Interval) -> str:
 
 
 def place_text(position: Any) -> str:
-    """`file:offset@epoch`, empty where there is none."""
+    """Returns `file:offset@epoch`, empty if there is none."""
     return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}" if position else ""
 
 
 def moment(time_us: int) -> str:
-    """A time for a person, in UTC."""
+    """Returns a time in UTC, for a person."""
     return dt.datetime.fromtimestamp(time_us / 1e6, dt.UTC).strftime("%Y-%m-%d %H:%M:%S") if time_us else ""

@@ -1,7 +1,8 @@
-"""`sluice why`: a row's life, by the versions of its Delta table: what it was, when that was committed, in which batch, run and version.
+"""`sluice why`: shows the versions of one row, from the versions of its Delta table: its values, when they were committed, and in which
+batch, run and version.
 
-A row carries the order key of its last change, and each commit says which order keys it has; so each step back is one look at the version
-before. Where the row is not there, the commits that deleted rows are looked at, the newest first.
+A row carries the order key of its last change, and each commit records its range of order keys, so each step back is one read of the
+previous version. If a version lacks the row, the commits that deleted rows are examined, newest first.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ Row = Mapping[str, Any]
 
 
 class GoneError(Exception):
-    """A version that cannot be read any more: VACUUM removed its files."""
+    """A version cannot be read any more, because VACUUM removed its files."""
 
 
 class Versions(Protocol):
     """The row in question, by version."""
 
     def row(self, version: int) -> Row | None:
-        """The row with our own columns, None where it is not there. Raises GoneError."""
+        """Returns the row with Sluice's own columns, None if it does not exist. Raises GoneError."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What became of the row. `values`: of a deleted row those it had. `commit`: None where the log does not tell it any more.
+    """One change of the row. `values`: of a deleted row, its last ones. `commit`: None if the log no longer has it.
 
-    `happened`: insert, update, delete, or the last thing that is known.
+    `happened`: insert, update, delete, or the oldest known state.
     """
 
     happened: str
@@ -64,7 +65,7 @@ class Step:
 
 
 def life(versions: Versions, commits: Sequence[Interval]) -> Iterator[Step]:
-    """The steps of a row, the newest first. `commits`: each commit that the log tells, the newest first."""
+    """Yields the changes of a row, newest first. `commits`: all commits in the log, newest first."""
     at, looks = (commits[0].version if commits else -1), 0
     while at >= 0 and looks < LOOKS_MAX:
         looks += 1
@@ -75,7 +76,7 @@ def life(versions: Versions, commits: Sequence[Interval]) -> Iterator[Step]:
                 yield _step("the oldest that the log tells", row, None)
                 return
             before = _look(versions, commit.version - 1)
-            if commit.backfill and before == row:  # it took other rows of the same places once more
+            if commit.backfill and before == row:  # the backfill merged other rows of the same interval again
                 at = commit.version - 1
                 continue
             yield _step(_happened(row, before), row, commit)
@@ -95,7 +96,7 @@ def _look(versions: Versions, version: int) -> Row | None:
 
 
 def _commit_of(commits: Sequence[Interval], order_key: int, at: int) -> Interval | None:
-    """The newest commit up to a version that has an order key."""
+    """Returns the newest commit up to a version whose range contains the order key."""
     return next(
         (each for each in commits if each.version <= at and each.first_order_key <= order_key <= each.last_order_key),
         None,
@@ -114,14 +115,14 @@ def _happened(row: Row, before: Row | None) -> str:
 
 def _step(happened: str, row: Row, commit: Interval | None) -> Step:
     values = {name: value for name, value in row.items() if name not in OURS}
-    if commit is not None and commit.snapshot:  # its rows have the time of the reading, which is no commit's
+    if commit is not None and commit.snapshot:  # its rows have the time of the reading, not a commit time
         return Step(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
     when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
     return Step(happened, values, commit, when)
 
 
 class TableVersions:
-    """`Versions` of a Delta table, read by deltalake; files that cannot hold the key are skipped."""
+    """`Versions` of a Delta table, read with deltalake; files that cannot contain the key are skipped."""
 
     def __init__(self, table: LakeTable, key: Mapping[str, str]) -> None:
         self._table = table
@@ -137,9 +138,9 @@ class TableVersions:
 
 
 def row_life(table: LakeTable, key: str) -> Iterator[Step]:
-    """The life of the row with a key: `5`, `id=5`, or `7,a` in the key's order.
+    """Yields the changes of the row with a key: `5`, `id=5`, or `7,a` in the key's column order.
 
-    Raises ConfigurationError; GoneError after what is known, where older versions cannot be read any more.
+    Raises ConfigurationError; GoneError after the known changes, if older versions cannot be read.
     """
     versions = TableVersions(table, {**parse_key(table, key), **table.shard})
     commits = sorted((read_commit(each) for each in table.log().history()), key=lambda each: -each.version)
@@ -147,7 +148,7 @@ def row_life(table: LakeTable, key: str) -> Iterator[Step]:
 
 
 def known_life(table: LakeTable, key: str) -> tuple[list[Step], str]:
-    """What is known of a row's life, and why older steps are not, or empty."""
+    """Returns the known changes of a row, and why older ones are not known, or an empty text."""
     steps: list[Step] = []
     try:
         steps.extend(row_life(table, key))
@@ -157,7 +158,7 @@ def known_life(table: LakeTable, key: str) -> tuple[list[Step], str]:
 
 
 def parse_key(table: LakeTable, text: str) -> dict[str, str]:
-    """Key column → value as it was typed."""
+    """Returns key column → value as typed."""
     if not table.mirror:
         told = f"ask {table.path} with `sluice sql`: a row's versions, or its changes, are rows there"
         raise ConfigurationError(f"{table.name} has no mirror whose versions would tell a row's life; {told}")
@@ -177,7 +178,7 @@ def parse_key(table: LakeTable, text: str) -> dict[str, str]:
 
 
 def _told(part: str, key: Sequence[str]) -> tuple[str, str]:
-    """Column and value of `column=value`; no column where the part does not begin with one of the key."""
+    """Returns column and value of `column=value`; no column if the part does not begin with a key column."""
     name, equals, value = part.partition("=")
     column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")
     return column, value if column else part
@@ -219,12 +220,12 @@ def render(steps: Sequence[Step]) -> Table:
 
 
 def _read_time(commit: Interval | None) -> str:
-    """When a snapshot read the row; nobody knows when it was committed."""
+    """Returns when a snapshot read the row; its commit time is unknown."""
     return f"before {moment(commit.last_commit_time_us)}, when it was read" if commit and commit.snapshot else ""
 
 
 def _changed(step: Step, before: Row) -> str:
-    """All values of a row that came or went, else those that changed."""
+    """Returns all values of an inserted or deleted row, else those that changed."""
     whole = not step.happened.startswith("update")
     pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)
     return ", ".join(f"{name}={value}" for name, value in pairs)

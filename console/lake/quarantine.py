@@ -1,7 +1,7 @@
-"""`sluice quarantine`: the values that could not be decoded, and their way back into the lake once they can be.
+"""`sluice quarantine`: shows values that could not be decoded, and restores them to the lake when they can be decoded.
 
-A value is decoded anew by this version of Sluice and by what the table's configuration says now (`charsets`, `zero_dates`). What is put
-back leaves the quarantine; what is still refused stays, and so does a value whose row has changed since.
+A value is decoded again by the installed version of Sluice with the table's current configuration (`charsets`, `zero_dates`). A restored
+value leaves the quarantine. A value that still cannot be decoded stays, and so does a value whose row has changed since.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.run.lake_settings import storage_options
 
-RAW_SHOWN = 24  # bytes of a value in the table
+RAW_SHOWN = 24  # the number of a value's bytes that the table shows
 VALUES_A_DELETE = 200
 SESSIONS_FILE = "quarantine-sessions.json"
-RUN_LOCK_SECONDS = 30.0  # a run that drains gives way between two batches
+RUN_LOCK_SECONDS = 30.0  # a run that drains releases it between two batches
 Record = dict[str, Any]
-# such a value is from before the rules: neither masked, nor known to be of a row within the condition
+# such a value is older than the rules: it is not masked, and its row may not meet the condition
 RULED = "conf/ filters or masks the rows of the table by now (rows, masks): take its rows anew instead"
 UNMIRRORED = "the table has no mirror, and versions and changes stay as they were written: take its rows anew instead"
 
 
 @dataclasses.dataclass
 class Replayed:
-    """What a replay did with one column's values. `reason`: why the last refused one still is."""
+    """The result of a replay for one column. `reason`: why the last refused value is still refused."""
 
     table: str
     column: str
@@ -52,7 +52,7 @@ class Replayed:
 
 
 def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list[Record]:
-    """The destination's quarantined values in the order of the stream, of one "database.table" or of all."""
+    """Returns the destination's quarantined values in the order of the stream, for one "database.table" or all."""
     require_destination(config, destination)
     try:
         log = _log(config, destination)
@@ -64,7 +64,7 @@ def quarantined(config: SluiceConfig, destination: str, table: str = "") -> list
 
 
 def to_json(record: Record) -> Record:
-    """As `--json` prints it: bytes in hexadecimal digits, times in ISO form."""
+    """Returns a record as `--json` prints it: bytes as hexadecimal digits, times in ISO form."""
     shown = {**record, "raw": record["raw"].hex(), "commit_time": record["commit_time"].isoformat()}
     del shown["layout"]
     return shown
@@ -82,8 +82,8 @@ def render(records: Iterable[Record]) -> Table:
 
 
 def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Replayed]:
-    """Decodes every quarantined value again and puts back what can be. Raises RunLockTimeoutError while a run merges, and SetupError where
-    no Spark answers.
+    """Decodes every quarantined value again and restores those that succeed. Raises RunLockTimeoutError while a run merges, and
+    SetupError if no Spark answers.
     """
     from spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
     from spark_jobs.fence import Fence  # noqa: PLC0415
@@ -110,7 +110,7 @@ def render_replayed(results: Iterable[Replayed]) -> Table:
 
 
 def _columns(records: list[Record]) -> Iterator[list[Record]]:
-    """The records of one column with one layout each."""
+    """Yields the records of one column with one layout each."""
 
     def place(record: Record) -> tuple[str, str, str]:
         return _name(record), record["column"], record["layout"]
@@ -131,7 +131,7 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
         return dataclasses.replace(result, refused=len(records), reason=UNMIRRORED)
     column = column_of(first["layout"])
     column = dataclasses.replace(column, charset=options.charsets.get(column.name, column.charset))
-    decoded: dict[int, Any] = {}  # by number of the record
+    decoded: dict[int, Any] = {}  # record number → value
     try:
         kind = type_of(column, options.zero_dates)
     except TypeUnsupportedError as error:
@@ -146,7 +146,7 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
     if not decoded:
         return result
     path = config.table_path(destination, first["database"], first["table"])
-    keyed = column.name not in json.loads(first["key"])  # a table without a key names all its columns
+    keyed = column.name not in json.loads(first["key"])  # a table without a key identifies rows by all columns
     values, names = _values(records, decoded, keyed=keyed)
     with tempfile.TemporaryDirectory(dir=config.destination_dir(destination)) as folder:
         file = Path(folder) / "values.parquet"
@@ -158,8 +158,8 @@ def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: l
 
 
 def _values(records: list[Record], decoded: dict[int, Any], *, keyed: bool) -> tuple[pa.Table, list[str]]:
-    """The values as `put_back` takes them, and the columns that name their rows. Of the values that a row with a key had in one
-    transaction it is the last.
+    """Returns the values as `put_back` expects them, and the columns that identify their rows. If a row with a key had several values in
+    one transaction, only the last is included.
     """
     rows = {number: json.loads(records[number]["key"]) for number in decoded}
     last = {(records[number]["order_key"], records[number]["key"]): number for number in decoded}
@@ -182,7 +182,7 @@ def _one(raw: bytes) -> Values:
 
 
 def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, records: list[Record]) -> None:
-    """What is back in its row leaves the quarantine. `fence`: of who holds the run lock."""
+    """Removes restored values from the quarantine. `fence`: of the run lock that the caller holds."""
     same = " AND ".join(f'"{name}" = {_text(of[name])}' for name in ("database", "table", "column"))
     for part in _parts(records):
         these = " OR ".join(f"(order_key = {each['order_key']} AND image = {each['image']})" for each in part)
@@ -192,7 +192,7 @@ def _forget(config: SluiceConfig, destination: str, fence: Any, of: Record, reco
 
 
 def _parts(records: list[Record]) -> Iterator[list[Record]]:
-    """Few enough for one condition each."""
+    """Yields parts that are small enough for one condition."""
     yield from (records[start : start + VALUES_A_DELETE] for start in range(0, len(records), VALUES_A_DELETE))
 
 

@@ -1,4 +1,6 @@
-"""`sluice repair` as a person sees it: what differs as a table, the act with its sentences. The rules: `orchestration.run.repair_run`."""
+"""The user interface of `sluice repair`: shows the differences as a table and the progress as sentences. The rules are in
+`orchestration.run.repair_run`.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ from orchestration.run.spark_merge import spark_merge
 
 
 def plan(config: SluiceConfig, wish: RepairWish) -> tuple[TableRepair, ...]:
-    """Raises as `plan_repair`, and ConfigurationError for a destination that is none."""
+    """Returns the plan. Raises what `plan_repair` raises, and ConfigurationError for an unknown destination."""
     require_destination(config, wish.destination)
     return plan_repair(config, wish)
 
 
 def rows(planned: Sequence[TableRepair]) -> Table:
-    """What differs, a table a line."""
+    """Returns the differences, with one line per table."""
     shown = Table("table", "chunks", "missing", "surplus", "doubled", "other values", "")
     for each in planned:
         counts = [str(each.keys.get(kind, "")) for kind in ("missing", "surplus", "doubled", "value")]
@@ -34,7 +36,7 @@ def rows(planned: Sequence[TableRepair]) -> Table:
 def run(
     config: SluiceConfig, wish: RepairWish, planned: tuple[TableRepair, ...], say: Callable[[str], None]
 ) -> Repaired:
-    """Does it. Raises SluiceError, or SetupError where a table could not be merged."""
+    """Runs the repair. Raises SluiceError, or SetupError if a table could not be merged."""
     ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     try:
         return run_repair(ports, config, wish, planned, Listener(say=say))
@@ -43,12 +45,12 @@ def run(
 
 
 def _no_engine() -> Any:
-    """A repair has no engine and needs none."""
+    """Raises NotImplementedError: a repair needs no engine."""
     raise NotImplementedError
 
 
 def outcome(done: Repaired) -> Table:
-    """What came of it, a table a line."""
+    """Returns the result, with one line per table."""
     shown = Table("table", "keys", "rows that came", "changed", "went", "version", "equal now")
     after = {each.table: each for each in done.after}
     for each in done.outcomes:

@@ -1,8 +1,8 @@
-"""`sluice sql`: one question in SQL to the lake, answered by DuckDB, which reads the Delta tables itself; Spark need not run.
+"""`sluice sql`: answers one SQL query about the lake with DuckDB, which reads the Delta tables itself; Spark need not run.
 
-Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`; shards
-that are one table are a view `folder.table`, as it lies in the lake. Only local lakes: DuckDB's readers of object stores would have to be
-downloaded.
+Each captured table is a view `database.table`, its change log `database.table__log`, its history `database.table__history`. Shards that
+form one table are a view `folder.table`, named after its path in the lake. Only local lakes are supported, because DuckDB would have to
+download its readers of object stores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Row = tuple[Any, ...]
 
 @dataclasses.dataclass(frozen=True)
 class LakeTable:
-    """A Delta table that is there, and the name it has in SQL. `spelled`: its own name, where that is another one."""
+    """An existing Delta table and its name in SQL. `spelled`: its own name, if different."""
 
     database: str
     table: str
@@ -51,7 +51,7 @@ class LakeTable:
 
 
 class Answer:
-    """The rows of a question, taken one after the other; the lake is read meanwhile.
+    """The rows of a result, read from the lake one by one.
 
     `left_out`: a sentence for each table without a view.
     """
@@ -66,10 +66,10 @@ class Answer:
 
 
 def lake_tables(config: SluiceConfig) -> list[LakeTable]:
-    """Captured tables of all destinations that have been merged, and what is beside them.
+    """Returns the merged tables of all destinations, with their change logs and histories.
 
-    What two capture is `destination_database.table` for the second. Names that differ by capitals only get a number, as DuckDB takes them
-    for one.
+    If two destinations capture the same table, the second one's is `destination_database.table`. Names that differ only in case get a
+    number, because DuckDB does not distinguish them.
     """
     found: dict[tuple[str, str], LakeTable] = {}
     for destination in sorted(config.destinations):
@@ -84,7 +84,9 @@ def lake_tables(config: SluiceConfig) -> list[LakeTable]:
 
 
 def _told_apart(tables: Collection[LakeTable]) -> list[LakeTable]:
-    """Returns the tables with `__1`, `__2`, … after names that are one to DuckDB. None has the plain name, so that none is taken for it."""
+    """Returns the tables with `__1`, `__2`, … appended to names that DuckDB does not distinguish. None keeps the plain name, which would
+    be ambiguous.
+    """
     same = defaultdict[tuple[str, str], list[LakeTable]](list)
     for table in tables:
         same[table.database.lower(), table.table.lower()].append(table)
@@ -100,13 +102,13 @@ def _told_apart(tables: Collection[LakeTable]) -> list[LakeTable]:
 
 
 def _database(config: SluiceConfig, destination: str, table: TableVersion) -> str:
-    """Of shards, which are one table: the folder that it is in."""
+    """Returns the database of a table's view; for shards, the folder of their common table."""
     shard = config.destinations[destination].shard(table.database, table.table)
     return table.database if shard is None else shard.into.rpartition("/")[0].replace("/", "_") or destination
 
 
 def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
-    """(name, path): its mirror, then what is beside that; where conf/ wants one."""
+    """Returns (name, path): the current-state table, then change log and history, each if conf/ configures it."""
     log, history = config.paths_beside(destination, table.database, table.table)
     mirror = config.destinations[destination].table(table.database, table.table).mirror
     path = config.table_path(destination, table.database, table.table) if mirror else ""
@@ -116,7 +118,7 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
 
 
 def ask(config: SluiceConfig, question: str) -> Answer:
-    """Raises SetupError with DuckDB's sentence, and where a name was not found with the tables that there are."""
+    """Runs the query. Raises SetupError with DuckDB's message, which also lists the tables if a name was not found."""
     if "://" in config.lake:
         raise SetupError(
             f"The lake is at {config.lake}; `sluice sql` reads local lakes, docs/readers.md says what reads others."
@@ -133,7 +135,7 @@ def ask(config: SluiceConfig, question: str) -> Answer:
         for table in _named(tables, question):
             try:
                 _make_view(connection, table)
-            except Exception as error:  # the question may be about the others
+            except Exception as error:  # the query may be about the other tables
                 left_out.append(f"{table.database}.{table.table} cannot be read: {error}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
@@ -143,7 +145,7 @@ def ask(config: SluiceConfig, question: str) -> Answer:
 
 
 def _refused(error: duckdb.Error, question: str, tables: Sequence[LakeTable], left_out: Sequence[str]) -> SetupError:
-    """Why a question has no answer; where a name was not found, with the tables that there are."""
+    """Returns the error of a query; it lists the tables if a name was not found."""
     if writes(question):
         return SetupError("`sluice sql` only reads the lake: it answers SELECT; the source changes the rows.")
     if not isinstance(error, duckdb.CatalogException):
@@ -154,7 +156,7 @@ def _refused(error: duckdb.Error, question: str, tables: Sequence[LakeTable], le
 
 
 def writes(question: str) -> bool:
-    """Whether a question begins with a statement that changes rows or tables."""
+    """Returns whether a query begins with a statement that changes rows or tables."""
     first = re.match(r"\s*(\w+)", question)
     return first is not None and first[1].upper() in WRITING
 
@@ -164,7 +166,7 @@ def quoted(name: str) -> str:
 
 
 def _connect() -> duckdb.DuckDBPyConnection:
-    """DuckDB with the Delta reader of the package; it downloads nothing."""
+    """Returns DuckDB with the packaged Delta reader; downloads nothing."""
     connection = duckdb.connect(config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"})
     extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
     connection.execute(f"LOAD '{extension}'")
@@ -173,7 +175,9 @@ def _connect() -> duckdb.DuckDBPyConnection:
 
 
 def _named(tables: Sequence[LakeTable], question: str) -> Sequence[LakeTable]:
-    """A view reads its table's log when it is made: so only those whose name is in the question, or all if none is (SHOW ALL TABLES)."""
+    """Returns the tables whose name is in the query, or all if none is (SHOW ALL TABLES), because creating a view reads the table's Delta
+    log.
+    """
     words = set(re.findall(r"\w+", question.lower()))
     named = [table for table in tables if set(re.findall(r"\w+", table.table.lower())) <= words]
     return named or tables
@@ -186,7 +190,9 @@ def _make_view(connection: duckdb.DuckDBPyConnection, table: LakeTable) -> None:
 
 
 def _refuse_misread(table: LakeTable) -> None:
-    """DuckDB's reader gives NULL for the partition columns of a table with column mapping (docs/readers.md): better no answer."""
+    """Raises SetupError for a table with partitions and column mapping, whose partition columns DuckDB's reader returns as NULL
+    (docs/readers.md).
+    """
     metadata = deltalake.DeltaTable(table.path).metadata()
     if metadata.partition_columns and metadata.configuration.get("delta.columnMapping.mode", "none") != "none":
         raise SetupError(
@@ -195,7 +201,7 @@ def _refuse_misread(table: LakeTable) -> None:
 
 
 def render(answer: Answer) -> Group:
-    """A table for a person: the first rows."""
+    """Returns the first rows as a table for a person."""
     shown = Table(*answer.columns)
     for at, row in enumerate(answer.rows()):
         if at == SHOWN_ROWS_MAX:
@@ -205,14 +211,14 @@ def render(answer: Answer) -> Group:
 
 
 def write_csv(answer: Answer, out: TextIO) -> None:
-    """A head, then a line a row; NULL is an empty field."""
+    """Writes a header, then one line per row; NULL is an empty field."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(answer.columns)
     writer.writerows(["" if value is None else _text(value) for value in row] for row in answer.rows())
 
 
 def write_json(answer: Answer, out: TextIO) -> None:
-    """A list of objects; what JSON has no form for is text."""
+    """Writes a list of objects; values without a JSON form become text."""
     out.write("[")
     for at, row in enumerate(answer.rows()):
         record = dict(zip(answer.columns, row, strict=True))
@@ -221,7 +227,7 @@ def write_json(answer: Answer, out: TextIO) -> None:
 
 
 def _text(value: object) -> str:
-    """Bytes as base64, times as ISO 8601, the rest as it prints."""
+    """Returns bytes as base64, times as ISO 8601, other values as they print."""
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(bytes(value)).decode("ascii")
     return value.isoformat(sep=" ") if isinstance(value, dt.datetime) else str(value)

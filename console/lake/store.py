@@ -1,4 +1,4 @@
-"""Whether the lake's object store can be used from here: jars, variables, and a question to the store itself. `sluice check` asks."""
+"""Checks for `sluice check` whether the lake's object store can be used from here: jars, variables, and a request to the store."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMED = "AWS_ACCESS_KEY_ID"
 
 
 def store_findings(config: SluiceConfig, *, starts_spark: bool) -> tuple[list[str], list[str]]:
-    """Problems and warnings, a sentence each. `starts_spark`: the Spark is ours, with our jars."""
+    """Returns problems and warnings, one sentence each. `starts_spark`: Sluice starts the Spark, with its own jars."""
     problems: list[str] = []
     warnings = [_jars(), _role(config)] if on_s3(config) and starts_spark else []
     try:
@@ -49,7 +49,7 @@ def _role(config: SluiceConfig) -> str:
 
 
 def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
-    """What is wrong with the store of staged batches, where they are in one."""
+    """Returns what is wrong with the object store of staged batches, if they are in one."""
     staging = config.staging if is_in_a_store(config.staging) else ""
     try:
         if staging:
@@ -60,11 +60,11 @@ def _answer_of_staging(config: SluiceConfig, options: dict[str, str]) -> str:
 
 
 def _answer(lake: str, options: dict[str, str]) -> str:
-    """What is wrong with the store, as it says itself; a lake without tables is none."""
+    """Returns the store's own error, or an empty text. A lake without tables is no error."""
     import deltalake  # noqa: PLC0415  a second to import
 
     try:
         deltalake.DeltaTable.is_deltatable(f"{lake}/_sluice_check", storage_options={**options, **SOON})
-    except Exception as error:  # of whatever kind: each store has its own
+    except Exception as error:  # any error: each store has its own
         return f"the lake {lake} cannot be read: {without_secrets(str(error), options)}; see storage_options in sluice.yaml"
     return ""

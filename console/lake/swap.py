@@ -1,4 +1,6 @@
-"""`sluice lake swap` as a person sees it: the plan as a table, the question, the act. The rules: `spark_jobs.backfill.swap`."""
+"""The user interface of `sluice lake swap`: shows the plan as a table, asks for confirmation, and swaps. The rules are in
+`spark_jobs.backfill.swap`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from orchestration.run.spark_merge import spark_merge
 
 
 def plan(config: SluiceConfig, wish: SwapWish) -> SwapPlan:
-    """Raises ConfigurationError for a destination that is none, SetupError where a log cannot be read."""
+    """Returns the plan. Raises ConfigurationError for an unknown destination, SetupError if a log cannot be read."""
     require_destination(config, wish.destination)
     try:
         return plan_swap(config, wish)
@@ -26,7 +28,9 @@ def plan(config: SluiceConfig, wish: SwapWish) -> SwapPlan:
 
 
 def run(config: SluiceConfig, wish: SwapWish, say: Callable[[str], None]) -> int:
-    """The live table's version by it. Raises SluiceError, or SetupError where it was refused or could not be written."""
+    """Swaps the tables and returns the resulting version of the live table. Raises SluiceError, or SetupError if the swap was refused or
+    could not be written.
+    """
     ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     try:
         return run_swap(ports, config, wish, say)
@@ -35,7 +39,7 @@ def run(config: SluiceConfig, wish: SwapWish, say: Callable[[str], None]) -> int
 
 
 def _no_engine() -> Any:
-    """A swap has no engine and needs none."""
+    """Raises NotImplementedError: a swap needs no engine."""
     raise NotImplementedError
 
 

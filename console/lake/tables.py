@@ -1,7 +1,8 @@
-"""The Delta tables of a destination and whose they are: `sluice lake`, and the taking over by a new ledger.
+"""Shows the Delta tables of a destination and their owners (`sluice lake`), and transfers them to a new ledger.
 
-A table that a run refuses (it is gone, restored, replaced, another's, ahead of the ledger) is taken as it is by `accept`, which is an
-operator's word that this is right: no run ever writes to such a table by itself. The rules of refusal: `spark_jobs.tables.table_owner`.
+`accept` accepts the current state of a table that runs refuse (missing, restored, replaced, another owner's, ahead of the ledger). It is
+an operator's statement that this state is right: no run ever writes to such a table by itself. The rules of refusal are in
+`spark_jobs.tables.table_owner`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ from spark_jobs.turns import Writing
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LakeTable:
-    """A table of the lake as its log tells it. `epoch`, `delivery`: the highest that a ledger has left in it, 0 where none has."""
+    """A table of the lake as its Delta log describes it. `epoch`, `delivery`: the highest that a ledger has recorded in it, 0 if none
+    has.
+    """
 
     name: str
     path: str
@@ -53,20 +56,20 @@ class LakeTable:
 
 
 class DestinationLake:
-    """The lake of one destination. All methods raise SetupError where a table's log cannot be read or written."""
+    """The lake of one destination. All methods raise SetupError if a table's log cannot be read or written."""
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._config, self._destination = config, destination
         require_destination(config, destination)
 
     def names(self) -> list[str]:
-        """The destination's tables, "database.table": as its engine wrote them down, else as its source has them now."""
+        """Returns the destination's tables, "database.table": as its engine recorded them, else as its source has them now."""
         directory = self._config.destination_dir(self._destination)
         tables = read_tables(directory / TABLES_FILE) or discover(self._config, self._destination)
         return sorted(table.name for table in tables)
 
     def tables(self) -> list[LakeTable]:
-        """Those that are there."""
+        """Returns the existing tables."""
         return [table for name in self.names() if (table := self.table(name)) is not None]
 
     def table(self, name: str) -> LakeTable | None:
@@ -82,16 +85,16 @@ class DestinationLake:
             raise SetupError(f"the log of the Delta table {path} cannot be read: {error}") from error
 
     def highest_epoch(self) -> int:
-        """Of all tables that are there; 0 where there is none."""
+        """Returns the highest epoch of all existing tables; 0 if there is none."""
         return max((table.epoch for table in self.tables()), default=0)
 
     def take_over(self, ledger_id: str) -> None:
-        """All tables that are there become the ledger's, as they are."""
+        """Makes the ledger the owner of all existing tables, in their current state."""
         for table in self.tables():
             self.own(table, ledger_id)
 
     def own(self, table: LakeTable, ledger_id: str) -> None:
-        """The table is the ledger's from now on, and what it is now is what its next run expects. The caller holds the run lock."""
+        """Makes the ledger the owner of the table, and the current state what its next run expects. The caller holds the run lock."""
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
         if log is None:
@@ -103,7 +106,7 @@ class DestinationLake:
             self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
 
     def _write_owner(self, table: LakeTable, owner: Owner) -> None:
-        """In its turn, where others have rows in the table; of a shard also where the turns are."""
+        """Writes the owner, under the table lock if others have rows in the table; for a shard also the location of the table locks."""
         config, destination = self._config, self._destination
         turns, whose = turns_of(config, destination), written_target(config, destination)(table.name)
         wanted = shards.new_properties(whose.shard, owner.to_text())
@@ -119,7 +122,7 @@ class DestinationLake:
             raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
 
     def _own_beside(self, name: str, ledger_id: str) -> None:
-        """Its change log and its history too: their names in Delta say whose they are. What they lack the next run sees."""
+        """Changes the owner of change log and history too, which their Delta names contain. The next run detects changes that they lack."""
         records = self._records
         for kind, path in self._beside(name):
             try:
@@ -138,12 +141,12 @@ class DestinationLake:
                 raise SetupError(f"the owner of the Delta table {path} cannot be written: {error}") from error
 
     def forget(self, name: str) -> None:
-        """The table is gone; the next run makes it anew."""
+        """Removes the record of a missing table; the next run creates the table again."""
         self._records.forget(name)
 
     @property
     def _fence(self) -> Fence:
-        """Of the run lock that the caller holds."""
+        """Returns the fence of the run lock that the caller holds."""
         return Fence(run_lock_fence(self._config.destination_dir(self._destination)))
 
     @property
@@ -161,7 +164,7 @@ class DestinationLake:
         return self._config.destinations[self._destination].table(*name.split(".", 1)).mirror
 
     def _beside(self, name: str) -> list[tuple[str, str]]:
-        """(kind, path or nothing) of what is beside a mirror."""
+        """Returns (kind, path or empty) of change log and history."""
         database, _, table = name.partition(".")
         return list(zip((LOG, HISTORY), self._config.paths_beside(self._destination, database, table), strict=True))
 
@@ -191,7 +194,7 @@ def _described(name: str, path: str, log: Any, shard: Shard | None) -> LakeTable
 
 
 def _described_beside(name: str, path: str, log: Any) -> LakeTable:
-    """What there is instead of a mirror: its name in Delta says whose it is."""
+    """Describes the change log or history of a table without a current-state table; its Delta name contains its owner."""
     told = str(log.metadata().name or "")
     parts = told.split("/", 4)
     ours = len(parts) == SIDE_PARTS and parts[0] == "sluice"
@@ -209,7 +212,7 @@ def _described_beside(name: str, path: str, log: Any) -> LakeTable:
 
 
 def _highest_key(log: Any) -> int:
-    """The greatest order key of a row, by the files' statistics; -1 where they say nothing."""
+    """Returns the greatest order key of a row according to the files' statistics; -1 without statistics."""
     files: Any = pa.table(log.get_add_actions(flatten=True))
     column = f"max.{physical_names(log).get(ORDER_KEY, ORDER_KEY)}"
     found = pc.max(files[column]).as_py() if column in files.column_names else None
@@ -217,7 +220,7 @@ def _highest_key(log: Any) -> int:
 
 
 def _highest_delivery(log: Any, owner: Owner | None) -> int:
-    """The newest delivery that the owner's ledger has merged, by the newest commit that says so."""
+    """Returns the newest delivery that the owner's ledger has merged, from the newest commit that records one."""
     for commit in log.history(COMMITS_LOOKED_AT):
         try:
             record = json.loads(str(commit.get("userMetadata") or "{}"))
@@ -229,13 +232,13 @@ def _highest_delivery(log: Any, owner: Owner | None) -> int:
 
 
 COMMITS_LOOKED_AT = 100
-SIDE_PARTS = 5  # of the name of a table beside a mirror: sluice/destination/ledger/kind/table
+SIDE_PARTS = 5  # parts of the name of a change log or history: sluice/destination/ledger/kind/table
 
 
 def accept(
     config: SluiceConfig, destination: str, name: str, *, confirm: Callable[[str], bool], say: Callable[[str], None]
 ) -> None:
-    """Takes a table as it is now: one that is gone is made anew by the next run, another's becomes this destination's.
+    """Accepts a table's current state: the next run creates a missing table again; another owner's table becomes this destination's.
 
     Raises LeaseLostError while a run merges, or while the engine runs and the ledger must follow the table.
     """
@@ -274,7 +277,7 @@ def _question(destination: str, name: str, table: LakeTable | None) -> str:
 
 
 def render(tables: list[LakeTable], ledger_id: str) -> Table:
-    """Whose each table is."""
+    """Returns a table that shows each table's owner."""
     shown = Table("table", "version", "owner", "epoch", "path")
     for table in tables:
         owner = table.owner

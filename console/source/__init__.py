@@ -1,1 +1,1 @@
-"""`sluice source`: the servers of a destination, and which of them is read."""
+"""`sluice source`: lists the sources of a destination and switches between them."""

@@ -1,4 +1,4 @@
-"""Which of a destination's sources is read, which others could be, and the change from one to another."""
+"""Lists a destination's sources, with those that the stream can continue from, and switches from one to another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from console.sources import require_destination
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listed:
-    """One source. `number`: its place in conf/, from 1 on. `refused`: why it cannot be read on from, or empty."""
+    """One source. `number`: its position in conf/, starting at 1. `refused`: why the stream cannot continue from it, or empty."""
 
     number: int
     address: str
@@ -32,7 +32,7 @@ class Listed:
 
 
 def listed(config: SluiceConfig, name: str, ask_source: Callable[[Source, str], Answer] = ask) -> list[Listed]:
-    """All sources of a destination, each asked now, held against where the stream goes on."""
+    """Returns all sources of a destination, each queried now and compared with the position at which the stream continues."""
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))
     position, epochs = ledger.resume_position, Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)
@@ -60,9 +60,9 @@ def render(sources: list[Listed]) -> Table:
 
 
 def switch(config: SluiceConfig, name: str, to: int = 0, ask_source: Callable[[Source, str], Answer] = ask) -> Listed:
-    """Has another source read: that of the number, else the next that can be. A running engine changes with its next heartbeat.
+    """Switches to another source: the one with this number, else the next possible one. A running engine switches at its next heartbeat.
 
-    Raises ConfigurationError where conf/ has no such source, ActRefusedError where none can be read on from.
+    Raises ConfigurationError if conf/ has no such source, ActRefusedError if the stream can continue from none.
     """
     sources = listed(config, name, ask_source)
     if len(sources) == 1:
