@@ -1,1 +1,1 @@
-"""Changes of a stretch of the past, merged once more: the fold up to what a table has, and its one commit."""
+"""Backfills: merges the changes of an interval of the past again. Contains the fold, its commit, and past states of tables."""

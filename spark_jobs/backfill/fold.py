@@ -1,10 +1,10 @@
-"""What a stretch of the stream makes of the keys that changed in its beginning: one image a key, the last one that the table has seen.
+"""The fold of a backfill: one image per key that changed in the interval, the last image that the table has seen.
 
-The rule of a backfill. The lake has a table as it was at some place of the stream, `up_to`. Of a key that changed in the interval, the last
-change up to that place says what the key's row is there: later changes come by the stream, as ever. So what was deleted after the interval
-stays deleted, though the lake keeps no trace of it, and nothing is merged that the stream did not merge itself.
+The lake has a table as of some position of the stream, `up_to`. If a key changed in the interval, its last change up to that position is
+the key's row there; later changes arrive through the stream as usual. So a row that was deleted after the interval stays deleted,
+although the lake keeps no trace of the deletion, and nothing is merged that the stream has not merged itself.
 
-Only the keys are held in memory; the rows go from file to file in batches.
+Only keys are held in memory; rows are copied from file to file in batches.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ BATCH_ROWS = 1 << 16
 
 
 def last_of_keys(keys: Sequence[Any], order_keys: Any, changed_up_to: int, up_to: int) -> Mask:
-    """Which images (n, in the order of the stream) say what becomes of their key. `keys`: its columns, NULL is a value.
+    """Returns a mask of the n images, in stream order, that determine their key's row. `keys`: the key's columns; NULL counts as a value.
 
-    Those of keys with a change at or before the order key `changed_up_to`, and of each the last at or before `up_to`.
+    These are, of the keys with a change at or before the order key `changed_up_to`, the last images at or before `up_to`.
     """
     numbers = np.asarray(order_keys).astype(np.int64, copy=False)
     seen = numbers <= up_to
@@ -48,9 +48,9 @@ def last_of_keys(keys: Sequence[Any], order_keys: Any, changed_up_to: int, up_to
 def folded(
     name: str, segments: Sequence[ChangesSegment], path: Path, changed_up_to: int, up_to: int
 ) -> ChangesSegment | None:
-    """The segments, which follow each other, as one with an image a key, in a file at `path`; None where no key is meant.
+    """Writes one image per key of consecutive segments to a file at `path` and returns it as a segment; None if there is nothing to merge.
 
-    Raises TableError where they are not of one form.
+    Raises TableError if the segments differ in columns or key, or if images lack columns.
     """
     first = segments[0]
     if any((each.columns, each.key, each.partial) != (first.columns, first.key, False) for each in segments):
@@ -105,7 +105,7 @@ def _segment(first: ChangesSegment, path: Path, keys: Sequence[Any]) -> ChangesS
 
 
 def bounds_of(column: Any) -> tuple[Any, Any]:
-    """As in the manifest: of whole numbers and texts; of others there are none."""
+    """Returns minimum and maximum as in the manifest, for integers and strings; (None, None) for other types."""
     kind = column.type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or (pa.types.is_decimal(kind) and kind.scale == 0)):
         return None, None

@@ -1,7 +1,7 @@
-"""Builds a past state of a table beside the live one: a version of it, with what a stretch of the stream made of it. A run calls it.
+"""Builds a past state of a table as a separate Delta table: a version of the live table plus the changes of an interval. Called by a run.
 
-Only the live table's log and files are read. The new table is one commit, by deltalake: its rows go through as they are read, and nobody
-sees half of them.
+Only the live table's log and files are read. The new table is one commit by deltalake: its rows are streamed, and readers never see a
+part of them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, 
 from spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
 BATCHES_WAITING_MAX = 4
-MARK = "sluice-past"  # how the name of such a table begins in Delta
+MARK = "sluice-past"  # prefix of the Delta name of such a table
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PastState:
-    """What is to be built. `base`: deltalake's table of the live one, at the version before the stretch.
+    """A past state to build. `base`: deltalake's table of the live table, at the version before the interval.
 
-    `images`: one a key, the last of the stretch; None where nothing changed. `path`: of the new table. `told`: what it is. `folder`: for
-    what goes away again.
+    `images`: the interval's last image of each key; None if nothing changed. `path`: of the new table. `told`: its description. `folder`:
+    for temporary files.
     """
 
     name: str
@@ -53,7 +53,9 @@ class PastState:
 
 
 def build(given: PastState, fence: Fence) -> int:
-    """Rows of the new table. Raises TableError where something is in its place, or the stretch has other columns than the version."""
+    """Builds the table and returns its number of rows. Raises TableError if a table exists at its path, or if the interval has columns
+    that the version lacks.
+    """
     options = dict(given.storage_options) or None
     if deltalake.DeltaTable.is_deltatable(given.path, storage_options=options):
         raise TableError(given.name, f"there is a Delta table at {given.path} already: remove it, or name another one")
@@ -83,7 +85,7 @@ def build(given: PastState, fence: Fence) -> int:
 
 
 def _schema(given: PastState) -> pa.Schema:
-    """Of the live table at the version; the mark of deleted rows is left out, and so are these."""
+    """Returns the live table's schema at the version, without the column that marks deleted rows; these rows are left out too."""
     there: pa.Schema = pa.schema(given.base.schema().to_arrow())
     schema = without_mapping(pa.schema([field for field in there if field.name != DELETED]))
     known = {field.name.lower() for field in schema}
@@ -117,7 +119,7 @@ def _query(given: PastState, names: Sequence[str]) -> str:
 
 
 def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
-    """The images as a Delta table, which is what deltalake asks."""
+    """Returns the images as a Delta table, which deltalake's query engine requires."""
     wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in images.columns)]
     rows = pq.read_table(images.path, columns=wanted)
     write_deltalake(folder, rows, mode="overwrite", writer_properties=writer_properties(rows.schema))
@@ -125,7 +127,9 @@ def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
 
 
 def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The batches of a query for a writer that is deltalake too: it cannot be asked from within itself, so another thread asks."""
+    """Yields the batches of a deltalake query to a deltalake writer. deltalake cannot be called from within itself, so another thread
+    runs the query.
+    """
     waiting: queue.Queue[Any] = queue.Queue(BATCHES_WAITING_MAX)
     ended = threading.Event()
 
@@ -142,7 +146,7 @@ def streamed(result: Any, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
                 if not put(pa.record_batch(batch)):
                     return
             put(None)
-        except Exception as error:  # raised where it is read
+        except Exception as error:  # raised by the consumer
             put(error)
 
     threading.Thread(target=read, name="past state", daemon=True).start()

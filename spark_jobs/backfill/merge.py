@@ -1,4 +1,4 @@
-"""Merges a backfill: each table's folded images in one commit, by the same code and guard as the stream's. A run calls it."""
+"""Merges a backfill: each table's folded images in one commit, by the same code and guards as the stream's changes. Called by a run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def merge_backfill(
     run: str = "",
     turns: Turns = NO_TURNS,
 ) -> list[TableReport]:
-    """Merges the tables, one after the other; those of which nothing is meant have no report. `fence`: of who holds the run lock.
+    """Merges the tables, one after the other; tables without changes have no report. `fence`: of the run that holds the run lock.
 
-    Raises SparkUnavailableError, or MergeError after the other tables have finished when one could not be merged.
+    Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """
     options = dict(storage_options or {})
     up_to = places(stretch, tables, options)

@@ -1,6 +1,6 @@
-"""A stretch of the stream that was read once more, as backfills and repairs merge it: table after table, each failing for itself.
+"""An interval of the stream that was read again for a backfill or a repair, and its merge table after table. Each table fails by itself.
 
-The caller holds the run lock, so that no table moves meanwhile. Doing it again, wholly or in part, changes nothing that is right already.
+The caller holds the run lock, so no table changes meanwhile. Repeating it, wholly or in part, changes no correct row.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from spark_jobs.tables.table_owner import Owner, TableRecords
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stretch:
-    """What was read: `folders` of staged batches that follow each other. `backfill`: its id and times, which the commits keep.
+    """The interval that was read: `folders` of consecutive staged batches. `backfill`: its ID and times, which are stored in the commits.
 
-    `changed_up_to`: order key of the interval's end. `lake_at`: order key up to which the lake has every table, at least; `read_to`: of
-    the end of what was read. `ledger_id`: of the destination now. `start`, `end`: positions, as in a manifest.
+    `changed_up_to`: order key of the interval's end. `lake_at`: order key up to which the lake has every table, at least; `read_to`:
+    order key up to which the stream was read. `ledger_id`: the destination's present ledger. `start`, `end`: positions, as in a manifest.
     """
 
     backfill: Backfill
@@ -39,7 +39,7 @@ class Stretch:
     end: Mapping[str, object]
 
     def batch(self, table: StagedTable, which: str = "") -> StagedBatch:
-        """One table's share, as if it were a batch. `which`: tells several of one table apart."""
+        """Returns one table's share as a batch. `which`: distinguishes several batches of one table."""
         return StagedBatch(
             directory=self.folders[0],
             destination=self.destination,
@@ -62,7 +62,9 @@ class Stretch:
         records: TableRecords,
         run: str,
     ) -> Mending:
-        """What holds the table's history against its mirror. `table`: with one segment; `up_to`: where the lake has it."""
+        """Returns the update of the table's history after the merge. `table`: with one segment; `up_to`: order key up to which the
+        lake has the table.
+        """
         (segment,) = table.changes
         batch = self.batch(table)
         return Mending(
@@ -79,9 +81,10 @@ class Stretch:
         )
 
     def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int, act: str) -> list[ChangesSegment]:
-        """A table's images, in order. `up_to`: order key up to which the lake has it. `act`: backfill or repair, for sentences.
+        """Returns a table's segments of changes, in order. `up_to`: order key up to which the lake has the table. `act`: backfill or
+        repair, for messages.
 
-        Raises TableError where the lake has more than was read, or the table itself changed.
+        Raises TableError if the lake has more than was read, or if the table itself was changed.
         """
         if up_to > self.read_to:
             why = f"the lake is further than what was read of the stream; begin the {act} again"
@@ -93,13 +96,13 @@ class Stretch:
 
 
 def staged_table(name: str, segment: ChangesSegment) -> StagedTable:
-    """A table with one segment. `name`: "database.table"."""
+    """Returns a table with one segment. `name`: "database.table"."""
     database, _, short = name.partition(".")
     return StagedTable(database=database, table=short, segments=(segment,))
 
 
 def places(stretch: Stretch, tables: Mapping[str, TableTarget], storage_options: Mapping[str, str]) -> dict[str, int]:
-    """By "database.table" the order key up to which the lake has it. Raises TableError where a log cannot be read."""
+    """Returns "database.table" → order key up to which the lake has the table. Raises TableError if a log cannot be read."""
     found = {}
     for name, target in tables.items():
         owner = Owner(ledger_id=stretch.ledger_id, destination=stretch.destination, table=name)
@@ -109,9 +112,9 @@ def places(stretch: Stretch, tables: Mapping[str, TableTarget], storage_options:
 
 
 def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
-    """Reports of the tables of which something is meant. `act`: backfill or repair, for sentences.
+    """Merges each table and returns the reports of tables that had something to merge. `act`: backfill or repair, for messages.
 
-    Raises SparkUnavailableError, or MergeError after the other tables have finished when one could not be merged.
+    Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """
     reports: list[TableReport] = []
     errors: list[TableError] = []

@@ -1,7 +1,7 @@
-"""Puts a past state that `into` has built in the place of its live table: the rows of one, in one commit of the other. A run calls it.
+"""Replaces the rows of a live table by those of a past state that `into` has built, in one commit of the live table. Called by a run.
 
-The live table stays the table it is: its id, owner, properties and the transactions that tell how far the stream has come. So what the
-stream brings from then on is merged as before, and the commit can be undone by a RESTORE and `sluice lake accept`.
+The live table keeps its ID, owner, properties and the transactions that store its position in the stream. So later changes are merged as
+before, and the commit can be undone by a RESTORE and `sluice lake accept`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ SWAP_KIND = "swap"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rebuilt:
-    """A past state as it lies in the lake. `of`: "database.table", empty where it is none. `up_to`: the place that it has come to.
+    """A past state in the lake. `of`: "database.table", empty if the table is not a past state. `up_to`: the position that it has reached.
 
-    `columns`: (name, Spark type). `version`: 0 unless somebody has changed it since. `base`: the live table's version that it began with.
+    `columns`: (name, Spark type). `version`: 0 unless it was changed since. `base`: the version of the live table that it was built from.
     `log`: deltalake's table.
     """
 
@@ -49,7 +49,7 @@ class Rebuilt:
 
 
 def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> Rebuilt:
-    """What the log at a path says. Raises TableError where it cannot be read."""
+    """Reads a past state from the log at a path. Raises TableError if it cannot be read."""
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
         told = log.history()[-1].get("userMetadata") or "{}"
@@ -76,10 +76,10 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> Rebuilt:
 def refusal(
     owner: Owner, live: Sequence[tuple[str, str]], rebuilt: Rebuilt, up_to: int, told: Sequence[Interval]
 ) -> str:
-    """Why the rows of a past state are not to take the place of the live table's, and what to do; empty where they may. Pure.
+    """Returns why the rows of a past state must not replace the live table's, and what to do; empty if they may. Pure function.
 
-    `live`: (name, Spark type) of the live table's columns; `up_to`: order key of the place up to which the past state has its changes;
-    `told`: what the live table's log tells.
+    `live`: (name, Spark type) of the live table's columns; `up_to`: order key up to which the past state has its changes; `told`: the
+    live table's commits.
     """
     return next(_obstacles(owner, live, rebuilt, up_to, told), "")
 
@@ -110,14 +110,15 @@ def _obstacles(
 
 
 def told_of(table: DeltaTable) -> list[Interval]:
-    """All that the table's log still tells."""
+    """Returns all commits that the table's log still contains."""
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 
 
 def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecords, fence: Fence, *, run: str) -> int:
-    """The version that the live table has by it; on disk, and known as the last run's. The caller holds the run lock.
+    """Replaces the rows, syncs the commit to disk and stores the table's state. Returns the live table's new version. The caller holds
+    the run lock.
 
-    Raises TableError. Doing it again is safe: the same rows are written once more.
+    Raises TableError. Repeating it is safe: the same rows are written again.
     """
     before = table.snapshot
     refuse_others(owner, table.found(None, owner.to_text()))
@@ -148,7 +149,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecord
 
 
 def _record(owner: Owner, rebuilt: Rebuilt, run: str) -> str:
-    """What the commit says of itself: ours, and nothing that the stream brought."""
+    """Returns the record of a commit by Sluice that contains no changes of the stream."""
     record = {
         "sluice": 1,
         "kind": SWAP_KIND,
@@ -158,6 +159,6 @@ def _record(owner: Owner, rebuilt: Rebuilt, run: str) -> str:
         "run": run,
         "backfill": rebuilt.path,
         "epoch": int(rebuilt.up_to["epoch"]),
-        "up_to": dict(rebuilt.up_to),  # not as `end`: what the stream still brings up to there comes all the same
+        "up_to": dict(rebuilt.up_to),  # not as `end`, because the stream's changes up to there are still merged
     }
     return json.dumps(record, sort_keys=True)

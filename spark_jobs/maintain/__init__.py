@@ -1,1 +1,1 @@
-"""What keeps Delta tables quick and small: when their files are written anew, and which are removed; under the run lock."""
+"""Keeps Delta tables fast and small: decides when their files are rewritten and which are removed. Runs under the run lock."""

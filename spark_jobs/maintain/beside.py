@@ -1,7 +1,9 @@
-"""Looks after a table beside a mirror: small files are joined, and files that left it are removed. A run calls it, holding the run lock.
+"""Maintains a table's change log or history: joins small files and removes files that are no longer part of it. Called by a run that
+holds the run lock.
 
-deltalake does both: a log is only appended to, and what merges by key in a history meets is its open rows, so files in the order of a key
-would help neither. Readers' cuts name such a table as they do a mirror, so what was done is what the next cut names.
+deltalake does both. A log is only appended to, and merges into a history mainly read its open rows, so ordering files by a key would help
+neither. Consistent snapshots name these tables as they name current-state tables, so the next snapshot names the version after
+maintenance.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from spark_jobs.session import first_line
 from spark_jobs.tables.commit_record import maintenance_record
 from spark_jobs.tables.exact_bounds import writer_properties
 
-# Commits of a run that was killed before it synced them; systems write back in less than a minute.
+# Commits of a run that was killed before it synced them. Operating systems write files back in less than a minute.
 UNSYNCED_SECONDS_MAX = 3600.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BesideTable:
-    """`mirror`: whose it is; `kind`: log or history."""
+    """A change log or history. `mirror`: its current-state table; `kind`: log or history."""
 
     mirror: MaintainedTable
     path: str
@@ -41,19 +43,19 @@ class BesideTable:
 
     @property
     def table(self) -> MaintainedTable:
-        """As `facts_of` asks."""
+        """The table in the form that `facts_of` needs."""
         owner = dataclasses.replace(self.mirror.owner, table=self.name)
         return MaintainedTable(owner=owner, path=self.path, storage_options=self.mirror.storage_options)
 
     def open(self) -> SideTable:
-        """Raises TableError where it is another's."""
+        """Opens the table. Raises TableError if it has another owner."""
         owner = self.mirror.owner
         app_id = side_app_id_of(owner.destination, owner.ledger_id, self.kind, owner.table)
         return SideTable(self.name, self.path, app_id, self.mirror.storage_options, fence=self.mirror.fence).open()
 
 
 def planned(given: BesideTable, *, wanted: bool = False) -> Maintained | None:
-    """What `compact` would do; None where there is no table. Raises TableError."""
+    """Returns what `compact` would do; None if the table does not exist. Raises TableError."""
     return looked_at(given.table, wanted=wanted) if given.open().log is not None else None
 
 
@@ -77,7 +79,9 @@ def compact(given: BesideTable, plan: Maintained) -> Maintained:
 
 
 def vacuum(given: BesideTable, hours: float) -> Maintained | None:
-    """Removes files that left the table more than `hours` ago, and what no commit names; None where there is none. Raises TableError."""
+    """Removes files that left the table more than `hours` ago, and files that no commit names. Returns None if the table does not
+    exist. Raises TableError.
+    """
     began, side = time.monotonic(), given.open()
     before = facts_of(given.table)
     if side.log is None or before is None:
@@ -86,7 +90,7 @@ def vacuum(given: BesideTable, hours: float) -> Maintained | None:
     reason = f"files that left it more than {hours:g} hours ago"
     plan = Maintained(name=given.name, act=VACUUM, reason=reason, before=before, after=before)
     try:
-        # what took files out must not be lost once they are gone
+        # the commits that removed files from the table must be on disk before the files are deleted
         sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
         side.fence.check(given.name)
         removed = side.log.vacuum(

@@ -1,7 +1,8 @@
-"""Writes files of Delta tables anew where it pays, and removes those that nothing needs any more. A run calls it, holding the run lock.
+"""Rewrites files of Delta tables if that is worthwhile, and removes files that nothing needs any more. Called by a run that holds the run
+lock.
 
-So no merge of Sluice conflicts with it; another hand's write in the same moment costs the statement, which is done at the next time. A
-crash leaves nothing to be undone: a commit is whole or is not, and what VACUUM has not removed it removes the next time.
+So no merge of Sluice conflicts with it. If another writer commits at the same time, the statement fails and is run the next time. A crash
+leaves nothing to undo: a commit is complete or absent, and files that VACUUM has not removed are removed the next time.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ from spark_jobs.tables.exact_bounds import (
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, behind_our_back
 from spark_jobs.turns import NO_TURNS, Turns, Writing
 
-# When the newest file was written of those in order: ms since 1970, by its own time.
+# Modification time of the newest file after the last CLUSTER, ms since 1970.
 CLUSTERED_PROPERTY = "sluice.clusteredUpTo"
 RETENTION_PROPERTY, LOG_PROPERTY = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
 OPTIMIZE_SETTINGS = {
@@ -62,16 +63,17 @@ OPTIMIZE_SETTINGS = {
 }
 VACUUM = "vacuum"
 VACUUM_SETTINGS = {
-    # the bound is ours: `rule.hours_kept`
+    # the limit is checked by Sluice: `rule.hours_kept`
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # the tasks that list a table's files; 10 000 unless told otherwise, which takes a minute of processor time
+    # the tasks that list a table's files; the default of 10 000 takes a minute of CPU time
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedTable:
-    """A table to look after. `key`: its first key column, empty where it has none. `shared`: with others, who have their `turns`.
+    """A table to maintain. `key`: its first key column, empty if it has none. `shared`: other destinations write it too, under the table
+    locks `turns`.
 
     `fence`: of the run that writes it.
     """
@@ -91,14 +93,14 @@ class MaintainedTable:
         return self.owner.table
 
     def turn(self, spark: SparkSettings, lane: Lane) -> AbstractContextManager[bool]:
-        """Raises TableError where another keeps it for too long."""
+        """Takes the table lock. Raises TableError if another run holds it for too long."""
         writing = Writing.of(self.turns.who, spark, [lane])
         return self.turns.at(self.name, self.path, writing, self.fence, shared=self.shared)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Maintained:
-    """What was done to one table. `removed_files`: by VACUUM, of `removed_bytes`."""
+    """What was done to one table. `removed_files`: files that VACUUM removed, with `removed_bytes`."""
 
     name: str
     act: str
@@ -115,7 +117,7 @@ class Maintained:
 
 
 def facts_of(table: MaintainedTable) -> FileFacts | None:
-    """By the log; None where there is no table. Raises TableError."""
+    """Returns the facts about the table's files from its log; None if the table does not exist. Raises TableError."""
     try:
         log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
         files: Any = pa.table(log.get_add_actions(flatten=True))
@@ -138,7 +140,7 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
         compact_bytes=_compact_bytes(files, is_large, marked),
         large_files=large.num_rows,
         fresh_files=_fresh(large, log.metadata().configuration.get(CLUSTERED_PROPERTY, "")),
-        # whose partitions share keys has chosen an order of its own
+        # a partitioned table is never ordered by key
         depth=0.0 if parts else _depth(large, names.get(table.key.lower(), table.key)),
         rounded_files=len(rounded),
         version=log.version(),
@@ -146,7 +148,7 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
 
 
 def _marked(log: Any) -> dict[str, int]:
-    """Name of a file → rows of it that its deletion vector marks; of files that have one."""
+    """Returns name of a file → number of its rows that its deletion vector deletes, for files that have one."""
     marked: dict[str, int] = {}
     for batch in pa.RecordBatchReader.from_stream(log.deletion_vectors()):
         for path, kept in zip(batch.column("filepath"), batch.column("selection_vector"), strict=True):
@@ -156,12 +158,12 @@ def _marked(log: Any) -> dict[str, int]:
 
 
 def _short(path: str) -> str:
-    """A file's name without its folder: unique, and the same in a log and in an address."""
+    """Returns a file's name without its folder: it is unique, and the same in paths and URLs."""
     return path.rpartition("/")[2]
 
 
 def _compact_bytes(files: Any, is_large: Any, marked: Mapping[str, int]) -> int:
-    """Of what an OPTIMIZE without an order writes anew."""
+    """Returns the bytes that an OPTIMIZE without an order rewrites."""
     counts = [marked.get(_short(path), 0) for path in files["path"].to_pylist()]
     bound: Any = pc.multiply(pc.cast(files["num_records"], pa.float64()), pa.scalar(DELETED_SHARE_MAX))
     worn: Any = pc.fill_null(pc.greater(pa.array(counts, pa.float64()), bound), pa.scalar(value=False))
@@ -169,7 +171,7 @@ def _compact_bytes(files: Any, is_large: Any, marked: Mapping[str, int]) -> int:
 
 
 def _joinable(small: Any, parts: list[str]) -> int:
-    """Small files that have another one beside them: files of two partitions are never joined."""
+    """Returns the number of small files that can be joined with another one: files of different partitions are never joined."""
     if not parts:
         return int(small.num_rows)
     counts = pc.cast(small.group_by(parts).aggregate([([], "count_all")])["count_all"], pa.int64())
@@ -177,7 +179,7 @@ def _joinable(small: Any, parts: list[str]) -> int:
 
 
 def _fresh(files: Any, clustered_up_to: str) -> int:
-    """Files that were written after those that were put in order."""
+    """Returns the number of files that were written after the last CLUSTER."""
     limit = int(clustered_up_to) if clustered_up_to.isdigit() else -1
     return int(pc.sum(pc.greater(files["modification_time"], pa.scalar(limit, pa.int64()))).as_py() or 0)
 
@@ -190,7 +192,7 @@ def _depth(files: Any, key: str) -> float:
 
 
 def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """What `optimize` would do, by the log alone; None where there is no table. Raises TableError."""
+    """Returns what `optimize` would do, from the log alone; None if the table does not exist. Raises TableError."""
     facts = facts_of(table)
     if facts is None:
         return None
@@ -199,14 +201,16 @@ def looked_at(table: MaintainedTable, *, wanted: bool = False) -> Maintained | N
 
 
 def lags(table: MaintainedTable, facts: FileFacts) -> bool:
-    """Whether the table is further than its record: somebody tidied it, or a run was killed between its commit and the record."""
+    """Returns whether the table is at a later version than its record: a user maintained it, or a run was killed between its commit
+    and the record.
+    """
     record = table.records.get(table.name)
     return record is not None and record.version < facts.version
 
 
 def catch_up(table: MaintainedTable) -> None:
-    """Keeps the version that the table has now, or each cut would name an older one, whose files VACUUM takes. The caller holds the run
-    lock. Raises TableError where another hand took something away.
+    """Stores the table's present version. Otherwise each consistent snapshot would name an older version, whose files VACUUM deletes.
+    The caller holds the run lock. Raises TableError if another writer removed rows.
     """
     delta = _ours(table)
     record, now = table.records.get(table.name), delta.snapshot
@@ -215,20 +219,22 @@ def catch_up(table: MaintainedTable) -> None:
 
 
 def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = False) -> Maintained | None:
-    """Writes anew what pays; None where there is no table. `wanted`: whatever there is to do. Raises TableError, SparkUnavailableError."""
+    """Rewrites files if that is worthwhile. Returns None if the table does not exist. `wanted`: on request, does everything that has
+    an effect. Raises TableError, SparkUnavailableError.
+    """
     began, plan = time.monotonic(), looked_at(table, wanted=wanted)
     if plan is None or plan.act == Act.NOTHING:
         return plan
     delta = _ours(table)
     record = _record(table)
     whole = plan.before.rounded_files or (plan.act == Act.CLUSTER and CLUSTERING not in delta.snapshot.features)
-    plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"  # where a table is clustered, this keeps Delta's own order
+    plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"  # keeps Delta's own order in a clustered table
     with open_lanes(spark, 1, table.fence) as (lane,), table.turn(spark, lane):
         lane.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
         lane.expect(plan.before.rows)
         lane.commit_without_version(record)
         _run(lane, table, rewrite_statement(delta, table.key) if whole else plain)
-        if plan.act == Act.CLUSTER:  # a crash before it costs the same work once more
+        if plan.act == Act.CLUSTER:  # after a crash before this, the same work is done again
             checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
             _run(lane, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
     return _done(table, delta, plan, began, record)
@@ -244,7 +250,7 @@ def _newest_ms(table: MaintainedTable) -> str:
 
 
 def logged_hours(table: MaintainedTable) -> float | None:
-    """For how long its log has told which files left it; None where there is no table. Raises TableError."""
+    """Returns for how many hours the table's log records which files left it; None if the table does not exist. Raises TableError."""
     try:
         log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
         return hours_of(log.metadata().configuration.get(RETENTION_PROPERTY, ""))
@@ -257,10 +263,11 @@ def logged_hours(table: MaintainedTable) -> float | None:
 def vacuum(
     spark: SparkSettings, table: MaintainedTable, hours: float, *, logged: float, log_days: int
 ) -> Maintained | None:
-    """Removes files that left the table more than `hours` ago, and has Delta keep its log for `log_days`. Raises as `optimize`.
+    """Removes files that left the table more than `hours` ago, and has Delta keep its log for `log_days`. Raises the same errors as
+    `optimize`.
 
-    `logged`: for how many hours the log is to tell which files left it. What it does not tell looks like nobody's file to the next VACUUM,
-    so that is never the `hours` of somebody who wants it all gone just this once.
+    `logged`: for how many hours the log must record which files left the table. The next VACUUM deletes every file that the log does not
+    contain, so `logged` must not follow a smaller `hours` that a user requests once.
     """
     began, before = time.monotonic(), facts_of(table)
     if before is None:
@@ -271,7 +278,7 @@ def vacuum(
     properties = {name: value for name, value in wanted.items() if delta.snapshot.properties.get(name) != value}
     with open_lanes(spark, 1, table.fence) as (lane,), table.turn(spark, lane):
         lane.configure(VACUUM_SETTINGS)
-        lane.expect(before.files)  # names of files are its rows: hundreds of tasks for a few of them last minutes
+        lane.expect(before.files)  # VACUUM's rows are file names; hundreds of tasks for a few rows would take minutes
         lane.commit_without_version(_record(table))
         if properties:
             _run(lane, table, set_properties(table.path, properties))
@@ -283,7 +290,7 @@ def vacuum(
 
 
 def _ours(table: MaintainedTable) -> DeltaTable:
-    """The table, which is as the last run left it. Raises TableError."""
+    """Returns the table, after checking that it is as the last run left it. Raises TableError."""
     delta = DeltaTable(table.name, table.path, app_id_of(table.owner), table.storage_options)
     delta.refresh()
     record = table.records.get(table.name)
@@ -295,7 +302,7 @@ def _ours(table: MaintainedTable) -> DeltaTable:
 def _run(lane: Lane, table: MaintainedTable, statement: str) -> None:
     try:
         lane.commit(table.name, statement)
-    except TableError:  # of the fence
+    except TableError:  # raised by the fence
         raise
     except Exception as error:
         if is_away(error):
@@ -305,7 +312,7 @@ def _run(lane: Lane, table: MaintainedTable, statement: str) -> None:
 
 
 def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float, record: str) -> Maintained:
-    """On disk, and known as the last run's. `record`: what its commits say of themselves."""
+    """Syncs the commits to disk, stores the table's state, and returns the result. `record`: the record in its commits."""
     version = delta.snapshot.version
     after = delta.refresh()
     delta.own_commit(version, record)
@@ -316,7 +323,7 @@ def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: fl
 
 
 def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
-    """On disk first. Raises TableError."""
+    """Syncs the commits to disk, then stores the table's state. Raises TableError."""
     try:
         sync_commits(table.path, since, record.version)
     except OSError as error:
@@ -325,7 +332,7 @@ def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
 
 
 def _removed(delta: DeltaTable) -> dict[str, Any]:
-    """By VACUUM's own commits: the newest two, its beginning and its end."""
+    """Returns what VACUUM removed, from its own commits: the newest two, which mark its start and its end."""
     found: dict[str, Any] = {}
     for commit in delta.log.history(2):
         metrics = commit.get("operationMetrics") or {}
@@ -335,17 +342,19 @@ def _removed(delta: DeltaTable) -> dict[str, Any]:
 
 
 def _record(table: MaintainedTable) -> str:
-    """What the commit says of itself."""
+    """Returns the commit's record."""
     return maintenance_record(table.owner, table.run)
 
 
 def newest_cut_age_hours(
     path: str, storage_options: Mapping[str, str] | None = None, names: Collection[str] | None = None
 ) -> float | None:
-    """For how long files may have left the tables that the newest cut at a path needs; None where there is no cut. Raises TableError.
+    """Returns the age in hours of the oldest table version that the newest consistent snapshot needs; None if there is no snapshot.
+    Raises TableError.
 
-    A cut that was amended has a newer time, and most tables as they were when it was first published: its oldest row counts. And a table
-    may have left its version even before: by a commit that the last run's record did not come to know. `names`: these tables, all if None.
+    A snapshot that was amended has a newer time, but most of its tables are as when it was first published, so its oldest row counts. A
+    table may have left its version even earlier, by a commit that is not in the last run's record. `names`: considers only these tables;
+    all if None.
     """
     options = dict(storage_options or {}) or None
     try:
@@ -365,7 +374,7 @@ def newest_cut_age_hours(
 
 
 def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.datetime | None:
-    """When the first commit was made after the version that a cut has of a table; None where it is the newest, or nobody can tell."""
+    """Returns when the first commit after the version in a snapshot was made; None if the version is the newest, or if this is unknown."""
     try:
         log = deltalake.DeltaTable(str(found["path"]), storage_options=options)
         if log.version() <= int(found["version"]):
@@ -378,8 +387,8 @@ def _left_at(found: Mapping[str, Any], options: dict[str, str] | None) -> dt.dat
 
 
 def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[str, str] | None = None) -> int:
-    """Removes the cuts whose versions VACUUM is about to take, so that no cut names what cannot be read; how many. Their table is joined
-    into one file on the way. Raises TableError.
+    """Removes the consistent snapshots whose versions VACUUM is about to delete, so that every snapshot can be read. Returns their
+    number. Also compacts their table into one file. Raises TableError.
     """
     limit = dt.datetime.now(dt.UTC) - dt.timedelta(hours=hours)
     try:

@@ -1,1 +1,1 @@
-"""Values that could not be decoded: kept in a Delta table of the destination, and put back once they can be."""
+"""Values that could not be decoded: stores them in a Delta table of the destination, and puts them back once they can be decoded."""

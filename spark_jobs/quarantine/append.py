@@ -1,8 +1,8 @@
-"""Appends a batch's values that could not be decoded to the destination's quarantine table, once whatever happens. `run_batch` calls it.
+"""Appends a batch's values that could not be decoded to the destination's quarantine table, exactly once. `run_batch` calls it.
 
-The staged file is small and its columns are known, so deltalake writes it: Spark has no part in it. The commit carries the greatest order
-key of each source table's values as txnVersion under an application id of that table, and what the quarantine has already is left out,
-as for every other table: a source table that was resumed brings older values than another one's.
+The staged file is small and its columns are known, so deltalake writes it without Spark. For each source table the commit carries the
+highest order key of its values as the version of a transaction with an app ID of that table. Values that the quarantine already has are
+left out per source table, because a source table that was resumed has older values than another one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ NAME = "quarantine"
 
 
 def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[str, str], fence: Fence) -> int:
-    """Rows appended. Raises StagedBatchError where the staged file is not what its manifest says, TableError where Delta refuses."""
+    """Appends the values and returns the number of rows. Raises StagedBatchError if the staged file differs from its manifest,
+    TableError if Delta refuses the write.
+    """
     entry = json.loads((batch.directory / MANIFEST).read_bytes()).get("quarantine")
     if not entry:
         return 0
@@ -46,21 +48,21 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
 
 
 def _keep_on_disk(batch: StagedBatch, path: str, storage_options: Mapping[str, str]) -> None:
-    """All that was appended since the batch was staged, also by an earlier try of it: an ack follows."""
+    """Syncs to disk everything that was appended since the batch was staged, also by an earlier try of it, because an ack follows."""
     there = _opened(path, storage_options)
     if there is not None:
         sync_commits(path, there.version(), there.version(), since_seconds=staged_at(batch))
 
 
 def app_id(batch: StagedBatch, name: str) -> str:
-    """The name under which the quarantine remembers the last order key of one source table's values; `name` is "database.table"."""
+    """Returns the app ID under which the quarantine stores the last order key of one source table's values; `name` is "database.table"."""
     return f"sluice/{batch.destination}/{batch.ledger_id}/{NAME}/{name}"
 
 
 def _lacking(
     staged: pa.Table, batch: StagedBatch, path: str, storage_options: Mapping[str, str]
 ) -> tuple[pa.Table, list[deltalake.Transaction]]:
-    """The values that the quarantine lacks, with the transaction of each source table among them."""
+    """Returns the values that the quarantine lacks, with one transaction per source table."""
     there = _opened(path, storage_options)
     parts: list[pa.Table] = [staged.slice(0, 0)]
     transactions = []

@@ -1,4 +1,4 @@
-"""How many values of a table are in quarantine, by its own columns alone. The table's asset check asks."""
+"""Counts a table's values in quarantine, reading only the columns it needs. Used by the table's asset check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = ["database", "table", "column"]
 
 
 def quarantined_by_column(path: str, table: str, storage_options: Mapping[str, str] | None = None) -> dict[str, int]:
-    """Column → values of a "database.table" that are there; none where nothing was ever put there. Raises TableError."""
+    """Returns column → number of values of a "database.table" in quarantine; empty if the quarantine does not exist. Raises TableError."""
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None)
         rows: Any = pa.table(log.scan(columns=COLUMNS))

@@ -1,9 +1,9 @@
-"""Puts values that can be decoded by now back into their rows. `sluice quarantine replay` calls it while no run merges.
+"""Puts values that can now be decoded back into their rows. `sluice quarantine replay` calls it while no run merges.
 
-A row is the one the value was taken from only as long as it has the order key of the value's transaction: a later change of the row has
-brought its own value, and a value from before the table got its name is another table's. Its key tells it from the others of the
-transaction; in a table without a key all its columns do, and rows that they do not tell apart get their values only where those are equal.
-Doing it twice changes nothing.
+A value belongs to a row only if the row still has the order key of the value's transaction: a later change of the row has its own value,
+and a value from before the table got its name belongs to another table. The key distinguishes the row from others of the same
+transaction. In a table without a key all columns do; rows that are equal in all columns get their values only if these are equal too.
+Repeating it changes nothing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ NUMBER_COLUMN, KEY_COLUMN, VALUE_COLUMN, NAMED, TURN = "number", "order_key", "v
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RowValues:
-    """A Parquet file of one column's values: number (of the value), order_key, value, and `named_<k>`, the row's column names[k] as text
-    (bytes as hexadecimal digits, NULL where anything will do). `keyed`: these are its key. `type_name`: of the value, in Spark SQL.
+    """A Parquet file of one column's values: number (of the value), order_key, value, and `named_<k>`, the row's column names[k] as
+    text (bytes as hexadecimal digits; NULL matches any value). `keyed`: whether these columns are the key. `type_name`: type of the
+    value, in Spark SQL.
     """
 
     file: Path
@@ -34,7 +35,9 @@ class RowValues:
 
 
 def put_back(lane: Lane, name: str, path: str, column: str, values: RowValues) -> frozenset[int]:
-    """Sets `column` of the Delta table of `name` at `path`, which has the values' type; the numbers of those whose rows it found."""
+    """Sets `column` of the Delta table of `name` at `path`, which has the values' type. Returns the numbers of the values whose rows
+    were found.
+    """
     target = sql_text.delta_path(path)
     _view(lane, values)
     on = _meets(lane, target, column, values)
@@ -61,7 +64,7 @@ def _named(values: RowValues) -> list[str]:
 
 
 def _meets(lane: Lane, target: str, column: str, values: RowValues) -> str:
-    """A condition on a row `t` of the table and a value `s`: the value may be the row's."""
+    """Returns the condition that a value `s` may belong to a row `t` of the table."""
     (detail,) = lane.session.sql(f"DESCRIBE DETAIL {target}").collect()
     since = int(detail["properties"].get(RENAMED_AT, -1))
     met = [f"t.{sql_text.identifier(ORDER_KEY)} = s.{KEY_COLUMN}", f"s.{KEY_COLUMN} > {since}L"]
@@ -78,7 +81,9 @@ def _meets(lane: Lane, target: str, column: str, values: RowValues) -> str:
 
 
 def _chosen(target: str, on: str, values: RowValues) -> str:
-    """The values that are as many as the rows they may belong to, and all one value where they are several; the first has TURN 1."""
+    """Returns the SELECT of the values whose number equals that of the rows that they may belong to and, if there are several, that
+    are all equal. The first of them has TURN 1.
+    """
     alike = f"PARTITION BY {', '.join([KEY_COLUMN, *_named(values)])}"
     ends = (f"{end}({VALUE_COLUMN}) OVER ({alike})" for end in ("min", "max"))
     turn = f"row_number() OVER ({alike} ORDER BY {NUMBER_COLUMN}) AS {TURN}"

@@ -1,1 +1,1 @@
-"""Chosen keys of a table made what the source has under them: the fold at the place where the lake is, and its commit."""
+"""Repairs: makes chosen keys of a table equal to the source's rows at the lake's position. Contains the fold and its commit."""

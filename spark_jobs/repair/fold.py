@@ -1,11 +1,11 @@
-"""What chosen keys of a table have at the place where the lake is: one image a key. The rule of a repair; `merge` calls it.
+"""The fold of a repair: one image per chosen key, with the row that the key has at the lake's position. `merge` calls it.
 
-Rows were read from the source between two places of the stream, low and high, and the lake has all up to `up_to`, which lies after both. Of
-a key that changed after low, the last change up to there decides: it was made after the row was read, or the row already shows it. Of any
-other key the row that was read is what it is; and a key under which nothing was read and nothing changed since has no row. So a row that
-was deleted after it was read does not come back, and one goes only where the source had none and the stream brought none.
+Rows were read from the source between two positions of the stream, low and high, and the lake has all changes up to `up_to`, which is
+after both. If a key changed after low, its last change up to `up_to` determines the row: either it was made after the row was read, or
+the row already shows it. For any other key the row that was read is correct. A key without a row and without later changes has no row. So
+a row that was deleted after it was read does not come back, and a row is removed only if neither the source nor the stream has it.
 
-Only keys are held in memory; rows go from file to file in batches.
+Only keys are held in memory; rows are copied from file to file in batches.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ OURS = pa.schema(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Read:
-    """What was read of a table. `files`: Parquet, with its columns alone. `keys`: column → values of the keys that were asked for, n each;
-    `had`: which of them the source had a row under when they were found; `doubled`: under which the lake has several. `read_at_us`: µs
-    since 1970.
+    """The rows that were read of a table. `files`: Parquet files with the table's columns only. `keys`: column → values of the n
+    requested keys; `had`: for which of them the source had a row when they were found; `doubled`: for which the lake has several rows.
+    `read_at_us`: µs since 1970.
     """
 
     key: tuple[str, ...]
@@ -49,10 +49,11 @@ class Read:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decided:
-    """Which of three lists speak for their key: the keys asked for (they have no row), the rows read, the images of the stream.
+    """Masks of the elements in each of three lists that determine their key's row: the requested keys (they have no row), the rows that
+    were read, the images of the stream.
 
-    `lost`: keys asked for that had a row, under which nothing was read, and which nothing says was deleted. They went
-    between the comparison and the low place, which the stream tells the lake, or are not found by their text.
+    `lost`: requested keys that had a row, for which nothing was read and no deletion is known. They were deleted between the comparison
+    and the low position, which the lake learns from the stream, or they are not found by their text.
     """
 
     none: Mask
@@ -64,9 +65,10 @@ class Decided:
 def decide(
     asked: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], seen: Mask
 ) -> Decided:
-    """Each list's keys by column (arrays of one type a column). `seen`: which images lie at or before the lake's place.
+    """Chooses the element that determines each key's row. `asked`, `read`, `images`: the keys of each list by column (arrays of the same
+    type per column). `seen`: the images up to the lake's position.
 
-    One of the three speaks for each key that was asked for or read but lost ones, and none for another key.
+    Exactly one element is chosen for each key that was requested or read, except lost keys; none for other keys.
     """
     sizes = [len(part[0]) for part in (asked, read, images)]
     joined = [pa.chunked_array([*parts]) for parts in zip(asked, read, images, strict=True)]
@@ -91,17 +93,19 @@ def decide(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fold:
-    """`segment`: an image a key; None where no key is meant. `lost`: keys that are left alone, n as they were asked for."""
+    """The result of the fold. `segment`: one image per key; None if there is nothing to merge. `lost`: mask of the n requested keys
+    that are left unchanged.
+    """
 
     segment: ChangesSegment | None
     lost: Mask
 
 
 def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Path, up_to: int) -> Fold:
-    """One segment with an image a key, in a file at `path`.
+    """Writes one image per key to a file at `path` and returns it as a segment.
 
-    `segments`: what the stream brought from the low place on, at least up to `up_to`. Raises TableError where they are not of the columns
-    that were read, or all keys that are meant are lost.
+    `segments`: the stream's changes from the low position on, at least up to `up_to`. Raises TableError if their columns differ from
+    those that were read, or if all keys are lost.
     """
     schema = pq.read_schema(read.files[0])
     if any(each.partial or _shape(each) != _shape(read) for each in segments):
@@ -129,7 +133,7 @@ def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Pa
 
 
 def cleared(read: Read, lost: Mask, path: Path, up_to: int) -> ChangesSegment | None:
-    """One segment by which the keys that the lake has more than once have no row, but lost ones; None where there are none."""
+    """Returns a segment that deletes the keys of which the lake has several rows, except lost keys; None if there are none."""
     doubled = np.asarray(read.doubled, np.bool_) & ~lost
     if not doubled.any():
         return None
@@ -149,14 +153,14 @@ def _shape(of: Read | ChangesSegment) -> object:
 
 
 def _first(codes: Numbers) -> Mask:
-    """Which places are the first of their code."""
+    """Returns a mask of the first element of each code."""
     found = np.zeros(len(codes), np.bool_)
     found[np.unique(codes, return_index=True)[1]] = True
     return found
 
 
 def _keys(files: Sequence[Path], names: Sequence[str], schema: pa.Schema) -> list[Any]:
-    """The columns of all files, each as one array."""
+    """Returns the columns of all files, each as one array."""
     tables = [pq.read_table(file, columns=list(names)) for file in files]
     if not tables:
         types = [schema.field(name).type if name != ORDER_KEY else pa.int64() for name in names]
@@ -166,7 +170,7 @@ def _keys(files: Sequence[Path], names: Sequence[str], schema: pa.Schema) -> lis
 
 
 class _Writing:
-    """Appends to the file; all images get the order key of the lake's place, whose truth they are."""
+    """Appends to the file. All images get the order key of the lake's position, at which they are valid."""
 
     def __init__(self, writer: pq.ParquetWriter, schema: pa.Schema, order_key: int) -> None:
         self._writer, self._schema, self._order_key, self._row = writer, schema, order_key, 0
@@ -200,7 +204,7 @@ class _Writing:
 
 
 def _batches(files: Sequence[Path], kept: Mask) -> Iterator[pa.Table]:
-    """Those rows of all files that are kept."""
+    """Yields the rows of all files that the mask keeps."""
     at = 0
     for path in files:
         with pq.ParquetFile(path) as file:

@@ -1,4 +1,4 @@
-"""The newest repair of a table, by its own log. The equality check shows it."""
+"""Finds the newest repair of a table in its log. The equality check shows it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from deltalake.exceptions import DeltaError
 from spark_jobs.staged_batch import REPAIR_KIND
 from spark_jobs.tables.commit_record import Interval, read_commit
 
-COMMITS_MAX = 200  # that are looked at; an older repair is no news
+COMMITS_MAX = 200  # commits that are read; older repairs are of no interest
 
 
 def last_repair(path: str, storage_options: Mapping[str, str] | None = None) -> Interval | None:
-    """None where the newest commits have none, or the log cannot be read."""
+    """Returns the newest repair; None if the newest commits have none, or if the log cannot be read."""
     try:
         commits = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None).history(COMMITS_MAX)
     except (DeltaError, OSError):

@@ -1,7 +1,7 @@
-"""Merges a repair: each table's chosen keys in one commit, as the source has them at the place where the lake is. A run calls it.
+"""Merges a repair: each table's chosen keys in one commit, with the rows that they have at the lake's position. Called by a run.
 
-The caller holds the run lock, so that no table moves meanwhile. Doing it again, wholly or in part, changes nothing that is right already.
-A key that the lake has twice cannot be told apart by a MERGE: its rows go in a commit before, under the same lock.
+The caller holds the run lock, so no table changes meanwhile. Repeating it, wholly or in part, changes no correct row. A MERGE cannot
+distinguish two rows of one key: such rows are deleted in a commit before, under the same lock.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ def merge_repair(
     records: TableRecords = NO_RECORDS,
     run: str = "",
 ) -> list[TableReport]:
-    """Merges the tables, one after the other. `fence`: of who holds the run lock.
+    """Merges the tables, one after the other. `fence`: of the run that holds the run lock.
 
-    `on_table_done`: its report, and the order key up to which the lake has the table.
-    `on_left`: so many keys of a table are left alone, for their rows are gone and nothing says since when; told before its report.
+    `on_table_done`: called with a table's report and the order key up to which the lake has the table. `on_left`: called before it with a
+    table's number of keys that are left unchanged, because their rows are missing and it is unknown since when.
 
-    Raises SparkUnavailableError, or MergeError after the other tables have finished when one could not be merged.
+    Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """
     options = dict(storage_options or {})
     up_to = places(stretch, {name: target for name, (target, _) in tables.items()}, options)
@@ -66,7 +66,7 @@ class _OneTable:
     on_left: Callable[[str, int], None]
 
     def repair(self, name: str, target: TableTarget, read: Read, up_to: int) -> TableReport | None:
-        """None where nothing is meant. Raises TableError, or what Spark raises."""
+        """Repairs one table. Returns None if there is nothing to merge. Raises TableError, or any exception of Spark."""
         segments = self.stretch.changes(self.staged, name, up_to, ACT)
         folder = self.stretch.folders[0].parent
         path = folder / f"{read.files[0].parent.name}.parquet"
