@@ -1,1 +1,3 @@
-"""Measurements of Sluice against the limits and its peers; run by `./sluice bench`, written as JSON, told in benchmarks/README.md."""
+"""Measures Sluice against its limits and against similar tools. Run by `./sluice bench`, written as JSON, described in
+benchmarks/README.md.
+"""

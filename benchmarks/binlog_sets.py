@@ -1,7 +1,7 @@
-"""The binlogs that `bench engine` reads, made inside the server: single-row transactions, bulk statements, and a varied table.
+"""Creates the binlogs that `bench engine` reads, inside the server: single-row transactions, bulk statements, and a varied table.
 
-Stored procedures and statements over many rows make the load, so that making it costs no client round trips. The rows of the first two are
-sysbench's (`id, k, c, pad`); the varied table has a column of each kind that applications use.
+Stored procedures and multi-row statements create the load without client round trips. The rows of the first two have sysbench's columns
+(`id, k, c, pad`); the varied table has a column of each kind that applications use.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SELECT FLOOR(RAND(i) * 1000000), RAND(i), RAND(i) * 10000, CONCAT('Kundin 日本
 
 @dataclasses.dataclass(frozen=True)
 class BinlogSet:
-    """A stretch of one server's binlog: from (file, start) to (file, end), with what is in it."""
+    """A range of one server's binlog, from (file, start) to (file, end), and its contents."""
 
     name: str
     file: str
@@ -74,7 +74,7 @@ def position(cursor: Any) -> tuple[str, int]:
 
 
 def prepare(cursor: Any) -> None:
-    """Tables and procedures, outside the measured stretches."""
+    """Creates tables and procedures, outside the measured ranges."""
     cursor.execute("CREATE DATABASE IF NOT EXISTS bench")
     cursor.execute("USE bench")
     for name in ("oltp_1", "oltp_2", "bulk_1"):
@@ -88,7 +88,7 @@ def prepare(cursor: Any) -> None:
 
 
 def make_oltp(cursor: Any, transactions: int) -> BinlogSet:
-    """Single-row transactions, half inserts and half updates, in a binlog file of their own."""
+    """Creates single-row transactions, half inserts and half updates, in a separate binlog file."""
     cursor.execute("FLUSH BINARY LOGS")
     file, start = position(cursor)
     cursor.execute("CALL oltp(%s)", (transactions,))
@@ -98,20 +98,20 @@ def make_oltp(cursor: Any, transactions: int) -> BinlogSet:
 
 
 def make_bulk(cursor: Any, rows: int, statements: int) -> BinlogSet:
-    """Multi-row inserts and updates of `rows / statements` rows each, in a binlog file of their own."""
+    """Creates multi-row inserts and updates of `rows / statements` rows each, in a separate binlog file."""
     change = "UPDATE bulk_1 SET k = k + 1 ORDER BY id LIMIT %s"
     insert = BULK.format(rows=rows // statements, row=ROW.format(seed="i"))
     return _made(cursor, "bulk", (insert, change), rows, statements)
 
 
 def make_varied(cursor: Any, rows: int, statements: int) -> BinlogSet:
-    """As `make_bulk`, of the varied table."""
+    """Like `make_bulk`, for the varied table."""
     change = "UPDATE varied_1 SET details = JSON_SET(details, '$.lines', 10), price = price + 1 ORDER BY id LIMIT %s"
     return _made(cursor, "varied", (VARIED.format(rows=rows // statements), change), rows, statements)
 
 
 def _made(cursor: Any, name: str, changes: tuple[str, str], rows: int, statements: int) -> BinlogSet:
-    """`changes`: what inserts `rows / statements` rows, and what updates as many as it is given."""
+    """Creates a set. `changes`: the statement that inserts `rows / statements` rows, and the one that updates a given number."""
     insert, update = changes
     cursor.execute("FLUSH BINARY LOGS")
     file, start = position(cursor)

@@ -1,7 +1,7 @@
-"""The readers that `bench engine` compares Sluice with: the socket alone, and mysql-replication and mysql-binlog-connector-java as their
-manuals show them.
+"""The readers that `bench engine` compares with Sluice: the bare socket, and mysql-replication and mysql-binlog-connector-java, used as
+in their manuals.
 
-Each takes (host, port, user, password) and a BinlogSet, reads exactly that stretch, and returns the seconds it took.
+Each takes (host, port, user, password) and a BinlogSet, reads exactly that range, and returns the seconds it took.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from console.toolchain.setup import set_up
 COM_BINLOG_DUMP = 0x12
 NON_BLOCKING = 0x01  # the server ends the dump with an EOF packet at the end of its binlog
 READ_BYTES = 4 << 20
-JAVA_PROGRAM = Path(__file__).with_name("JavaConnector.java")  # Java compiles a program of one file as it starts it
+JAVA_PROGRAM = Path(__file__).with_name("JavaConnector.java")  # Java compiles a single-file program when it starts it
 JAVA_SECONDS_MAX = 600.0
 
 
 def raw_socket_seconds(settings: dict[str, Any], binlog: BinlogSet) -> float:
-    """Receives the dump into one buffer and looks at nothing: the ceiling of any reader over this socket."""
-    connection: Any = pymysql.connect(**settings)  # its private parts carry the dump
+    """Receives the dump into one buffer without reading it: the upper limit of any reader over this socket."""
+    connection: Any = pymysql.connect(**settings)  # the dump uses its private methods
     with connection.cursor() as cursor:
         cursor.execute("SET @master_binlog_checksum = @@global.binlog_checksum")
     body = struct.pack("<BIHI", COM_BINLOG_DUMP, binlog.start, NON_BLOCKING, 4_000_001) + binlog.file.encode()
@@ -47,7 +47,9 @@ def raw_socket_seconds(settings: dict[str, Any], binlog: BinlogSet) -> float:
 
 
 def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_max: float) -> tuple[int, float]:
-    """`for event in stream: event.rows`; returns (rows, seconds), stopped after `seconds_max` since its rate does not change."""
+    """Reads with `for event in stream: event.rows`. Returns (rows, seconds), and stops after `seconds_max`, because its rate is
+    constant.
+    """
     stream = BinLogStreamReader(
         connection_settings=settings,
         server_id=4_000_002,
@@ -55,7 +57,7 @@ def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_
         log_pos=binlog.start,
         resume_stream=True,
         only_events=[WriteRowsEvent, UpdateRowsEvent, DeleteRowsEvent],
-        ignore_decode_errors=True,  # it reads VARBINARY as text
+        ignore_decode_errors=True,  # it decodes VARBINARY as text
     )
     rows, begun = 0, time.perf_counter()
     try:
@@ -70,7 +72,7 @@ def mysql_replication_rows(settings: dict[str, Any], binlog: BinlogSet, seconds_
 
 
 def java_connector_rows(settings: dict[str, Any], binlog: BinlogSet) -> tuple[int, float]:
-    """Events decoded into rows, JSON left as bytes; returns (rows, seconds) of the second reading in one process."""
+    """Decodes events to rows, with JSON left as bytes. Returns (rows, seconds) of the second reading in one process."""
     toolchain = set_up([], delta=False, extras=("java-connector",), screen=standard_output())
     java, classes = toolchain.java, ":".join(map(str, toolchain.extra_jars))
     address = [settings["host"], str(settings["port"]), settings["user"]]

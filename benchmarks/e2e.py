@@ -1,8 +1,8 @@
-"""`./sluice bench e2e`: from a commit in MySQL to a row that is readable in Delta, through the real stack.
+"""`./sluice bench e2e`: measures the time from a commit in MySQL to a readable row in Delta, through the real stack.
 
-Of each mode (`runs: drain`, `runs: batch`) backlogs that a stopped engine takes up, then two steady loads with a marker row every two
-seconds. Freshness is the time from the marker's commit in MySQL until the Delta version that holds it lies in the table's log, where every
-reader sees it; `waits` says where its seconds go.
+For each mode (`runs: drain`, `runs: batch`): backlogs that a stopped engine processes, then two steady loads with a marker row every two
+seconds. Freshness is the time from the marker's commit in MySQL until the Delta version that contains it is in the table's log, where
+every reader sees it. `waits` breaks this time down.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from console.stack.stack import CODE_SERVER
 
 MODES = ("drain", "batch")
 BACKLOG_CHANGES = 300_000
-BACKLOGS = 3  # one after the other; the median counts
+BACKLOGS = 3  # measured one after the other; the result is the median
 LOADS = (100, 500)
 LOAD_SECONDS = 120.0
 MARKER_SECONDS = 2.0
-SLICE_SECONDS = 0.1  # one call of the procedure makes the transactions of this time
+SLICE_SECONDS = 0.1  # one call of the procedure creates the transactions of this time
 ACK_SECONDS_MAX = 900.0
 TABLES = ("shop_1", "shop_2", "shop_3", "shop_4")
 MARKER = "CREATE TABLE marker (id INT NOT NULL AUTO_INCREMENT PRIMARY KEY, sent_at DATETIME(6) NOT NULL)"
@@ -53,12 +53,12 @@ SEED = """
 INSERT INTO {name} (k, c, pad)
 WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) SELECT {row} FROM n
 """
-CHANGES_A_TRANSACTION = 4  # three always, the fourth nearly always: its key may be gone
+CHANGES_A_TRANSACTION = 4  # always three, nearly always a fourth, whose key may be deleted
 SEED_ROWS = 20_000
 
 
 def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: float = LOAD_SECONDS) -> None:
-    """Of each mode the backlog, then each load; one pipeline for all, whose engine's host is started again between the modes."""
+    """Measures the backlog and each load, for each mode. All modes use one pipeline, whose engine host is restarted between them."""
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         pipeline = Pipeline(Path(name), "bench", screen.print, settings={"runs": MODES[0]})
@@ -87,7 +87,7 @@ def run(json_file: Path | None, *, backlog: int = BACKLOG_CHANGES, seconds: floa
 
 
 def _mode(pipeline: Pipeline, backlog: int, seconds: float) -> dict[str, Any]:
-    """What one mode does. Its freshness is that of the first load."""
+    """Returns the results of one mode. Its freshness is that of the first load."""
     measured = _median_of([_backlog(pipeline, backlog) for _ in range(BACKLOGS)])
     loads = [_load(pipeline, rate, seconds) for rate in LOADS]
     return {
@@ -109,7 +109,7 @@ def _prepare(pipeline: Pipeline) -> None:
 
 
 def _seed(pipeline: Pipeline) -> None:
-    """Rows to update, merged before anything is measured: every Delta table exists and every code path is warm."""
+    """Creates rows to update, and merges them before anything is measured, so that every Delta table exists and every code path is warm."""
     with pipeline.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("USE bench")
         cursor.execute("SET SESSION cte_max_recursion_depth = 10000000")
@@ -121,7 +121,7 @@ def _seed(pipeline: Pipeline) -> None:
 
 
 def _backlog(pipeline: Pipeline, changes: int) -> dict[str, Any]:
-    """Made while the engine's host is down; the clock runs from the command that starts the host until the last ack."""
+    """Measures a backlog that is created while the engine host is down, from the command that starts the host until the last ack."""
     pipeline.stop_engine()
     with pipeline.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("USE bench")
@@ -142,13 +142,13 @@ def _backlog(pipeline: Pipeline, changes: int) -> dict[str, Any]:
 
 
 def _median_of(backlogs: list[dict[str, Any]]) -> dict[str, Any]:
-    """The backlog of middle length, and how long each took."""
+    """Returns the backlog with the median time, and the time of each."""
     middle = sorted(backlogs, key=lambda backlog: backlog["backlog_s"])[len(backlogs) // 2]
     return {**middle, "backlogs_s": [backlog["backlog_s"] for backlog in backlogs]}
 
 
 def _load(pipeline: Pipeline, rate: int, seconds: float) -> dict[str, Any]:
-    """Transactions at a steady rate beside a marker every two seconds; then all is acked and the markers are looked up."""
+    """Runs transactions at a steady rate with a marker every two seconds; then waits until all is acked and evaluates the markers."""
     path = pipeline.table_path("marker")
     before = LakeTable(path, keyless=False).version
     begun = time.monotonic()

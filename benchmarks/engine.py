@@ -1,7 +1,7 @@
-"""`./sluice bench engine`: one binlog from a live server, read by the bare socket, by its peers and by Sluice, in one run.
+"""`./sluice bench engine`: reads one binlog of a live server with the bare socket, similar tools and Sluice, in one run.
 
-Sluice is measured as it runs (parser, sink, ring, service, ledger on disk): up to acked batches, with each batch decoded and not written,
-and with each staged to Parquet.
+Sluice is measured as it runs (parser, sink, ring, service, ledger on disk): up to acked batches, with each batch decoded but not written,
+and with each batch staged to Parquet.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from console.toolchain.database.server import DatabaseServer
 RUNS = 5
 OLTP_TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 300_000, 1_500_000, 30
 VARIED_ROWS, VARIED_STATEMENTS = 600_000, 60
-PEER_SECONDS_MAX = 10.0  # mysql-replication's rate does not change; its whole binlog would take minutes
+PEER_SECONDS_MAX = 10.0  # mysql-replication's rate is constant; its whole binlog would take minutes
 DEADLINE_SECONDS = 300.0
 MEBIBYTE = 1 << 20
 
@@ -46,7 +46,7 @@ def run(
     bulk: int = BULK_ROWS,
     varied: int = VARIED_ROWS,
 ) -> None:
-    """All sets, all contenders in turn within each of `runs` rounds; medians."""
+    """Measures all sets with all contenders, alternating within each of `runs` rounds; reports medians."""
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
         options = {"max_binlog_size": 1 << 30, "binlog_expire_logs_seconds": 86400 * 7}
@@ -60,7 +60,8 @@ def run(
                 partial(make_varied, cursor, varied, VARIED_STATEMENTS),
             )
             for make in makers:
-                binlog = make()  # each is the end of the binlog while it is measured: a batch takes what follows along
+                # Each set is at the end of the binlog while it is measured, because a batch includes what follows
+                binlog = make()
                 record[binlog.name] = measure(server, binlog, folder, runs)
     host_rss_mb = max(row["engine_rss_mb_max"] for row in record.values())
     show("engine", [{"set": name, **row} for name, row in record.items()])
@@ -68,7 +69,7 @@ def run(
 
 
 def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) -> dict[str, Any]:
-    """One set: megabytes (10⁶) and rows a second of each contender."""
+    """Measures one set: megabytes (10⁶) and rows per second of each contender."""
     settings = {"host": "127.0.0.1", "port": server.port, "user": "root", "password": "", "ssl_disabled": True}
     acked_seconds(server, binlog, folder)  # compiles or loads the kernels
     decoded_seconds(server, binlog, folder)
@@ -113,7 +114,8 @@ def measure(server: DatabaseServer, binlog: BinlogSet, folder: Path, runs: int) 
 def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> SluiceConfig:
     destination = DestinationConfig(
         name="bench",
-        source=SourceConfig(port=server.port, user="root", tls=TlsConfig(mode="DISABLED")),  # as the others read it
+        # As the other contenders connect
+        source=SourceConfig(port=server.port, user="root", tls=TlsConfig(mode="DISABLED")),
         include=r"bench\..*",
         start=StartConfig(file=binlog.file, offset=binlog.start),
         ring=RingConfig(),
@@ -123,7 +125,7 @@ def configuration(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> Sl
 
 
 def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
-    """A new destination at the start of its set, with the schema of then: to find that out is not what is measured."""
+    """Creates a new destination at the start of its set, with the schema valid there; finding the schema is not measured."""
     directory = config.destination_dir("bench")
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
@@ -135,7 +137,9 @@ def known_start(config: SluiceConfig) -> tuple[EngineParts, FileLease]:
 def acked_seconds(
     server: DatabaseServer, binlog: BinlogSet, folder: Path, take: Callable[[Batch], None] = lambda _batch: None
 ) -> float:
-    """From the dump's begin until the last batch of the set is acked. `take`: what is done with each; nothing is staged."""
+    """Returns the seconds from the dump's start until the last batch of the set is acked. `take`: called with each batch; nothing is
+    staged.
+    """
     config = configuration(server, binlog, folder)
     parts, lease = known_start(config)
     client, service = ClientIdentity(destination="bench"), CanalService({"bench": (parts.store, parts.meta)})
@@ -157,7 +161,7 @@ def acked_seconds(
 
 
 def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """The same, and each batch decoded into Arrow columns, which nobody writes: what a decoder alone would take here."""
+    """Like `acked_seconds`, with each batch decoded into Arrow columns that are not written: the cost of a decoder alone."""
     decoders: dict[str, RowDecoder] = {}
 
     def decode(batch: Batch) -> None:
@@ -171,7 +175,7 @@ def decoded_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> 
 
 
 def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """The same through the engine itself: each batch is written as Parquet with its manifest, then acked."""
+    """Like `acked_seconds`, through the engine itself: each batch is written as Parquet with its manifest, then acked."""
     config = configuration(server, binlog, folder)
     known_start(config)[1].release()
     engine = Engine(config, "bench")
@@ -192,8 +196,8 @@ def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> f
 
 
 def _quiet(_state: str, _reason: str) -> None:
-    """The states of a benchmark's parser are of no interest; a failure shows as a timeout with its reason."""
+    """Ignores the states of a benchmark's parser; a failure appears as a timeout with its reason."""
 
 
 def _ignore(_start: object) -> None:
-    """A benchmark never changes the server."""
+    """Ignores starts: a benchmark never changes the server."""

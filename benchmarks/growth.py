@@ -1,8 +1,8 @@
-"""`./sluice bench growth`: what a merge costs as the lake grows, and as merges pile up in a table; what the first one costs.
+"""`./sluice bench growth`: measures the cost of a merge as the lake grows, as merges accumulate in a table, and of the first merge.
 
-The same batch, its keys close together, goes into tables of a hundredth, a tenth and all of the largest number of rows, whose files are of
-one size. Then hundreds of small batches go into one table, which is looked after once at the end, as the schedule would. The first
-merge is that of a Spark that was started and warmed as `sluice up` does.
+The same batch, with adjacent keys, is merged into tables of a hundredth, a tenth and all of the largest number of rows, with files of the
+same size. Then hundreds of small batches are merged into one table, which is maintained once at the end, as the schedule does. The first
+merge is that of a Spark that was started and warmed up like `sluice up` does.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ CHANGES = 1_000
 PILED_CHANGES = 100
 ROWS_A_FILE = 625_000
 RUNS, WARM_RUNS = 5, 3
-WINDOW = 10  # merges whose median is told, at each end of the pile
+WINDOW = 10  # the number of merges at the beginning and at the end whose median is reported
 SPARK: Wish = "spark"
 AUTO: Wish = "auto"
 
 
 class GrowingTable:
-    """A table of so many rows, and batches for it."""
+    """A table with a given number of rows, and batches for it."""
 
     def __init__(self, spark: SparkConnectServer, folder: Path, rows: int) -> None:
         self._settings = SparkSettings(remote=spark.url)
@@ -56,7 +56,7 @@ class GrowingTable:
             session.stop()
 
     def merge(self, changes: int, way: Wish) -> float:
-        """Seconds of one batch."""
+        """Returns the seconds of merging one batch."""
         batch = self._staged.make(changes, "close")
         target = TableTarget(path=str(self.path), merge=way)
         begun = time.perf_counter()
@@ -66,7 +66,7 @@ class GrowingTable:
         return seconds
 
     def look_after(self) -> float:
-        """Seconds of what the schedule of maintenance does to it."""
+        """Returns the seconds of the scheduled maintenance."""
         begun = time.perf_counter()
         optimize(
             self._settings, MaintainedTable(owner=OWNER, path=str(self.path), key="id", run=DESTINATION, fence=BY_HAND)
@@ -82,7 +82,7 @@ class GrowingTable:
 
 
 def run(json_file: Path | None, *, rows_max: int = 100_000_000, merges: int = 500) -> None:
-    """The three of them, printed and written as they come. Some 10 GB of disk for 100 M rows."""
+    """Runs the three measurements, and prints and writes each result. Needs some 10 GB of disk for 100 M rows."""
     record: dict[str, Any] = {"changes": CHANGES, "piled_changes": PILED_CHANGES}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -96,7 +96,7 @@ def run(json_file: Path | None, *, rows_max: int = 100_000_000, merges: int = 50
 
 
 def _first_merge(spark: SparkConnectServer, folder: Path, rows_max: int, _: int) -> dict[str, Any]:
-    """Of a Spark that has merged nothing but its warm-up."""
+    """Measures a Spark that has merged nothing except its warm-up."""
     seconds: dict[Wish, list[float]] = {SPARK: [], AUTO: []}
     for way, taken in seconds.items():
         spark.stop()

@@ -1,4 +1,4 @@
-"""How much memory processes take at most: those of a pipeline, for `bench e2e`, or one with all that it started, for `bench wide`."""
+"""Measures peak memory: of the processes of a pipeline, for `bench e2e`, or of one process with all its descendants, for `bench wide`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MEBIBYTE = 1 << 20
 
 
 class MemoryWatch(Sampler):
-    """The largest resident size of each process of a pipeline with its children, in MiB, sampled once a second."""
+    """Records the largest resident size of each process of a pipeline with its children, in MiB, sampled once per second."""
 
     def __init__(self, processes: ProcessFile) -> None:
         super().__init__(SAMPLE_SECONDS)
@@ -29,7 +29,7 @@ class MemoryWatch(Sampler):
 
 
 class TreeWatch(Sampler):
-    """The largest resident size of a process and all that it started together, in MiB, sampled once a second."""
+    """Records the largest total resident size of a process and its descendants, in MiB, sampled once per second."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(SAMPLE_SECONDS)

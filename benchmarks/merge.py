@@ -1,7 +1,7 @@
-"""`./sluice bench merge`: Sluice's merge of staged files against a bare hand-written MERGE of the same Parquet in the same Spark.
+"""`./sluice bench merge`: compares Sluice's merge of staged files with a hand-written MERGE of the same Parquet in the same Spark.
 
-Two tables of the same rows, one a contender, are merged in turn: keys close together on fresh tables, keys anywhere, close together again
-on the tables that the scattered merges left behind; with deletion vectors and without.
+Two tables with the same rows, one per contender, are merged alternately: with adjacent keys on fresh tables, with scattered keys, and
+with adjacent keys on the tables that the scattered merges left; with deletion vectors and without.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_jobs.session import Lane, SparkSettings
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 
 SIZES = (1_000, 100_000, 1_000_000)
-FILES = 16  # of a fresh table
+FILES = 16  # number of files of a fresh table
 OWNER = Owner(ledger_id=LEDGER_ID, destination=DESTINATION, table=f"{DATABASE}.{TABLE}")
 PHASES = (("close", "fresh"), ("anywhere", "fresh"), ("close", "scattered"))
 CREATE = """
@@ -47,7 +47,7 @@ WHEN NOT MATCHED AND s._sluice_operation <> 4 THEN INSERT (id, k, c, pad, _sluic
 
 
 class SparkClock:
-    """Adds up the seconds that merges wait for the statements by which Spark commits."""
+    """Sums the seconds that merges wait for the statements with which Spark commits."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -88,7 +88,7 @@ class Bench:
         shutil.copytree(self._sluice, self._bare)
 
     def cell(self, changes: int, keys: str, state: str, runs: int) -> dict[str, Any]:
-        """Medians of one size and spread of keys; the contenders take turns."""
+        """Returns the medians for one batch size and spread of keys; the contenders alternate."""
         sluice, bare, outside = [], [], []
         for number in range(runs):
             batch = self._staged.make(changes, keys)
@@ -108,7 +108,7 @@ class Bench:
         }  # fmt: skip
 
     def _forget_old_files(self) -> None:
-        """Merges without deletion vectors write the whole table anew each time: what left it goes at once."""
+        """Deletes unreferenced files at once, because merges without deletion vectors rewrite the whole table each time."""
         for path in (self._sluice, self._bare):
             self._session.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS").collect()
 
@@ -130,7 +130,7 @@ class Bench:
 
 
 def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) -> None:
-    """All cells, printed as they come, and the JSON at the end."""
+    """Measures all combinations, prints each, and writes the JSON at the end."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
@@ -139,7 +139,7 @@ def run(json_file: Path | None, *, table_rows: int = 10_000_000, runs: int = 3) 
             session = spark_session(spark.url)
             for vectors in (True, False):
                 bench = Bench(spark, session, folder / f"vectors-{vectors}", table_rows=table_rows, vectors=vectors)
-                # Whoever comes first would pay for both: Spark compiles what it runs.
+                # Warms up: Spark compiles what it runs, and the first contender would pay for both.
                 bench.cell(SIZES[0], "close", "fresh", 2)
                 for keys, state in PHASES:
                     for changes in SIZES if state == "fresh" else SIZES[:1]:
@@ -156,6 +156,6 @@ def spark_session(url: str) -> Any:
 
     session = SparkSession.builder.remote(url).create()
     session.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    # a VACUUM lists the files by this many tasks, 10 000 of them unless told otherwise
+    # the number of tasks that list files for a VACUUM; 10 000 by default
     session.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "4")
     return session

@@ -1,6 +1,6 @@
-"""Staged batches as `staging` writes them, made without a source: for `bench merge`, which wants many of one kind, quickly.
+"""Creates staged batches in the format of `staging` without a source: for `bench merge`, which needs many of one kind, quickly.
 
-They are made of staging's own values, so a change of the format is seen here by the type checker, and by a test that a run reads them.
+They are built from staging's own values, so the type checker detects a change of the format, and a test checks that a run reads them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LEDGER_ID = "benchbench01"
 FILE = "bench.t.0.parquet"
 COMMIT_TIME_US = 1_767_225_600_000_000
 UPDATE, DELETE = 3, 4
-BYTES_A_CHANGE = 16  # of a binlog: the least that tells two places apart
+BYTES_A_CHANGE = 16  # bytes of binlog per change: the minimum that distinguishes two positions
 
 
 class StagedFiles:
-    """Makes staged batches of one table: 90 % updates (upserts where the key is not there), 10 % deletes; each key once a batch."""
+    """Creates staged batches of one table: 90 % updates (upserts if the key does not exist), 10 % deletes; each key once per batch."""
 
     def __init__(self, directory: Path, table_rows: int) -> None:
         self._directory, self._table_rows = directory, table_rows
@@ -34,7 +34,7 @@ class StagedFiles:
         self._offset, self._batch = 4, 0
 
     def make(self, changes: int, keys: str) -> Path:
-        """A batch directory with its manifest. `keys`: "close" together, or "anywhere" in the table."""
+        """Writes a batch directory with its manifest. `keys`: "close" together, or "anywhere" in the table."""
         self._batch += 1
         operations = self._random.choice(np.array([UPDATE, DELETE], np.int8), changes, p=[0.9, 0.1])
         ids = self._keys(changes, keys)
@@ -98,7 +98,7 @@ class StagedFiles:
 
 
 def _rows(ids: Any, operations: Any, order_key: int) -> pa.Table:
-    """The images of one transaction."""
+    """Returns the row images of one transaction."""
     text = pa.array([f"{number:0119d}" for number in ids])
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""Medians, the machine's description and the JSON file of a benchmark; the three benchmarks call it."""
+"""Shared by the benchmarks: medians, the machine's description and the JSON file."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def median(values: list[float]) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on, without naming the machine."""
+    """Returns the properties of the machine that affect the results, without its name."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"cores": os.cpu_count(), "memory_gb": round(memory / 2**30), "python": platform.python_version()}
 
 
 def write_json(path: Path | None, record: dict[str, Any]) -> None:
-    """Adds the machine and the day, and writes the record; None writes nothing."""
+    """Writes the record with the machine and the date; does nothing for None."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         day = dt.datetime.now(dt.UTC).date().isoformat()
@@ -34,7 +34,7 @@ def write_json(path: Path | None, record: dict[str, Any]) -> None:
 
 
 def show(title: str, rows: list[dict[str, Any]]) -> None:
-    """The rows as a table on the terminal."""
+    """Prints the rows as a table."""
     table = Table(title=title)
     for name in rows[0]:
         table.add_column(name, justify="right")

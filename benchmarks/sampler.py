@@ -1,4 +1,4 @@
-"""Looks at something again and again on a thread of its own; for what benchmarks watch beside their work."""
+"""Samples something repeatedly in a thread, for what benchmarks observe while they work."""
 
 from __future__ import annotations
 

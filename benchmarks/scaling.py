@@ -1,7 +1,9 @@
-"""`./sluice bench scaling`: merges of one table on a standalone Spark cluster with one, two and four executor cores, as far as there are.
+"""`./sluice bench scaling`: merges one table on a standalone Spark cluster with one, two and four executor cores, as far as the machine
+has them.
 
-Each core is a worker with one executor; the same staged files, the same table anew for each. All of it shares one machine, its Connect
-server included, so what does not grow with cores is what a cluster of several machines would not make faster either, and a little more.
+Each core is a worker with one executor; each core count uses the same staged files and a new copy of the table. Everything shares one
+machine, including the Connect server. So whatever does not scale here would not scale on a cluster of several machines either, and a
+little more does.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ SIZES = (10_000, 300_000)
 
 
 def run(json_file: Path | None, *, table_rows: int = 3_000_000, runs: int = 3) -> None:
-    """All cells, and the JSON after each number of cores."""
+    """Measures all combinations, and writes the JSON after each number of cores."""
     rows: list[dict[str, Any]] = []
     for cores in (each for each in CORES if each <= (os.cpu_count() or 1)):
         with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
@@ -77,7 +79,7 @@ def _fill(url: str, path: Path, rows: int) -> None:
 
 
 def _seconds(url: str, path: Path, staged: StagedFiles, changes: int) -> float:
-    """Of one merge by Spark, of keys anywhere in the table."""
+    """Returns the seconds of one merge by Spark of scattered keys."""
     batch = staged.make(changes, "anywhere")
     target = TableTarget(path=str(path), merge="spark")
     begun = time.perf_counter()

@@ -1,7 +1,7 @@
-"""`./sluice bench snapshot`: the rows of one large table into Delta, by a snapshot and by a bare parallel Spark JDBC read, in turns.
+"""`./sluice bench snapshot`: copies one large table to Delta, alternately with a snapshot and with a bare parallel Spark JDBC read.
 
-Both read the same table of a quiet MySQL and write a Delta table through the same warm Spark; the bare way has neither bounds of its own to
-find, nor changes to hold, nor types to keep.
+Both read the same table of an idle MySQL and write a Delta table through the same warm Spark. The bare read neither finds its own bounds,
+nor buffers changes, nor preserves types.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ MORE = (
 
 
 def run(json_file: Path | None, rows: int) -> None:
-    """Prints and writes rows a second of both ways, the median of the rounds."""
+    """Prints and writes the rows per second of both ways, as medians of the rounds."""
     screen = Console()
     toolchain = set_up(("mysql-8.0.31",), extras=("jdbc",), screen=screen)
     jars = [*toolchain.delta_jars, *toolchain.extra_jars]
@@ -92,7 +92,7 @@ def run(json_file: Path | None, rows: int) -> None:
 
 
 class _Bench:
-    """A destination without an engine: its ledger stands at the end of a quiet binlog."""
+    """A destination without an engine, whose ledger's cursor is at the end of an idle binlog."""
 
     def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer) -> None:
         self._root, self._server, self._spark = root, server, spark
@@ -111,7 +111,7 @@ class _Bench:
         FileMeta(self._directory).update(lambda ledger: ledger.set_cursor(place))
 
     def begin_anew(self) -> None:
-        """The lake does not have the table: the bare way writes a new one each time too."""
+        """Removes the table from the lake, because the bare read creates a new one each time too."""
         shutil.rmtree(self._root / "lake", ignore_errors=True)
 
     def snapshot(self) -> None:
@@ -136,7 +136,7 @@ class _Bench:
                 cursor.execute(f"SELECT MIN(id), MAX(id) FROM {DATABASE}.{TABLE}")
                 low, high = cursor.fetchone() or (0, 0)
             options = {
-                # under this name Spark speaks MySQL: it quotes columns as MySQL reads them
+                # this URL makes Spark use its MySQL dialect, which quotes columns for MySQL
                 "url": f"jdbc:mysql://127.0.0.1:{self._server.port}/{DATABASE}?permitMysqlScheme&user=root&useServerPrepStmts=false",
                 "driver": "org.mariadb.jdbc.Driver",
                 "dbtable": TABLE,

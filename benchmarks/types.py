@@ -1,7 +1,7 @@
-"""`./sluice bench types`: how fast the rows of each column type are staged, each type alone in a table of its own beside an int key.
+"""`./sluice bench types`: measures how fast rows of each column type are staged, each in a separate table with an int key.
 
-Every row has a value of its own, as far as the type has so many. Sluice reads from a live server as it runs (parser, sink, ring, service)
-and stages each batch to Parquet; the engine's start is not in the time.
+Every row has a distinct value, as far as the type has enough. Sluice reads from a live server as it runs (parser, sink, ring, service)
+and stages each batch to Parquet; the engine's start is not measured.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DOCUMENT = "JSON_OBJECT('id', i, 'price', i / 4e0, 'name', CONCAT('näme ', i), 
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """A type: its name in the report, how a column of it is declared, and SQL of the value of row i."""
+    """A type: its name in the report, its column definition, and SQL for the value of row i."""
 
     name: str
     declared: str
@@ -74,7 +74,7 @@ KINDS = (
 
 
 def run(json_file: Path | None, *, runs: int = RUNS, rows: int = ROWS, names: tuple[str, ...] = ()) -> None:
-    """Each type `runs` times, or those named; medians."""
+    """Measures all types, or the named ones, `runs` times each; reports medians."""
     record: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as folder:
         for version in (MYSQL, MARIADB):
@@ -108,7 +108,7 @@ def _measured(
 
 
 def _written(cursor: Any, kind: Kind, rows: int) -> BinlogSet:
-    """In a binlog file of its own, which is the end of the binlog while it is measured."""
+    """Writes a set into a separate binlog file, which is the last one while it is measured."""
     cursor.execute("DROP TABLE IF EXISTS t")
     cursor.execute(f"CREATE TABLE t (id INT PRIMARY KEY, c {kind.declared} NOT NULL)")
     cursor.execute("FLUSH BINARY LOGS")
@@ -118,7 +118,7 @@ def _written(cursor: Any, kind: Kind, rows: int) -> BinlogSet:
 
 
 def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> float:
-    """From the dump's begin until the last batch of the set is staged and acked."""
+    """Returns the seconds from the dump's start until the last batch of the set is staged and acked."""
     config = configuration(server, binlog, folder)
     parts, lease = known_start(config)
     client, service = ClientIdentity(destination="bench"), CanalService({"bench": (parts.store, parts.meta)})

@@ -1,7 +1,7 @@
-"""Where the seconds of a change go between its commit in MySQL and the lake; for `bench e2e`.
+"""Breaks down the seconds between a change's commit in MySQL and its arrival in the lake; for `bench e2e`.
 
-Seen from outside, in what every reader may see: the ledger says when a batch is cut and when it is staged, the run lock when its merge
-begins, and the commit in the Delta log which delivery it was.
+It uses only what every reader can see: the ledger shows when a batch was handed out and when it was staged, the run lock shows when its
+merge began, and the commit in the Delta log names its delivery.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PARTS = ("wait_for_batch", "staging", "wait_for_run", "merge")
 
 @dataclasses.dataclass
 class Way:
-    """Of one delivery, seconds since 1970; 0 where it was not seen."""
+    """The times of one delivery, in seconds since 1970; 0 if not observed."""
 
     cut: float = 0.0
     staged: float = 0.0
@@ -31,7 +31,7 @@ class Way:
 
 
 class BatchWatch(Sampler):
-    """Watches the deliveries of a destination while the block lasts."""
+    """Observes the deliveries of a destination while the block lasts."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(LOOK_SECONDS)
@@ -53,7 +53,7 @@ class BatchWatch(Sampler):
             way.begun = now
 
     def parts(self, markers: Sequence[Marked]) -> list[dict[str, float]]:
-        """Of each marker whose way was seen, the seconds of each part; their sum is its freshness."""
+        """Returns the seconds of each part, for each marker whose delivery was observed; their sum is the marker's freshness."""
         found = []
         for each in markers:
             way = self.ways.get(each.delivery)
@@ -65,5 +65,5 @@ class BatchWatch(Sampler):
 
 
 def medians(parts: Sequence[dict[str, float]]) -> dict[str, float | None]:
-    """The median of each part."""
+    """Returns the median of each part."""
     return {f"{name}_p50_s": percentile(sorted(part[name] for part in parts), 0.5) for name in PARTS}

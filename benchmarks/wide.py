@@ -1,7 +1,8 @@
-"""`./sluice bench wide`: many tables with a few changes each in one batch, by each way of a merge and by a bare loop of the same merges.
+"""`./sluice bench wide`: merges a few changes of each of many tables in one batch, in each way that Sluice merges and in a bare loop.
 
-First the merges alone: staged batches of N tables, merged by Spark's MERGE, by the job of small tables and by a loop that has nothing but
-deltalake, on tables of their own, in turns. Then the whole: the same in one transaction on a live MySQL, until it is acked.
+First only the merges: staged batches of N tables, merged alternately by Spark's MERGE, by the job for small tables and by a loop that
+uses only deltalake, each on its own tables. Then the whole pipeline: the same changes in one transaction on a live MySQL, until they are
+acked.
 """
 
 from __future__ import annotations
@@ -36,13 +37,15 @@ SEED_ROWS = 200  # rows of each table before the first measured batch
 TIME_US = 1_767_225_600_000_000
 COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
 WAYS = ("spark", "small", "loop")
-WARM_ROUNDS, SPARK_ROUNDS = 5, 2  # the slow way's rounds hardly differ
+WARM_ROUNDS, SPARK_ROUNDS = 5, 2  # the rounds of the slow contender hardly differ
 ACK_SECONDS_MAX = 1800.0
 CREATE = "CREATE TABLE {name} (id BIGINT NOT NULL PRIMARY KEY, k INT, c VARCHAR(120), pad VARCHAR(60))"
 
 
 class WideBatches:
-    """Staged batches of many tables as `staging` writes them: the first fills the tables, the others update and add rows by halves."""
+    """Staged batches of many tables in the format of `staging`: the first fills the tables; in the others, half of the changes update
+    rows and half add rows.
+    """
 
     def __init__(self, directory: Path, tables: int, changes: int) -> None:
         self._directory, self._changes = directory, changes
@@ -50,7 +53,7 @@ class WideBatches:
         self._order_key, self._batch, self._next_id = 1, 0, 1
 
     def make(self, *, fill: bool = False) -> Path:
-        """A batch directory with its manifest."""
+        """Writes a batch directory with its manifest."""
         self._batch += 1
         ids, operations = self._images(fill)
         folder = self._directory / f"{self._batch}"
@@ -110,7 +113,7 @@ def _segment(file: Path, ids: list[int], operations: list[int], first: int) -> d
 
 
 class Contender:
-    """Tables of its own, and a way to merge a batch into them."""
+    """A way to merge a batch into its own tables."""
 
     def __init__(self, name: str, lake: Path, merge: Callable[[Path, Path], None], spark: SparkConnectServer) -> None:
         self.name, self._lake, self._merge, self._spark = name, lake, merge, spark
@@ -118,14 +121,14 @@ class Contender:
         self.cpu_seconds: list[float] = []
 
     def take(self, batch: Path) -> None:
-        """Merges one batch, and notes how long that took and what Spark's processes and this one used."""
+        """Merges one batch, and records the time and the CPU seconds of Spark's processes and this one."""
         cpu, begun = _cpu_seconds(self._spark), time.perf_counter()
         self._merge(batch, self._lake)
         self.seconds.append(time.perf_counter() - begun)
         self.cpu_seconds.append(_cpu_seconds(self._spark) - cpu)
 
     def figures(self, tables: int) -> dict[str, Any]:
-        """The first batch makes the tables, the second is the first of its way on tables that are there; then it is warm."""
+        """Returns the results. The first batch creates the tables, the second is the first one on existing tables, the others are warm."""
         new, first, *warm = self.seconds
         return {
             "way": self.name, "new_tables_s": round(new, 2), "first_s": round(first, 2), "warm_s": median(warm),
@@ -134,7 +137,7 @@ class Contender:
 
 
 def _cpu_seconds(spark: SparkConnectServer) -> float:
-    """Of this process and of Spark's with its workers, those that have ended too."""
+    """Returns the CPU seconds of this process and of Spark with its workers, including ended ones."""
     server = psutil.Process(spark.pid)
     processes = [psutil.Process(), server, *server.children(recursive=True)]
     used = 0.0
@@ -148,7 +151,7 @@ def _cpu_seconds(spark: SparkConnectServer) -> float:
 
 
 def by_sluice(wish: Wish, spark: SparkSettings) -> Callable[[Path, Path], None]:
-    """Sluice's own merge, with its checks, records aside."""
+    """Returns Sluice's own merge with its checks, without records."""
 
     def merge(batch: Path, lake: Path) -> None:
         names = [each["table"] for each in json.loads((batch / "manifest.json").read_text())["tables"]]
@@ -159,7 +162,7 @@ def by_sluice(wish: Wish, spark: SparkSettings) -> Callable[[Path, Path], None]:
 
 
 def by_loop(batch: Path, lake: Path) -> None:
-    """A bare loop of deltalake's merges in this process: no checks, no transactions, no sync."""
+    """Merges with a bare loop of deltalake in this process: no checks, no transactions, no sync."""
     for file in sorted(batch.glob("*.parquet")):
         rows = pq.read_table(file)
         path = lake / file.name.split(".")[1]
@@ -172,7 +175,7 @@ def by_loop(batch: Path, lake: Path) -> None:
 def run(
     json_file: Path | None, *, tables: int = 200, changes: int = 5, whole: bool = True, ways: Sequence[str] = WAYS
 ) -> None:
-    """The contenders, printed and written as they come; `whole`: and the pipeline."""
+    """Measures the contenders, and prints and writes each result. `whole`: also measures the pipeline."""
     record: dict[str, Any] = {"tables": tables, "changes_per_table": changes}
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         record |= _merges(Path(name), tables, changes, ways)
@@ -212,7 +215,7 @@ def _merges(folder: Path, tables: int, changes: int, chosen: Sequence[str]) -> d
 
 
 def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
-    """From a commit on the source until the last table's is acked."""
+    """Measures the time from a commit on the source until the last table is acked."""
     folder.mkdir()
     pipeline = Pipeline(folder, DATABASE, Console().print, spark_memory="2g")
     pipeline.server.start()
@@ -237,7 +240,7 @@ def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
 
 
 def _commit(pipeline: Pipeline, names: list[str], changes: int, number: int) -> float:
-    """Seconds from one transaction over all tables until it is acked."""
+    """Returns the seconds from one transaction over all tables until it is acked."""
     with pipeline.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(f"USE {DATABASE}")
         cursor.execute("BEGIN")

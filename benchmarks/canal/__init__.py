@@ -1,1 +1,1 @@
-"""The real Canal and its own client beside Sluice's protocol server."""
+"""Compares the real Canal and its client with Sluice's protocol server."""

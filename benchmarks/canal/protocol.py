@@ -1,6 +1,6 @@
-"""`./sluice bench protocol`: Canal's own Java client takes one stretch of a binlog from Canal 1.1.7 and from Sluice, in one run.
+"""`./sluice bench protocol`: Canal's own Java client reads one range of a binlog from Canal 1.1.7 and from Sluice, in one run.
 
-Both servers run before the client comes; measured is its time, from its first get to the ack of the last row.
+Both servers run before the client starts. The measured time is from the client's first get to the ack of the last row.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 
 RUNS, TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 3, 60_000, 300_000, 30
-FETCH_SIZE = 1000  # the client's own
+FETCH_SIZE = 1000  # the client's default
 PROGRAM = Path(__file__).with_name("ProtocolClient.java")
 DESTINATION, FILTER = "bench", r"bench\..*"
 CLIENT_ID = 1001
 SECONDS_MAX = 600.0
-# A new consumer begins with the oldest change at hand: all of a set is, however long the client takes to begin.
+# A new consumer starts with the oldest change in the store, so a whole set is available, however late the client starts.
 WINDOW_BYTES = 256 << 20
 
 
 def run(json_file: Path | None, *, transactions: int = TRANSACTIONS, bulk: int = BULK_ROWS, runs: int = RUNS) -> None:
-    """Each set by each server in turn, `runs` times; medians. `sluice_rows_per_s` and `canal_rows_per_s` are those of all sets together."""
+    """Measures each set with each server alternately, `runs` times; reports medians. `sluice_rows_per_s` and `canal_rows_per_s` cover all
+    sets together.
+    """
     with tempfile.TemporaryDirectory(prefix="sluice-bench-") as name:
         folder = Path(name)
         with DatabaseServer("mysql-8.0.31", folder / "mysql", options={"max_binlog_size": 1 << 30}) as server:
@@ -39,7 +41,7 @@ def run(json_file: Path | None, *, transactions: int = TRANSACTIONS, bulk: int =
             for statement in ACCOUNT:
                 cursor.execute(statement)
             makers = (partial(make_oltp, cursor, transactions), partial(make_bulk, cursor, bulk, BULK_STATEMENTS))
-            # Each is the end of the binlog while it is measured: a batch takes what follows along.
+            # Each set is at the end of the binlog while it is measured, because a batch includes what follows.
             record = [measure(server, make(), folder, runs) for make in makers]
     show("protocol", record)
     rows = sum(row["rows"] for row in record)

@@ -1,6 +1,6 @@
-"""The real Canal 1.1.7 as a process: what Sluice's protocol server is held against, field by field and row by row.
+"""Runs the real Canal 1.1.7 as a process, with which Sluice's protocol server is compared field by field and row by row.
 
-Its jars are pinned as all others are; Java compiles the program of one file as it starts it.
+Its jars are pinned like all others; Java compiles the single-file program when it starts it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from console.toolchain.setup import set_up
 PROGRAM = Path(__file__).with_name("CanalServer.java")
 SERVER_ID = 4_000_017
 USER, PASSWORD = "canal_reader", "canal"
-# Canal's driver wants a password, and the oldest of the ways to prove one.
+# Canal's driver requires a password and the oldest authentication method.
 ACCOUNT = (
     f"CREATE USER IF NOT EXISTS '{USER}'@'%' IDENTIFIED WITH mysql_native_password BY '{PASSWORD}'",
     f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{USER}'@'%'",
@@ -26,7 +26,7 @@ STOP_SECONDS = 10.0
 
 
 def java_command(*groups: str) -> list[str]:
-    """`java` with the pinned jars of these groups, fetched where they are missing."""
+    """Returns the `java` command with the pinned jars of these groups, which are downloaded if missing."""
     toolchain = set_up([], delta=False, extras=groups, screen=standard_output())
     return [str(toolchain.java.program), "-cp", ":".join(map(str, toolchain.extra_jars))]
 
@@ -35,7 +35,7 @@ def java_command(*groups: str) -> list[str]:
 def canal_server(
     mysql_port: int, destination: str, place: tuple[str, int], table_filter: str, log: Path
 ) -> Iterator[int]:
-    """The port of a Canal that reads one destination from `place` (file, offset), by ACCOUNT. Raises RuntimeError with its log."""
+    """Yields the port of a Canal that reads one destination from `place` (file, offset) with ACCOUNT. Raises RuntimeError with its log."""
     port = free_port()
     words = [
         str(port),

@@ -1,1 +1,1 @@
-"""Damaged binlogs: a process that reads them is to fail by name, and nothing else."""
+"""Fuzzing with damaged binlogs: a process that reads them may only fail with a named error."""

@@ -1,8 +1,9 @@
-"""Damages recorded binlog events and reads them, until the time is over; the process that `fuzz` watches. Started as a module of its own.
+"""Damages recorded binlog events and reads them, until the time is over. This is the process that `fuzz` watches; it is started as a
+module.
 
-Checksums are taken off first: with them every damage would end there. What is read must end in rows or in an error of the engine's own
-that names its place. `python -m benchmarks.fuzzing.child CORPUS SEED FIRST SECONDS PROGRESS`: CORPUS holds whole binlog files without
-checksums, one after the other; PROGRESS takes the number of each round before it begins, so that a round that crashes is known.
+Checksums are removed first, because they would detect every damage. Reading must end with rows or with an error of the engine that names
+its position. `python -m benchmarks.fuzzing.child CORPUS SEED FIRST SECONDS PROGRESS`: CORPUS contains whole binlog files without
+checksums, concatenated. The number of each round is written to PROGRESS before it begins, so that a round that crashes is known.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ LABELS = tuple("abcdefgh")
 
 
 class NamelessHistory:
-    """Takes every table for what its table map says; columns get numbers for names, the first is the key."""
+    """Accepts every table as its table map describes it; columns have numbers as names, the first is the key."""
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002  of the contract
         return ()
@@ -69,7 +70,7 @@ class NamelessHistory:
         return ()
 
     def rewind(self, position: Position) -> None:
-        """Nothing is kept."""
+        """Does nothing, because nothing is kept."""
 
 
 def captured(database: str, table: str) -> bool:
@@ -77,7 +78,7 @@ def captured(database: str, table: str) -> bool:
 
 
 def as_packets(stream: bytes, events: list[Event]) -> bytes:
-    """As a dump sends them; where lengths lie, the packets do not."""
+    """Returns the events as the packets of a dump. The packets' own lengths are correct even if event lengths are not."""
     sent, at = bytearray(), 0
     for event in events:
         payload = b"\0" + stream[at : at + len(event)]
@@ -89,7 +90,7 @@ def as_packets(stream: bytes, events: list[Event]) -> bytes:
 
 
 def blocks_of(stream: bytes, events: list[Event], chance: random.Random) -> list[Block]:
-    """Through the scan alone, or through packets in pieces of any size."""
+    """Returns the blocks, scanned directly or from packets that arrive in pieces of any size."""
     naked = chance.random() < 0.5
     scanner = Scanner(
         start=START,
@@ -119,7 +120,7 @@ def blocks_of(stream: bytes, events: list[Event], chance: random.Random) -> list
 
 
 def check_and_decode(block: Block) -> None:
-    """Raises AssertionError where a block breaks its contract."""
+    """Decodes a block. Raises AssertionError if it violates its contract."""
     if block.event_count:
         ends = block.event_offset + block.event_length
         assert int(block.event_offset.min()) >= 0
@@ -135,7 +136,7 @@ def check_and_decode(block: Block) -> None:
 
 
 def attempt(events: list[Event], chance: random.Random) -> str:
-    """One round; what it ended in. Any error that is not the engine's own goes on to the caller, and ends the process."""
+    """Runs one round and returns its result. An error that is not the engine's own propagates to the caller and ends the process."""
     limits.READ_BUFFER_BYTES = chance.choice([500, 1 << 14, 4 << 20])
     parts = damaged(events, chance)
     stream = b"".join(parts)
@@ -168,7 +169,7 @@ def main() -> None:
             outcomes[outcome] = outcomes.get(outcome, 0) + 1
             number += 1
             if number % COLLECT_ROUNDS == 0:
-                gc.collect()  # else the buffers of hundreds of rounds wait for it
+                gc.collect()  # frees the buffers, which would otherwise accumulate over hundreds of rounds
             resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             assert resident < RESIDENT_BYTES_MAX, f"{resident} bytes of memory"
     sys.stdout.write(f"{outcomes}\n")

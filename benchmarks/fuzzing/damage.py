@@ -1,4 +1,4 @@
-"""Events of a binlog as bytes without checksums, and ways to damage them. Pure; used by `fuzz` and `child`."""
+"""Splits a binlog into events without checksums, and damages them. Pure; used by `fuzz` and `child`."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from cdc_engine.binlog.events import event_types as types
 Event = bytes
 MAGIC = b"\xfebin"
 CHECKSUM_BYTES = 4
-ALGORITHM_AT = -1  # of a format description without its checksum: the last byte says which
+ALGORITHM_AT = -1  # of a format description without its checksum: the last byte is the algorithm
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
-PLAIN_BYTES_MAX = 1 << 24  # above that it is a bomb which an earlier change made: it stays as it is
-STRETCH_MAX = 40  # events of a round
+PLAIN_BYTES_MAX = 1 << 24  # a larger one is a bomb that an earlier change made, and is not changed
+STRETCH_MAX = 40  # events per round
 
 
 def without_checksums(binlog: bytes) -> bytes:
-    """Of a whole binlog file that has them: events one after the other, the magic left out, each length its own."""
+    """Returns the events of a whole binlog file with checksums: concatenated, without the magic, with their new lengths."""
     at, parts = len(MAGIC), []
     while at + types.HEADER_BYTES <= len(binlog):
         (length,) = struct.unpack_from("<I", binlog, at + types.LENGTH_AT)
         event = bytearray(binlog[at : at + length - CHECKSUM_BYTES])
         if event[types.TYPE_AT] == types.FORMAT_DESCRIPTION:
-            event = bytearray(binlog[at : at + length])  # it has room for a checksum in any case
+            event = bytearray(binlog[at : at + length])  # it always has space for a checksum
             event[-CHECKSUM_BYTES - 1] = 0
         parts.append(with_length(bytes(event)))
         at += length
@@ -33,7 +33,7 @@ def without_checksums(binlog: bytes) -> bytes:
 
 
 def with_length(event: bytes) -> bytes:
-    """The event with its own length, and no end position: damage then is not told by the gap it leaves."""
+    """Returns the event with its real length and without an end position, so that damage is not detected by the gap that it leaves."""
     return event[: types.LENGTH_AT] + struct.pack("<II", len(event), 0) + event[types.LENGTH_AT + 8 :]
 
 
@@ -47,7 +47,7 @@ def events_of(stream: bytes) -> list[Event]:
 
 
 def damaged(events: list[Event], chance: random.Random) -> list[Event]:
-    """A stretch of the stream with one to three of its events changed, some left out, doubled or moved."""
+    """Returns a range of the stream with one to three changed events, and some left out, duplicated or moved."""
     begin = chance.randrange(len(events))
     part = [events[0], *events[begin : begin + chance.randrange(1, STRETCH_MAX)]]
     for _ in range(chance.randrange(1, 4)):
@@ -69,7 +69,7 @@ def flip(event: Event, chance: random.Random) -> Event:
 
 
 def head(event: Event, chance: random.Random) -> Event:
-    """Damage where headers, lengths, counts and bitmaps are."""
+    """Damages headers, lengths, counts and bitmaps."""
     changed = bytearray(event)
     for _ in range(chance.randrange(1, 4)):
         place = types.HEADER_BYTES + chance.randrange(40)
@@ -88,7 +88,7 @@ def grow(event: Event, chance: random.Random) -> Event:
 
 
 def lie(event: Event, chance: random.Random) -> Event:
-    """A length that is not the event's own."""
+    """Writes a wrong length."""
     length = chance.choice(
         (0, 1, 18, 19, 20, len(event) - 1, len(event) + 1, 0xFFFFFF, 1 << 30, 0xFFFFFFFF, chance.getrandbits(32))
     )
@@ -101,7 +101,7 @@ def retype(event: Event, chance: random.Random) -> Event:
 
 
 def inside(event: Event, chance: random.Random) -> Event:
-    """A compressed transaction with damage within: its events changed, its sizes lying, or a bomb."""
+    """Damages the content of a compressed transaction: changes events, writes wrong sizes, or makes a decompression bomb."""
     if event[types.TYPE_AT] != types.TRANSACTION_PAYLOAD:
         return flip(event, chance)
     at, fields = _payload_at(event)
@@ -136,7 +136,7 @@ def damaged_inside(events: list[Event], chance: random.Random) -> list[Event]:
 
 
 def _payload_at(event: Event) -> tuple[int, bool]:
-    """Where a payload begins, after fields of one-byte types and lengths."""
+    """Returns the offset of a payload, after fields of one-byte types and lengths."""
     at = types.HEADER_BYTES
     while at + 1 < len(event) and event[at]:
         at += 2 + event[at + 1]

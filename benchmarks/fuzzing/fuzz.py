@@ -1,7 +1,7 @@
-"""`sluice bench fuzz`: damaged binlog bytes against everything that reads them, for ten minutes. `tests/fidelity` runs it for less.
+"""`sluice bench fuzz`: feeds damaged binlog bytes to everything that reads them, for ten minutes. `tests/fidelity` runs it for less.
 
-Real servers write the corpus. Each run reads it in a process of its own, so that a crash of the interpreter, a loop without end and memory
-without bound are seen from outside. One run is compiled as the engine is; one has numba check every index of an array (NUMBA_BOUNDSCHECK).
+Real servers write the corpus. Each run reads it in a separate process, so that a crash of the interpreter, an endless loop and unlimited
+memory are detected from outside. One run is compiled like the engine; in one, numba checks every array index (NUMBA_BOUNDSCHECK).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.fuzzing.damage import without_checksums
 from console.toolchain.database.server import DatabaseServer
 
-SILENCE_SECONDS_MAX = 240.0  # for one round, and for the compiler before the first
+SILENCE_SECONDS_MAX = 240.0  # for one round, and for compilation before the first
 SERVERS = {
     "mysql-8.0.31": "SET SESSION binlog_transaction_compression = ON",
     "mariadb-11.4.5": "SET GLOBAL log_bin_compress = ON",
@@ -56,7 +56,7 @@ CHANGES = (
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A run that ended badly, and how to see it again."""
+    """A run that failed, and how to reproduce it."""
 
     what: str
     seed: int
@@ -68,7 +68,7 @@ class Finding:
 
 
 def write_corpus(server: DatabaseServer, folder: Path) -> Path:
-    """Lets a server write what its kind of binlog can hold, and keeps those files without checksums."""
+    """Makes a server write everything that its kind of binlog can contain, and stores those files without checksums."""
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in (
             "DROP DATABASE IF EXISTS fuzzed",
@@ -93,7 +93,7 @@ def write_corpus(server: DatabaseServer, folder: Path) -> Path:
 def fuzz(
     corpus: Path, seed: int, seconds: float, *, bounds: bool = False, first: int = 0
 ) -> tuple[Finding | None, int]:
-    """Runs one process on a corpus; what it found, and the number of rounds. `bounds`: every index into an array is checked."""
+    """Runs one process on a corpus. Returns its finding and the number of rounds. `bounds`: check every array index."""
     with tempfile.TemporaryDirectory() as folder:
         progress = Path(folder) / "progress"
         progress.write_bytes(struct.pack("<q", first))
@@ -116,7 +116,7 @@ def fuzz(
 
 
 def _watch(process: subprocess.Popen[bytes], progress: Path) -> str:
-    """Waits for the end of the process; why it was a bad one, empty if it was not."""
+    """Waits for the end of the process. Returns why it failed, or an empty text."""
     last, since = b"", time.monotonic()
     while process.poll() is None:
         try:
@@ -134,7 +134,7 @@ def _watch(process: subprocess.Popen[bytes], progress: Path) -> str:
 
 
 def run(seconds: float, seed: int) -> int:
-    """Both corpora, with and without checked bounds, `seconds` in all; the number of findings, which are printed."""
+    """Runs both corpora, with and without checked bounds, for `seconds` in total. Prints the findings and returns their number."""
     findings = 0
     with tempfile.TemporaryDirectory() as folder:
         for version in SERVERS:

@@ -1,1 +1,1 @@
-"""`./sluice bench soak`: the pipeline for hours, while in turn its source fails over and ZooKeeper, engine and Spark are killed."""
+"""`./sluice bench soak`: runs the pipeline for hours, while its source fails over and ZooKeeper, engine and Spark are killed in turn."""

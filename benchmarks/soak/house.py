@@ -1,4 +1,6 @@
-"""All that a soak runs: a pair of servers, a ZooKeeper, the stack; and the four faults, each with the time until the lake follows again."""
+"""Everything that a soak runs: a pair of servers, a ZooKeeper, the stack; and the four faults, each with the time until the lake has
+caught up again.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ HEARTBEAT = {"seconds": 1, "timeout_seconds": 3, "retries": 3}
 
 
 class House:
-    """`session_seconds`: after so long a killed engine has lost its lease. `warms_spark`: as `Stack` has it."""
+    """The processes of a soak. `session_seconds`: the time after which a killed engine has lost its lease. `warms_spark`: as in `Stack`."""
 
     def __init__(
         self,
@@ -75,13 +77,13 @@ class House:
         return {name: record.pid for name, record in self.stack.file.running().items()}
 
     def wait_until_followed(self) -> float:
-        """Seconds until all that was committed before this is in the lake."""
+        """Returns the seconds until everything that was committed before this call is in the lake."""
         wanted = self.pair.executed()
 
         def followed() -> bool:
             try:
                 cursor = read_ledger(self.directory).cursor
-            except SluiceError:  # who keeps the ledger is away
+            except SluiceError:  # the ledger's store does not answer
                 return False
             return cursor is not None and bool(cursor.gtid_set) and contains(cursor.gtid_set, wanted)
 
@@ -110,7 +112,7 @@ class House:
         self._kill(SPARK)
 
     def _kill(self, name: str) -> None:
-        """And what `sluice up` starts again is waited for."""
+        """Kills a process and waits until `sluice up` has restarted it."""
         os.kill(self.pids()[name], signal.SIGKILL)
         until(f"the {name} is gone", 60, lambda: name not in self.pids())
         self.stack.up()
@@ -118,7 +120,7 @@ class House:
     # ── the end ──
 
     def compared(self) -> list[dict[str, Any]]:
-        """Each table against the master, by `sluice equal`'s own comparison; nobody writes."""
+        """Compares each table with the master, with the comparison of `sluice equal`; nothing writes meanwhile."""
         config = self.config
         asked = Asked(config, DATABASE, source_of(config.destinations[DATABASE]))
         results = compare_destination(asked, [f"{DATABASE}.{table}" for table in (KEYED, KEYLESS)], Extent())
@@ -128,7 +130,7 @@ class House:
         ]
 
     def doubled(self) -> int:
-        """Rows of the table without a key that are there more than once."""
+        """Returns the number of duplicate rows in the table without a key."""
         table = DeltaTable(self.config.table_path(DATABASE, DATABASE, KEYLESS))
         counted = QueryBuilder().register("t", table).execute("SELECT count(*) - count(DISTINCT entry) AS n FROM t")
         return int(counted.read_all()["n"][0].as_py())

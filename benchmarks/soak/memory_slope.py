@@ -1,4 +1,4 @@
-"""Whether the memory of processes grows: the resident size of each, sampled while it lives, and the slope of its longest life."""
+"""Determines whether the memory of processes grows: samples each one's resident size, and fits the slope over its longest lifetime."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ import psutil
 from benchmarks.sampler import Sampler
 
 SAMPLE_SECONDS = 2.0
-WARM_PART = 0.4  # of a life in which what is kept is being built up
-WARM_SECONDS_MIN = 240.0  # of less a slope says nothing
+WARM_PART = 0.4  # the part of a lifetime in which caches are being filled
+WARM_SECONDS_MIN = 240.0  # a slope over less time is meaningless
 MEBIBYTE = 1 << 20
 
 Life = list[tuple[float, float]]  # seconds, MiB
 
 
 class MemorySlope(Sampler):
-    """`pids`: name → process id of what runs now."""
+    """Samples the memory of processes. `pids`: returns name → process id of what runs now."""
 
     def __init__(self, pids: Callable[[], Mapping[str, int]]) -> None:
         super().__init__(SAMPLE_SECONDS)
@@ -37,7 +37,9 @@ class MemorySlope(Sampler):
             self._lives[name][pid].append((time.monotonic(), size))
 
     def record(self) -> dict[str, dict[str, Any]]:
-        """Of each process: how often it lived, its peak, and of its longest life the minutes, the sizes and the slope."""
+        """Returns, for each process: how often it was started, its peak, and for its longest lifetime the minutes, the sizes and the
+        slope.
+        """
         return {name: _record(list(lives.values())) for name, lives in sorted(self._lives.items())}
 
 
@@ -55,7 +57,7 @@ def _record(lives: Sequence[Life]) -> dict[str, Any]:
 
 
 def sizes(life: Life) -> list[int]:
-    """MiB at its begin and each ten minutes later."""
+    """Returns the MiB at the beginning and every ten minutes later."""
     begun, found = life[0][0], list[int]()
     for at, size in life:
         if at - begun >= len(found) * 600:
@@ -64,7 +66,7 @@ def sizes(life: Life) -> list[int]:
 
 
 def slope(life: Life) -> float | None:
-    """MiB an hour, of a straight line through what comes after the warm part; None where that is too short to say."""
+    """Returns MiB per hour, from a straight line through the samples after the warm-up; None if these are too short."""
     warm = life[int(len(life) * WARM_PART) :]
     if not warm or warm[-1][0] - warm[0][0] < WARM_SECONDS_MIN:
         return None

@@ -1,4 +1,4 @@
-"""Two MySQL servers with GTIDs, one of which replicates from the other, and what is written to the one that is the master."""
+"""Two MySQL servers with GTIDs, one of which replicates from the other, and the transactions on the current master."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ PAUSE_SECONDS = 0.05  # between two transactions
 
 
 class SoakError(Exception):
-    """What was waited for did not come."""
+    """A condition was not met in time."""
 
 
 def until(what: str, seconds_max: float, asked: Callable[[], bool]) -> float:
-    """Seconds until it is so. Raises SoakError."""
+    """Returns the seconds until `asked` returns true. Raises SoakError."""
     begun = time.monotonic()
     while not asked():
         if time.monotonic() - begun > seconds_max:
@@ -41,7 +41,7 @@ def until(what: str, seconds_max: float, asked: Callable[[], bool]) -> float:
 
 
 class Pair:
-    """`master` is written to, `standby` follows it."""
+    """A pair of servers. `master` is written to, `standby` replicates from it."""
 
     def __init__(self, folder: Path) -> None:
         options: dict[str, str | int | None] = {"log_slave_updates": "ON", "default_time_zone": "+00:00"}
@@ -67,12 +67,12 @@ class Pair:
         run(self.standby, f"CHANGE MASTER TO {to}", "START SLAVE")
 
     def executed(self) -> str:
-        """The GTIDs of all that was committed on the master."""
+        """Returns the GTID set of everything committed on the master."""
         return _executed(self.master)
 
     def switch(self) -> None:
-        """The master dies, the standby is the master. Nobody writes; what was committed is on both, which asynchronous replication alone
-        does not promise.
+        """Kills the master and promotes the standby. Nothing writes meanwhile. The committed transactions are on both servers, which
+        asynchronous replication alone does not guarantee.
         """
         wanted = self.executed()
         until("the standby has all", 120, lambda: contains(_executed(self.standby), wanted))
@@ -81,13 +81,13 @@ class Pair:
         self.master, self.standby = self.standby, self.master
 
     def repair(self) -> None:
-        """The server that died is the standby."""
+        """Makes the server that was killed the standby."""
         self.standby.start()
         self._follow()
 
 
 class Traffic:
-    """Transactions on the master without end, each with a row of the table without a key; `count`: how many were committed."""
+    """Endless transactions on the master, each with a row of the table without a key. `count`: the number of committed ones."""
 
     def __init__(self, pair: Pair) -> None:
         self._pair, self._stopping, self._turn = pair, threading.Event(), threading.Lock()
@@ -103,7 +103,7 @@ class Traffic:
         self.stop()
 
     def stop(self) -> None:
-        """Raises what ended it before."""
+        """Stops the traffic. Raises SoakError if it ended before."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -112,7 +112,7 @@ class Traffic:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """No transaction is under way in the block, and the next one asks for the master of then."""
+        """Makes sure that no transaction runs in the block; the next one uses the master at that time."""
         with self._turn:
             yield
 
@@ -123,7 +123,7 @@ class Traffic:
                     for _ in range(10):
                         self._transaction(connection)
                         time.sleep(PAUSE_SECONDS)
-        except pymysql.Error as error:  # nobody kills the master while it writes
+        except pymysql.Error as error:  # the master is never killed during a write
             self._failed = error
 
     def _transaction(self, connection: Any) -> None:

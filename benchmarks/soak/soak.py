@@ -1,4 +1,4 @@
-"""The loop of a soak and its record. `bench soak` calls it for hours, a test with each fault once."""
+"""The loop of a soak and its record. `bench soak` runs it for hours, a test with each fault once."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ FAULTS: tuple[tuple[str, Callable[[House, Traffic], None]], ...] = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Length:
-    """`seconds`: of all faults together; each kind comes once at least. `between_seconds`: of calm before each.
+    """The length of a soak. `seconds`: for all faults together; each kind occurs at least once. `between_seconds`: calm before each.
 
-    `calm_seconds`: of traffic alone before the first of them, in which no process dies, so that its memory can be told.
+    `calm_seconds`: traffic only, before the first fault; no process is killed meanwhile, so that its memory can be measured.
     """
 
     seconds: float
@@ -40,7 +40,9 @@ class Length:
 
 
 def run(json_file: Path | None, length: Length) -> bool:
-    """Whether all held: tables equal, no row twice. Writes the record after each fault, so that what ends early tells what it saw."""
+    """Returns whether all held: tables equal, no duplicate row. Writes the record after each fault, so that a soak that ends early leaves
+    its results.
+    """
     screen = Console()
     with tempfile.TemporaryDirectory(prefix="sluice-soak-") as name:
         house = House(Path(name), screen.print, session_seconds=15.0, spark_memory="3g")
@@ -59,7 +61,7 @@ def run(json_file: Path | None, length: Length) -> bool:
 def soak(
     house: House, length: Length, say: Callable[[str], object], so_far: Callable[[dict[str, Any]], object]
 ) -> dict[str, Any]:
-    """The record. Raises SoakError where the lake does not follow any more."""
+    """Returns the record. Raises SoakError if the lake no longer follows the source."""
     begun, recovered = time.monotonic(), defaultdict[str, list[float]](list)
     seconds = length.calm_seconds + length.seconds
 
@@ -92,7 +94,7 @@ def soak(
 
 
 def holds(record: dict[str, Any]) -> bool:
-    """Whether the record is of a soak that ended well."""
+    """Returns whether the record is of a successful soak."""
     return bool(record["ended"]) and record["rows_doubled"] == 0 and all(each["equal"] for each in record["tables"])
 
 
