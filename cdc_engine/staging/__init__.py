@@ -1,4 +1,4 @@
-"""A batch becomes one Parquet file per table and schema version, and a manifest that is written last (docs/architecture.md)."""
+"""Writes a batch as one Parquet file per table and schema version, and a manifest that is written last (docs/architecture.md)."""
 
 from cdc_engine.staging.manifest import Manifest
 from cdc_engine.staging.staging import StagedBatch, batch_directory, stage

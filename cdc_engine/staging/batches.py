@@ -1,8 +1,8 @@
-"""Where the staged batches of a destination are: in its folder, and where conf/ names an object store for them, there.
+"""The staged batches of a destination: in its folder, and in an object store if conf/ configures one.
 
-`instance` puts each batch here once it is staged, before the ledger knows it. What counts is what the store has; the files in the folder
-stay for runs on this host, which then bring nothing back. Between two writes a crash leaves a folder that no record of the ledger names:
-the next start removes it.
+`instance` publishes each batch here once it is staged, before the ledger knows it. The copy in the store is the authoritative one; the
+local files are kept so that runs on this host need no download. A crash between two writes leaves a folder that no record of the ledger
+names; the next start removes it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ FOLDER = "staging"
 
 
 class StagedBatches:
-    """`directory`: of the destination; a plain path has its batches in itself alone. Every method but `remove` raises StagingError
-    where the store does not answer."""
+    """Publishes, checks and removes staged batches. `directory`: of the destination; for a plain path the batches are only local.
+    Every method except `remove` raises StagingError if the store does not answer.
+    """
 
     def __init__(self, directory: Path) -> None:
         place = directory.place if isinstance(directory, DestinationDir) else None
@@ -34,7 +35,7 @@ class StagedBatches:
         self._place: MetaPlace | None = place if place is not None and place.staging else None
 
     def publish(self, folder: Path, ledger_id: str) -> None:
-        """What was staged there is to be found by runs; the manifest comes last. Of a try before there is nothing left."""
+        """Uploads a staged batch to the store, the manifest last. Files of an earlier try are removed first."""
         if self._place is None:
             return
         with self._told():
@@ -43,7 +44,7 @@ class StagedBatches:
             stored.put(folder, last=MANIFEST_FILE)
 
     def is_whole(self, batch: OutstandingBatch) -> bool:
-        """Whether a run could merge it."""
+        """Returns whether all files of the batch exist, so that a run can merge it."""
         if self._place is None:
             return is_whole(self._directory / batch.path)
         with self._told():
@@ -56,14 +57,14 @@ class StagedBatches:
         return has_all(manifest, lambda file: sizes.get(file, -1))
 
     def remove(self, folder: Path, ledger_id: str) -> None:
-        """What is left of it where a store does not answer goes with the next start."""
+        """Removes a batch. If the store does not answer, its copy there is removed at the next start."""
         shutil.rmtree(folder, ignore_errors=True)
         if self._place is not None:
             with contextlib.suppress(StoreError):
                 self._stored(ledger_id, folder.name).remove(first=MANIFEST_FILE)
 
     def remove_others(self, ledger_id: str, named: Collection[str]) -> None:
-        """Those that a process which was killed left behind. `named`: paths of those that the ledger knows."""
+        """Removes batches that a killed process left behind. `named`: paths of the batches that the ledger knows."""
         kept = {Path(path).name for path in named}
         local = self._directory / FOLDER
         for path in local.iterdir() if local.is_dir() else ():
@@ -75,7 +76,7 @@ class StagedBatches:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
 
     def trace(self) -> Path | str:
-        """A place with batches of this destination, of whichever ledger; empty where there is none."""
+        """Returns the location of staged batches of this destination, of any ledger; empty if there are none."""
         local = self._directory / FOLDER
         if local.is_dir() and any(local.iterdir()):
             return local
@@ -85,7 +86,7 @@ class StagedBatches:
             return self._place.staged_url() if self._stored().children() else ""
 
     def _stored(self, ledger_id: str = "", path: str = "") -> StoreFolder:
-        """Raises StoreError, also where conf/ names a variable that is not there."""
+        """Returns the batch's folder in the store. Raises StoreError, also if conf/ names an environment variable that is not set."""
         if self._place is None:
             raise ValueError("the batches are in no store")
         options = resolved(dict(self._place.storage_options))

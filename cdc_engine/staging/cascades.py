@@ -1,12 +1,13 @@
-"""What a batch holds of changes that foreign keys make to other tables: what sets them off, in order with the rows of those tables.
+"""Records, per batch, what a run needs to derive changes by foreign keys: the events that trigger them, and their order among the rows of
+the child tables.
 
-Driven by `staging`; the run makes the changes of it (spark_jobs/cascades/derive.py). Two kinds of files stand beside the staged rows:
+Called by `staging`; the run derives the changes (spark_jobs/cascades/derive.py). Two kinds of files are written next to the staged rows:
 
-- of each table that others point at, the rows that went and the keys that changed: `_sluice_place` (int64), operation, order key, commit
-  time, and the referenced columns, the old values and, of an update, the new ones in the row after;
-- of each table that points at others, the place of each of its staged rows (int64, little-endian, one a row, in the order of its segments).
+- per parent table, the deleted rows and the changed keys: `_sluice_place` (int64), operation, order key, commit
+  time, and the referenced columns with the old values; for an update, the next row has the new values;
+- per child table, the place of each of its staged rows (int64, little-endian, one per row, in the order of its segments).
 
-A place orders rows of all tables of a batch: number of the row event, row in the event, and a bit for what is after an update.
+A place orders the rows of all tables of a batch: number of the row event, row in the event, and a bit that is set for after images.
 """
 
 from __future__ import annotations
@@ -37,28 +38,30 @@ from cdc_engine.staging.manifest import CascadeEvents
 from cdc_engine.states import TableState
 
 PLACE = "_sluice_place"
-EVENT_BITS = 32  # of a place: for the rows within one event
-FLAGS_AT = 19 + 6  # of a row event: after its header and the table's id
+EVENT_BITS = 32  # bits of a place for the rows within one event
+FLAGS_AT = 19 + 6  # offset in a row event, after its header and the table ID
 NO_FOREIGN_KEY_CHECKS = 0x02  # the session had foreign_key_checks=0: nothing cascaded
-BITMAPS_AT = 19 + 8  # of a row event: what stands there from version 2 on says its own length first
+BITMAPS_AT = 19 + 8  # offset in a row event; from version 2 on, extra data with its length comes first
 SHORT_COUNT_MAX = 250  # a column count up to this is one byte
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
-# a zero date points at rows, and the NULL that stands for it in the lake does not
+# A zero date can refer to a parent row; the NULL that replaces it in the lake cannot.
 AS_WRITTEN = ValuePolicy(zero_dates="error")
 APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
 
 
 class RowPlaces:
-    """Places of consecutive rows of one table: chunk after chunk, an event may go on in the next one."""
+    """Computes the places of consecutive rows of one table, chunk by chunk. An event may continue in the next chunk."""
 
     def __init__(self) -> None:
         self._last_event, self._rows = -1, 0
 
     def of(self, events: Int64s, operations: Any) -> Int64s:
-        """`events`: of each image the number of its event in the batch, ascending. `operations`: of each image."""
+        """Returns the place of each image. `events`: number of the image's event in the batch, ascending. `operations`: the image's
+        operation.
+        """
         after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
-        done = np.cumsum(after) - after  # rows that ended before each image
+        done = np.cumsum(after) - after  # rows that are complete before each image
         first = np.searchsorted(events, events, side="left")
         row = done - done[first]
         if len(events) and events[0] == self._last_event:
@@ -87,7 +90,7 @@ class PlaceFile:
 
 @dataclasses.dataclass
 class _Writer:
-    """Events of one version of a table, by one set of referenced columns."""
+    """Writes the events of one version of a table, for one set of referenced columns."""
 
     version: TableVersion
     referenced: tuple[str, ...]
@@ -126,7 +129,9 @@ class _Writer:
 
 
 class CascadeRecorder:
-    """All that a batch has of it. `stop` is told (table, state, reason) of a table whose rows may have changed unseen."""
+    """Records the triggering events of a batch. `stop`: called with (table, state, reason) for a table with row changes that cannot be
+    derived.
+    """
 
     def __init__(self, directory: Path, stop: Stop) -> None:
         self._directory, self._stop = directory, stop
@@ -140,9 +145,11 @@ class CascadeRecorder:
         first_event: int,
         policy: ValuePolicy = DEFAULT_POLICY,
     ) -> None:
-        """The row events with these indices (ascending, of this version). `first_event`: number in the batch of the slice's first.
+        """Records the row events with these indices (ascending, all of this version). `first_event`: number in the batch of the slice's
+        first event.
 
-        `policy`: of the table. What it masks is not written here either: where such rows go or change, what they set off is not followed.
+        `policy`: the table's. Masked columns are not written here either: if such rows are deleted or changed, the changes that follow
+        from them cannot be derived.
         """
         acting = chosen[_acting(part.block, chosen)]
         own = [each for each in version.cascades if each.parent == (version.database, version.table)]
@@ -161,14 +168,14 @@ class CascadeRecorder:
                     self._unseen(version, error)
 
     def finish(self) -> Iterator[CascadeEvents]:
-        """Closes the files; what was recorded, without what holds nothing."""
+        """Closes the files and yields what was recorded, without empty files."""
         for writer in self._writers.values():
             events = writer.finish()
             if events.rows:
                 yield events
 
     def set_off(self) -> Iterator[tuple[tuple[Cascade, ...], tuple[str, ...], bool, bool]]:
-        """(cascades, referenced columns, rows went, keys changed) of each version of a table with events."""
+        """Yields (cascades, referenced columns, whether rows were deleted, whether keys changed) per version of a table with events."""
         for writer in self._writers.values():
             if writer.rows:
                 updates = Operation.UPDATE_AFTER in writer.kinds
@@ -220,13 +227,15 @@ class CascadeRecorder:
 
 
 def _acting(block: Block, chosen: Int64s) -> Any:
-    """Which of the events delete or update rows in a session that had foreign keys checked."""
+    """Returns a mask of the events that delete or update rows in a session with foreign key checks."""
     flags = block.buffer[block.event_offset[chosen] + FLAGS_AT]
     return (block.event_kind[chosen] != RowEventKind.INSERT) & ((flags & NO_FOREIGN_KEY_CHECKS) == 0)
 
 
 def _telling(block: Block, chosen: Int64s, version: TableVersion, referenced: tuple[str, ...]) -> Any:
-    """Which of the events may have taken the referenced values away: an update whose after images lack them all (MINIMAL) did not."""
+    """Returns a mask of the events that may have removed referenced values. An update whose after images lack all referenced columns
+    (MINIMAL) cannot.
+    """
     count = len(version.columns)
     if count > SHORT_COUNT_MAX:
         return np.ones(len(chosen), bool)
@@ -253,9 +262,10 @@ def reached(
     updates: bool,
     live: Callable[[tuple[str, str]], bool],
 ) -> dict[tuple[str, str], bool]:
-    """Captured table that events of a table may reach → whether on a way through one whose rows nobody follows (`live`).
+    """Returns captured table that a table's events may change → whether the path to it includes a table whose row changes the lake does
+    not follow (`live` is false).
 
-    `cascades`: as in TableVersion, the table's own first. `referenced`: the columns that the events tell of.
+    `cascades`: as in TableVersion, the table's own first. `referenced`: the columns that were recorded.
     """
     found: dict[tuple[str, str], bool] = {}
     begin = (cascades[0].parent, deletes, frozenset(referenced if updates else ()), False)
@@ -279,7 +289,7 @@ def reached(
 
 
 def _effect(each: Cascade, *, goes: bool, changes: bool) -> tuple[bool, frozenset[str]]:
-    """(whether rows of the child go, which of its columns change)."""
+    """Returns (whether rows of the child are deleted, which of its columns change)."""
     columns = frozenset(each.columns)
     if each.doubt:
         return True, columns

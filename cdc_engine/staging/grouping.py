@@ -1,4 +1,4 @@
-"""Which row events of a slice belong to which table version, in stream order for each table. Pure; called by `staging`."""
+"""Groups the row events of a slice by table version, in stream order per table. Pure functions; called by `staging`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from cdc_engine.contracts import BlockSlice, Int32s, Int64s, TableVersion
 
 
 def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:
-    """(table version, indices of its events in the block, ascending). A table that has several versions in the slice has a run for
-    every change between them, in stream order; other than that, one run a table.
+    """Returns (table version, ascending indices of its events in the block). A table with several versions in the slice has one run
+    per change of version, in stream order; any other table has one run.
     """
     tables = part.block.event_table[part.first_event : part.last_event]
     order = np.argsort(tables, kind="stable")
@@ -27,7 +27,7 @@ def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:
 
 
 def _runs(groups: list[Int64s], tables: Int32s) -> list[Int64s]:
-    """The events of one table, cut where the reference changes; most tables have one reference, and so one run."""
+    """Splits the events of one table where the reference changes. Most tables have one reference, and so one run."""
     if len(groups) == 1:
         return groups
     merged = np.sort(np.concatenate(groups))

@@ -1,5 +1,5 @@
-"""What a staged batch says of itself: the values behind manifest.json. Written by `staging`, read by `reader`; the format is that of
-docs/architecture.md, and spark_jobs has its own reader of it.
+"""The contents of manifest.json, which describes a staged batch. Written by `staging`, read by `reader`. Format: docs/architecture.md.
+spark_jobs has its own reader.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Bound = int | str | None
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedColumn:
-    """A column of a staged file: `type` is Spark SQL's name of it, `nullable` says whether the file may hold NULLs (zero dates do)."""
+    """A column of a staged file. `type`: Spark SQL's name of it; `nullable`: whether the file may have NULLs (zero dates become NULL)."""
 
     name: str
     type: str
@@ -26,14 +26,15 @@ class StagedColumn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangesSegment:
-    """Row images of one schema version in one file. `rows` counts images, `key_changes` the preimages among them where there is a key.
+    """Row images of one schema version in one file. `rows` is the number of images, `key_changes` the number of before images among them
+    if there is a key.
 
-    `key_min` and `key_max` have one entry a key column, over every image: an integer or a text (ordered by its UTF-8 bytes), None where the
-    type has no bound or all is NULL. `unique_keys`: every image has another key (told exactly for one integer column, else false).
-    `first_commit_time_us` and `last_commit_time_us` are the least and the greatest of the images.
-    Every transaction is whole in one segment, so the order keys of neighbours differ. `partial`: images lack columns, and the file has the
-    columns of `binlog.rows.partial.partial_schema` and `staging.moves`. `moves`: updates among them that changed the key and lack columns.
-    `log`: the file of a table with a change log, with all preimages, and `log_rows` its images; empty for any other.
+    `key_min` and `key_max` have one entry per key column, over all images: an integer or a string (ordered by its UTF-8 bytes), None if
+    the type has no bound or all values are NULL. `unique_keys`: every image has a different key (exact for one integer column, otherwise
+    false). `first_commit_time_us` and `last_commit_time_us` are the minimum and maximum of the images. A transaction is never split
+    between segments, so the order keys of adjacent segments differ. `partial`: images lack columns, and the file has the columns of
+    `binlog.rows.partial.partial_schema` and `staging.moves`. `moves`: number of updates that changed the key and lack columns. `log`: for
+    a table with a change log, the file with all before images, and `log_rows` its number of images; otherwise empty.
     """
 
     kind: str = "changes"
@@ -66,7 +67,7 @@ class ChangesSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TruncateSegment:
-    """Every row of the table is gone at `order_key`."""
+    """The removal of every row of the table at `order_key`."""
 
     kind: str = "truncate"
     order_key: int
@@ -75,10 +76,11 @@ class TruncateSegment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaSegment:
-    """From `order_key` on the table has these columns. `fills`: (column, value as text) that rows already there hold in a new column.
+    """From `order_key` on the table has these columns. `fills`: (column, value as text) of new columns, for existing rows.
 
-    `alterations`: what the lake's table follows, in order; `kind` is an AlterationKind's text, `plan` how (docs/architecture.md).
-    `renamed_from`: "database.table" that got this name; the rows are those that the lake has under it right before `order_key`.
+    `alterations`: what the lake's table follows, in order; `kind` is the value of an AlterationKind, `plan` how it follows
+    (docs/architecture.md). `renamed_from`: the "database.table" that got this name; its rows in the lake immediately before `order_key`
+    become this table's.
     """
 
     kind: str = "schema"
@@ -93,7 +95,7 @@ class SchemaSegment:
 
 
 def manifest_alteration(alteration: Alteration) -> dict[str, str]:
-    """An alteration as it stands in a schema segment: what says nothing is left out."""
+    """Returns an alteration as in a schema segment, without empty fields."""
     record = {name: str(value) for name, value in dataclasses.asdict(alteration).items() if value}
     return {**record, "kind": alteration.kind.value}
 
@@ -103,7 +105,7 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table's segments, in the order in which they are to be applied. `places`: the file of the rows' places, see `cascades`."""
+    """One table's segments, in the order in which they are applied. `places`: the file with the places of its rows, see `cascades`."""
 
     database: str
     table: str
@@ -117,9 +119,10 @@ class StagedTable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CascadeEvents:
-    """Rows of `parent` that went, and keys of it (the `referenced` columns) that changed, in `file`.
+    """Deleted rows and changed keys (the `referenced` columns) of `parent`, in `file`.
 
-    `cascades`: all that this may set off, over all levels, the parent's own first. `live`: the tables among them whose rows are followed.
+    `cascades`: all foreign keys that may follow, over all levels, the parent's own first. `live`: the child tables whose rows the lake
+    follows.
     """
 
     parent: tuple[str, str]
@@ -132,7 +135,7 @@ class CascadeEvents:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedQuarantine:
-    """The file of values that could not be decoded. `last_order_key`: the greatest in it."""
+    """The file of values that could not be decoded. `last_order_key`: the highest in it."""
 
     file: str
     size_bytes: int
@@ -142,11 +145,11 @@ class StagedQuarantine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The whole batch. `ledger_id`: of the ledger that handed it out.
+    """A whole batch. `ledger_id`: of the ledger that handed it out.
 
-    `bytes`: of its row events in the binlog. `start` and `end`: Position.to_json. Times: microseconds since 1970 UTC,
-    commit times 0 where the batch has no rows. `quarantine`: the file of values that could not be decoded, where there are any.
-    `again_up_to`: order key up to which changes were staged before and may be merged in part, though those files are gone; 0: none were.
+    `bytes`: size of its row events in the binlog. `start` and `end`: Position.to_json. Times: microseconds since 1970 UTC; commit times
+    are 0 if the batch has no rows. `quarantine`: the file of values that could not be decoded, if there are any. `again_up_to`: order key
+    up to which changes were staged before and may be merged in part, though those files are gone; 0 if there are none.
     """
 
     format: int = FORMAT
@@ -173,7 +176,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Manifest:
-        """Inverse of `to_json`; raises KeyError, TypeError or ValueError on a record of another shape."""
+        """Inverse of `to_json`. Raises KeyError, TypeError or ValueError on a record of another structure."""
         if record["format"] != FORMAT:
             raise ValueError(f"format {record['format']!r} is not {FORMAT}")
         quarantine = record.get("quarantine")

@@ -1,12 +1,12 @@
-"""Follows rows that lack columns from key to key within a segment, so that the lake can give each what its images lack. Called by
-`segment_writer`, for segments of partial images.
+"""Follows rows that lack columns through changes of their key within a segment, so that the lake can add the missing columns to each.
+Called by `segment_writer`, for segments with partial images.
 
-Such a row takes what it lacks from the lake, where it lies under the key it had before the segment, however often it has moved since, and
-whoever has its keys by now. So each image of a row that has moved, or that stands where such a row was, is told its life:
+The lake has the missing columns under the key that the row had before the segment, however often the key changed since, and whichever row
+has that key now. So each image of a row that changed its key, and each image under a key that such a row had, identifies its row:
 
-    `_sluice_birth` (int64, NULL for all other images, whose key is their life): 0 for the row that the lake has under the origin, else the
-    number of the image it begins with; `_sluice_origin_<k>` (as the key column): column k of the key it had before the segment, or with
-    that image.
+    `_sluice_birth` (int64, NULL for all other images, whose key identifies their row): 0 for the row that the lake has under the
+    origin, otherwise the number of the image with which the row begins; `_sluice_origin_<k>` (type of the key column): column k of the
+    key that the row had before the segment, or in that image.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ BIRTH = "_sluice_birth"
 
 
 def lacks_columns(batch: pa.RecordBatch) -> bool:
-    """Whether the batch says which columns its rows have."""
+    """Returns whether the batch has the columns that mark missing columns."""
     return batch.schema.get_field_index(MOVED) >= 0
 
 
 class Moves:
-    """The lives of one segment. `moves`: images so far of rows that changed their key and lack columns."""
+    """Identifies the rows of one segment's images. `moves`: number of images so far that changed their key and lack columns."""
 
     def __init__(self, schema: pa.Schema, key: tuple[str, ...]) -> None:
         self._names = [field.name for field in key_fields(schema, key)]
@@ -43,7 +43,7 @@ class Moves:
         self.moves = 0
 
     def told(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """The batch, which follows those before, with the columns of lives. `first_row`: number of its first row in the table's batch."""
+        """Returns the next batch with the columns that identify rows. `first_row`: number of its first row in the table's batch."""
         moved = batch.column(MOVED).to_numpy(zero_copy_only=False)
         self.moves += int(moved.sum())
         life = self._followed(batch, moved, first_row) if self.moves else np.full(len(moved), lives.AT_HOME, np.int64)
@@ -88,14 +88,16 @@ class Moves:
 
 
 def _all_bits(schema: pa.Schema) -> dict[str, int]:
-    """Column of presence bits → all bits it may have; the table's columns lie between three of ours and those."""
+    """Returns column of presence bits → value with all its bits set. The table's columns are between three of Sluice's columns and the
+    presence bits.
+    """
     names = [field.name for field in schema if field.name.startswith(PRESENT)]
     columns = schema.get_field_index(names[0]) - 3
     return {name: (1 << min(63, columns - 63 * group)) - 1 for group, name in enumerate(names)}
 
 
 class _Values:
-    """Values by number, appended in heaps. A heap is never much smaller than the one after it, so that few copies are made of any value."""
+    """Values by number, appended in heaps. A heap is never much smaller than the next one, so each value is copied only a few times."""
 
     def __init__(self) -> None:
         self._heaps: list[Any] = []
@@ -106,7 +108,7 @@ class _Values:
             self._heaps[-2:] = [pa.concat_arrays(self._heaps[-2:])]
 
     def of(self, numbers: Int64s, of_type: pa.DataType) -> Any:
-        """An array of the values with these numbers, NULL for a negative one."""
+        """Returns an array of the values with these numbers; NULL for a negative number."""
         parts: list[Any] = []
         places = np.full(len(numbers), -1, np.int64)
         begin = found = 0

@@ -1,7 +1,7 @@
-"""Values that could not be decoded, on their way to the quarantine table: `quarantine.parquet` beside a batch's other files.
+"""Stages values that could not be decoded, in `quarantine.parquet` next to a batch's other files.
 
-Written by `staging` only where there are any; the run appends it to the destination's quarantine (spark_jobs/quarantine/append.py), from
-where `sluice quarantine` lists it. A row has all that decoding the value again needs: its bytes and the column as the engine knew it.
+Written by `staging` only if there are any. The run appends the file to the destination's quarantine (spark_jobs/quarantine/append.py),
+which `sluice quarantine` lists. A row has all that is needed to decode the value again: its bytes, and the column as the engine knew it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ FIELDS: list[pa.Field[Any]] = [
     pa.field("column", pa.string(), False),
     pa.field("mysql_type", pa.string(), False),
     pa.field("charset", pa.string(), False),
-    pa.field("key", pa.string(), False),  # a JSON object: the row's key columns, all its columns without a key
+    pa.field("key", pa.string(), False),  # a JSON object: the row's key columns, or all columns if it has no key
     pa.field("raw", pa.binary(), False),
     pa.field("reason", pa.string(), False),
     pa.field("file", pa.string(), False),
     pa.field("offset", pa.int64(), False),
     pa.field("order_key", pa.int64(), False),
-    pa.field("image", pa.int64(), False),  # tells the images of a transaction apart, ascending
+    pa.field("image", pa.int64(), False),  # distinguishes the images of a transaction; ascending
     pa.field("operation", pa.string(), False),
     pa.field("commit_time", pa.timestamp("us", "UTC"), False),
     pa.field("layout", pa.string(), False),  # a JSON object: the column as `contracts.Column`
@@ -42,7 +42,9 @@ SCHEMA = pa.schema(FIELDS)
 
 
 def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedValue]]) -> StagedQuarantine | None:
-    """Writes (database, table, value) of each into the directory and forces them to disk; None, and no file, where there are none."""
+    """Writes (database, table, value) of each into the directory and syncs the file to disk. Returns None, without a file, if there
+    are none.
+    """
     if not refused:
         return None
     path = directory / QUARANTINE_FILE
@@ -74,12 +76,12 @@ def _row(database: str, table: str, value: RefusedValue) -> dict[str, Any]:
 
 
 def _text(value: Any) -> str:
-    """Of a value that JSON has no form for; bytes as hexadecimal digits."""
+    """Converts a value that JSON cannot represent; bytes become hexadecimal digits."""
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def column_of(layout: str) -> Column:
-    """The column of a quarantined value. Raises KeyError, TypeError or ValueError where the text is not what `write_quarantine` wrote."""
+    """Returns the column of a quarantined value. Raises KeyError, TypeError or ValueError if the text is not from `write_quarantine`."""
     record: dict[str, Any] = json.loads(layout)
     fields: dict[str, Any] = {name: tuple(item) if isinstance(item, list) else item for name, item in record.items()}
     return Column(**fields)

@@ -1,5 +1,6 @@
-"""Reads a staged batch back: its manifest and the rows of a segment. For `instance`, the console and tests; runs read it
-by themselves (spark_jobs)."""
+"""Reads a staged batch: its manifest and the rows of a segment. For `instance`, the console and tests; runs have their own reader
+(spark_jobs).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from cdc_engine.staging.manifest import MANIFEST_FILE, ChangesSegment, Manifest
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """The manifest of a staged batch's directory. Raises StagingError where there is none that can be read."""
+    """Returns the manifest in a staged batch's directory. Raises StagingError if it is missing or cannot be read."""
     path = directory / MANIFEST_FILE
     try:
         return Manifest.from_json(json.loads(path.read_bytes()))
@@ -30,7 +31,7 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def is_whole(directory: Path) -> bool:
-    """Whether a run could merge the batch: its manifest is there, and every file it names with the bytes that it says."""
+    """Returns whether a run can merge the batch: the manifest exists, and every file that it names exists with the right size."""
     try:
         manifest = read_manifest(directory)
     except StagingError:
@@ -39,7 +40,9 @@ def is_whole(directory: Path) -> bool:
 
 
 def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
-    """Whether every file that the manifest names is there with its bytes. `size_bytes`: of a file, -1 where there is none."""
+    """Returns whether every file that the manifest names exists with the right size. `size_bytes`: returns a file's size, -1 if it
+    does not exist.
+    """
     changes = (
         segment for table in manifest.tables for segment in table.segments if isinstance(segment, ChangesSegment)
     )
@@ -60,5 +63,5 @@ def _size_bytes(file: Path) -> int:
 
 
 def read_rows(directory: Path, segment: ChangesSegment) -> pa.Table:
-    """The segment's row images, in stream order."""
+    """Returns the segment's row images, in stream order."""
     return pq.read_table(directory / segment.file)

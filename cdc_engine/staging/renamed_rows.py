@@ -1,4 +1,6 @@
-"""Why the rows of a table that another name stood for cannot come under the new one. Called by `staging` for a table change; pure."""
+"""Checks whether a renamed table's rows in the lake can be moved to its new name. Called by `staging` for a table change. Pure
+functions.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,9 @@ def refuse_rows(
     lacking: Collection[str],
     policies: Mapping[str, ValuePolicy],
 ) -> None:
-    """Raises TableStoppedError where the lake does not have the rows that the table brings along, or has them by another key or
-    under other rules.
+    """Raises TableStoppedError if the lake does not have all rows of the renamed table, or has them under another key or other rules.
 
-    `keys`: by "database.table", the key that conf/ says. `lacking`: tables of whose changes before this place not all are in the lake.
+    `keys`: by "database.table", the key in conf/. `lacking`: tables of which the lake lacks changes from before this position.
     `policies`: by "database.table", with the rules of conf/ for rows.
     """
     name, origin = f"{change.database}.{change.table}", change.renamed_from

@@ -1,7 +1,7 @@
-"""One segment of a table on its way to disk: record batches in, one Parquet file and its facts out. Driven by `staging`.
+"""Writes one segment of a table: takes record batches, and writes one Parquet file and its manifest entry. Called by `staging`.
 
-Rows wait in memory until they make a row group worth writing; the file is opened with the first of them. So a batch of many small
-tables holds no file open, and one of a huge table no more than a row group of it.
+Rows are held in memory until there are enough for a row group; the file is opened for the first row group. So a batch of many small
+tables has no open files, and a batch of a huge table holds at most one row group of it in memory.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from cdc_engine.staging.moves import Moves, lacks_columns
 from cdc_engine.staging.staged_columns import staged_columns
 from cdc_engine.staging.writing_beside import WritingBeside
 
-ROW = "_sluice_row"  # number of the image in its table's batch, from 1 on: the order within a transaction
-UNIQUE_KEYS_MAX = 1 << 20  # keys held to tell whether they differ; a longer segment is folded anyway
+ROW = "_sluice_row"  # number of the image in its table's batch, from 1: the order within a transaction
+UNIQUE_KEYS_MAX = 1 << 20  # keys held to check whether they differ; longer segments are always folded
 
 
 class _KeyFacts:
-    """Least and greatest value of each key column, and whether one integer column never repeats."""
+    """Minimum and maximum of each key column, and whether a single integer column never repeats."""
 
     def __init__(self, decoder: RowDecoder) -> None:
         names = {name.lower(): index + 3 for index, name in enumerate(column.name for column in decoder.columns)}
@@ -66,7 +66,7 @@ class _KeyFacts:
     def unique(self) -> bool:
         if not self.seen:
             return False
-        keys = np.sort(np.concatenate(self.seen))  # sorting is several times faster than np.unique, which hashes
+        keys = np.sort(np.concatenate(self.seen))  # several times faster than np.unique, which hashes
         return bool((np.diff(keys) != 0).all())
 
 
@@ -86,14 +86,14 @@ def _wider(bounds: tuple[Any, Any], found: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _bound(value: Any) -> Bound:
-    """As it stands in the manifest. Only whole decimals are integers (an unsigned bigint); others have no bound there."""
+    """Returns a bound as in the manifest. Decimals without fraction (an unsigned bigint) become integers; other decimals have no bound."""
     if isinstance(value, decimal.Decimal):
         return int(value) if value.as_tuple().exponent == 0 else None
     return value if isinstance(value, int | str) else None
 
 
 class _NoMoves:
-    """In place of `Moves`, for images whose rows are not followed."""
+    """A replacement for `Moves`, for segments whose rows are not followed."""
 
     moves = 0
 
@@ -102,11 +102,11 @@ class _NoMoves:
 
 
 class SegmentWriter:
-    """Writes the segment of one decoder's rows to `path`. Use: `add` in stream order, then `finish` or `discard`.
+    """Writes the segment of one decoder's rows to `path`. Call `add` in stream order, then `finish` or `discard`.
 
-    `first_row`: number of its first row in the table's batch. It becomes a partial one with the first row that lacks columns.
-    `follows_moves`: a partial one then says which row each image is of; a log of changes has no use for it. `beside`: writes the row groups
-    that are full while the next are made; without it, and what is left at the end, they are written here.
+    `first_row`: number of its first row in the table's batch. The segment becomes partial with the first row that lacks columns.
+    `follows_moves`: whether a partial segment identifies the row of each image; a change log does not need that. `beside`: writes full
+    row groups while the next rows are added. Without it, and for the last row group, this thread writes.
     """
 
     def __init__(
@@ -120,9 +120,9 @@ class SegmentWriter:
     ) -> None:
         self.path, self.decoder, self.first_row = path, decoder, first_row
         self._beside = beside
-        self._writes: list[Future[None]] = []  # under way, in the order of the file
+        self._writes: list[Future[None]] = []  # in progress, in the order of the file
         self._follows_moves = follows_moves
-        self._moves: Moves | _NoMoves | None = None  # of a partial segment
+        self._moves: Moves | _NoMoves | None = None  # set for a partial segment
         self.pending_bytes = 0
         self.rows = 0
         self._pending: list[pa.RecordBatch] = []
@@ -135,16 +135,16 @@ class SegmentWriter:
 
     @property
     def next_row(self) -> int:
-        """Number of the row that follows the last one."""
+        """The number of the row after the last one."""
         return self.first_row + self.rows
 
     @property
     def last_order_key(self) -> int:
-        """Of the last row; -1 without any."""
+        """The order key of the last row; -1 if there is none."""
         return self._order_keys[1]
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Takes rows that follow those before. Raises BinlogFormatError where they do not: the lake's order would be wrong."""
+        """Adds the next rows. Raises BinlogFormatError if they are not in binlog order, because the lake's order would be wrong."""
         if self._moves is None and lacks_columns(batch):
             self._become_partial()
         order_keys = batch.column(ORDER_KEY).to_numpy()
@@ -164,7 +164,7 @@ class SegmentWriter:
             self.flush()
 
     def _numbered(self, batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
-        """As it stands in the file."""
+        """Returns the batch as it is written to the file."""
         if self._moves is not None:
             batch = self._moves.told(batch if lacks_columns(batch) else with_presence(batch), first_row)
         numbers = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
@@ -176,7 +176,9 @@ class SegmentWriter:
         self.pending_bytes += batch.nbytes
 
     def _become_partial(self) -> None:
-        """What was taken so far has all its columns; it is written anew as a partial segment says it. So a segment ends for no row."""
+        """Rewrites the rows so far, which have all columns, in the format of a partial segment. So a row that lacks columns does not
+        end a segment.
+        """
         key = self.decoder.key
         self._moves = Moves(self.decoder.partial_schema, key) if self._follows_moves else _NoMoves()
         pending, self._pending, self._pending_rows, self.pending_bytes = self._pending, [], 0, 0
@@ -188,7 +190,7 @@ class SegmentWriter:
                 self.flush()
 
     def _written(self) -> Iterator[pa.RecordBatch]:
-        """The rows of the file so far, which is given up."""
+        """Yields the rows of the file so far, and deletes the file."""
         self._await_writes()
         if self._writer is None:
             return
@@ -200,7 +202,7 @@ class SegmentWriter:
         given_up.unlink()
 
     def flush(self) -> None:
-        """Has what waits written as a row group. Raises OSError, also for one before it."""
+        """Writes the pending rows as a row group. Raises OSError, also for an earlier row group."""
         if not self._pending:
             return
         rows = pa.Table.from_batches(self._pending)
@@ -218,18 +220,18 @@ class SegmentWriter:
         self._writer.write_table(rows, row_group_size=rows.num_rows)
 
     def _await_writes(self) -> None:
-        """Raises OSError for what could not be written."""
+        """Waits for row groups that are being written. Raises OSError if one could not be written."""
         while self._writes:
             self._writes.pop(0).result()
 
     def _write_rest(self) -> None:
-        """Here: to hand a few rows over takes longer than to write them."""
+        """Writes the remaining rows in this thread: handing over a few rows takes longer than writing them."""
         self._await_writes()
         self._beside = None
         self.flush()
 
     def finish(self) -> ChangesSegment:
-        """Writes the rest, closes the file and forces it to disk."""
+        """Writes the rest, closes the file and syncs it to disk."""
         self._write_rest()
         if self._writer is None:
             raise ValueError("a segment without rows has no file")
@@ -260,7 +262,7 @@ class SegmentWriter:
         )
 
     def discard(self) -> None:
-        """Drops the segment and its file, also one that could not be written to its end."""
+        """Drops the segment and its file, even if it was not written completely."""
         self._pending, self.pending_bytes = [], 0
         wait(self._writes)
         if self._writer is not None:

@@ -1,4 +1,4 @@
-"""How the wanted columns of a table version, and what a statement put into them, are written into a manifest."""
+"""Converts the captured columns of a table version, and the values that a statement sets in them, to their form in a manifest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdc_engine.states import TableState
 
 
 def staged_columns(decoder: RowDecoder) -> tuple[StagedColumn, ...]:
-    """The decoder's columns with Spark's type names, in table order."""
+    """Returns the decoder's columns with Spark's type names, in table order."""
     pairs = zip(decoder.columns, decoder.types, strict=True)
     return tuple(
         StagedColumn(
@@ -25,7 +25,7 @@ def staged_columns(decoder: RowDecoder) -> tuple[StagedColumn, ...]:
 
 
 def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """Those of the fills that the table has and that are not NULL in it. Raises TableStoppedError at one that its policy refuses."""
+    """Returns the fills of captured columns that are not NULL. Raises TableStoppedError if the table's policy refuses a value."""
     types = {column.name: each for column, each in zip(decoder.columns, decoder.types, strict=True)}
     staged = []
     for name, value in fills:

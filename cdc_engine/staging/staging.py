@@ -1,7 +1,7 @@
-"""Writes a batch as files that a run merges: `stage` is the room's one door. Called by `instance` when a batch is handed out.
+"""Writes a batch as files that a run merges. `stage` is the package's entry point. Called by `instance` when a batch is handed out.
 
-Block by block, one at a time: a spilled transaction of gigabytes is never in memory as a whole. Everything is written into a directory
-whose name ends in `.partial`; it gets its own name when all of it, the manifest last, is on disk.
+One block is processed at a time, so a spilled transaction of gigabytes is never in memory as a whole. Everything is written into a
+directory whose name ends in `.partial`. It is renamed when all files, the manifest last, are on disk.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ from cdc_engine.states import TableState
 logger = logging.getLogger(__name__)
 
 KeptColumns = Callable[[TableVersion], Int32s]
-PENDING_BYTES_MAX = 48 << 20  # rows of all tables that wait for their row groups
-RESERVED = "_sluice_"  # of names of columns, whatever their case
-NAME_CHARS_MAX = 60  # of a database or a table in a file name: two of them and a number stay within 255 bytes
+PENDING_BYTES_MAX = 48 << 20  # rows of all tables that are not yet in a row group
+RESERVED = "_sluice_"  # reserved prefix of column names, in any case
+NAME_CHARS_MAX = 60  # length of a database or table name in a file name: two of them and a number fit into 255 bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedBatch:
-    """What was staged: the manifest, its directory, and the tables that could not go on. Their earlier segments are in the batch."""
+    """A staged batch: the manifest, its directory, and the tables that were stopped. Their earlier segments are in the batch."""
 
     path: Path
     manifest: Manifest
@@ -75,7 +75,7 @@ class StagedBatch:
 
 
 def batch_directory(end: Position, delivery: int) -> str:
-    """Name of the directory of a batch that ends there."""
+    """Returns the directory name of a batch that ends at this position."""
     return f"{end.epoch}-{file_number(end.file)}-{end.offset}-{delivery}"
 
 
@@ -99,20 +99,19 @@ def stage(
 ) -> StagedBatch:
     """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
 
-    `more`: called with a part of the batch that is decoded, gives the part that follows it, or an empty batch when that was the last.
-    `kept`: indices of the columns wanted of a table version (int32, ascending), all if None. `keys`: by "database.table" the key columns
-    where they are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table that has a gap
-    must not go on after it. `policies`: by "database.table" what happens to values that cannot be right, where it is not the default.
-    `cascade_policy`: of (database, table): apply, stop or ignore, for what foreign keys change in it. `has_up_to`: of "database.table", the
-    order key up to which the lake has it, where a table that was resumed is behind others. `logged`: "database.table" of those with a
-    change log, of which all preimages are staged. `stopped_at`: of those in `left_out`, the order
-    key of the place from which on the lake lacks their changes; where it is not said, it lacks some from before the batch.
-    `again_up_to`: as in the manifest.
+    `more`: called with a decoded part of the batch; returns the next part, or an empty batch after the last. `kept`: returns the indices
+    of a table version's captured columns (int32, ascending); all columns if None. `keys`: by "database.table", the key columns if they
+    are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table with a gap must not continue
+    after it. `policies`: by "database.table", how invalid values are handled if not by default. `cascade_policy`: (database, table) →
+    apply, stop or ignore changes by foreign keys. `has_up_to`: "database.table" → order key up to which the lake has it, for tables that
+    were resumed and are behind others. `logged`: "database.table" of tables with a change log, for which all before images are staged.
+    `stopped_at`: for tables in `left_out`, the order key from which on the lake lacks their changes; for a table without an entry, the
+    lake lacks changes from before the batch. `again_up_to`: as in the manifest.
 
-    The same batch gives the same files; a directory of that name is replaced. A table that cannot be decoded stops: what was complete
-    before stays, it is named in `stopped` with the batch's start, the other tables go on. Raises StagingError when the files cannot be
-    written and BinlogFormatError on bytes that are no row images; nothing is left behind then, and nothing is lost: the batch is
-    staged again.
+    The same batch gives the same files; an existing directory of that name is replaced. A table that cannot be decoded is stopped: its
+    complete segments stay, it is listed in `stopped` with the batch's start, and the other tables continue. Raises StagingError if the
+    files cannot be written and BinlogFormatError on bytes that are not row images. Nothing is left behind then, and nothing is lost: the
+    batch is staged again.
     """
     if batch.start is None or batch.end is None:
         raise ValueError("an empty batch is not staged")
@@ -136,13 +135,13 @@ def stage(
             "the batch is staged again"
         ) from error
     finally:
-        staging.abandon()  # after a success nothing of it is left
+        staging.abandon()  # has no effect after success
         shutil.rmtree(partial, ignore_errors=True)
     return StagedBatch(path=path, manifest=manifest, stopped=tuple(staging.stopped.values()))
 
 
 class _Staging:
-    """The tables of one batch while it is being written."""
+    """The tables of one batch while they are written."""
 
     def __init__(
         self,
@@ -156,7 +155,7 @@ class _Staging:
     ) -> None:
         self.policies = policies
         self.directory, self.start, self.kept, self.keys, self.left_out = directory, start, kept, keys, left_out
-        self.end, self.byte_count = start, 0  # of what was taken
+        self.end, self.byte_count = start, 0  # of the parts taken so far
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.places, self.beside = Places(), WritingBeside()
@@ -165,16 +164,16 @@ class _Staging:
         self.cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
         self.has_up_to: Callable[[str], int] = lambda _table: 0
         self.logged: Collection[str] = ()
-        self.lacking: Collection[str] = left_out  # tables of whose changes before the batch not all are in the lake
+        self.lacking: Collection[str] = left_out  # tables of which the lake lacks changes from before the batch
 
     def take_batch(self, batch: Batch) -> None:
-        """All of a batch, or of one part of it."""
+        """Takes a whole batch, or one part of it."""
         for part in batch.slices:
             self.take(part)
         self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
-        """All of a slice: its table changes or its rows."""
+        """Takes a slice: its table changes or its rows."""
         for change in part.changes:
             with self._table(change.database, change.table) as table:
                 if table is not None:
@@ -191,7 +190,7 @@ class _Staging:
         self._make_room()
 
     def finish(self) -> tuple[StagedTable, ...]:
-        """Closes every segment; the tables that have any or are reached by cascades, in the order in which they first came."""
+        """Closes every segment. Returns the tables that have segments or that cascades reach, in order of first appearance."""
         for each in tuple(self.tables.values()):
             with self._table(each.database, each.table) as table:
                 if table is not None:
@@ -211,7 +210,7 @@ class _Staging:
         )
 
     def cascade_events(self) -> tuple[CascadeEvents, ...]:
-        """What the run carries to other tables; after `finish`."""
+        """Returns the events whose cascades the run derives. Call it after `finish`."""
         return tuple(
             dataclasses.replace(
                 events,
@@ -224,9 +223,10 @@ class _Staging:
         )
 
     def _as_configured(self, cascade: Cascade, root: tuple[str, str]) -> Cascade:
-        """With the key that conf/ names, and in doubt where conf/ has the values of one of both tables otherwise in the lake.
+        """Returns the cascade with the key that conf/ names. It is in doubt if conf/ makes the lake's values of a table differ from the
+        source's.
 
-        `root`: whose rows set it off; their values are read as they were written.
+        `root`: the table whose rows trigger it; their values are read unchanged.
         """
         names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
         policies = [self.policies.get(name, DEFAULT_POLICY) for name in names]
@@ -244,9 +244,10 @@ class _Staging:
         )
 
     def _settle_cascades(self) -> set[tuple[str, str]]:
-        """The tables that cascades of this batch may change. One whose rows cannot be followed, or are not to be, stops.
+        """Returns the tables that cascades of this batch may change. Tables whose changes cannot be derived, or must not be by their
+        policy, are stopped.
 
-        A table that stops leaves those below it without its rows, so this goes on until no more stop.
+        A stopped table lacks the rows that the tables below it need, so this is repeated until no other table stops.
         """
         while True:
             stops_before = len(self.stopped)
@@ -263,12 +264,12 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Whether rows of a table are in the lake as they were when changes of them set off others in the one below it."""
+        """Returns whether the lake has a table's rows in the state in which their changes affected the table below."""
         whole = not self.policies.get(".".join(name), DEFAULT_POLICY).rules.condition
         return whole and self._live(name) and self.has_up_to(".".join(name)) <= self.has_up_to(".".join(below))
 
     def _live(self, name: tuple[str, str]) -> bool:
-        """Whether the lake follows all changes of a captured table."""
+        """Returns whether the lake follows all changes of a captured table."""
         full_name = ".".join(name)
         flows = full_name not in self.stopped and full_name not in self.left_out
         return flows and self.cascade_policy(*name) == APPLY
@@ -285,7 +286,9 @@ class _Staging:
             self._stop_whole(name, TableState.CASCADE, f"{of}; its policy is cascades: stop")
 
     def _stop_whole(self, name: tuple[str, str], state: str, reason: str) -> None:
-        """Stops the table where the batch begins, with nothing of the batch: rows after the cascade must not be in the lake before it."""
+        """Stops the table at the batch's start, without any changes of the batch: rows from after the cascade must not be in the lake
+        before it.
+        """
         full_name = ".".join(name)
         if full_name in self.left_out:
             return
@@ -297,7 +300,7 @@ class _Staging:
             self._stop(*name, state, reason)
 
     def quarantined(self) -> StagedQuarantine | None:
-        """Writes the values that were taken out of the finished segments; None where there are none."""
+        """Writes the values that could not be decoded in the finished segments; returns None if there are none."""
         refused = [
             (each.database, each.table, value)
             for each in self.tables.values()
@@ -306,7 +309,7 @@ class _Staging:
         return write_quarantine(self.directory, refused)
 
     def abandon(self) -> None:
-        """Closes what is still open and drops it."""
+        """Closes and drops open files."""
         self.cascades.abandon()
         for table in self.tables.values():
             table.discard()
@@ -314,8 +317,8 @@ class _Staging:
 
     @contextlib.contextmanager
     def _table(self, database: str, name: str) -> Iterator[TableFiles | None]:
-        """Yields the table to work on, None if it has stopped. What the work raises as TableStoppedError, or what nobody expected, stops
-        this table; a full disk, and bytes that are no row images, concern all tables.
+        """Yields the table to work on, or None if it is stopped. A TableStoppedError or an unexpected exception in the work stops this
+        table. A full disk and bytes that are not row images affect all tables and are raised.
         """
         full_name = f"{database}.{name}"
         if full_name in self.stopped or full_name in self.left_out:
@@ -377,16 +380,18 @@ class _Staging:
         table.add_to_log(part.block, chosen)
 
     def _note_places(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
-        """Where its rows stand among those of other tables. Rows of before a foreign key was made are before all that it does."""
+        """Records the places of the table's rows among the rows of all tables. Rows from before the foreign key was created come
+        before all its effects.
+        """
         if table.places is None:
             table.places = PlaceFile(self.directory / f"places.{self.files_begun}.i64", rows_before=table.rows)
             self.files_begun += 1
         table.places.add(events + self.events, rows.column(OPERATION).to_numpy())
 
     def _turn_to(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
-        """Rows of another version follow: in a segment of their own, unless they are staged as those before.
+        """Prepares for rows of another version. They get a segment of their own unless they are staged in the same way as the rows before.
 
-        A segment never ends within a transaction: the lake knows how far a table is by whole transactions.
+        A segment never ends within a transaction, because the lake's position in a table is a whole number of transactions.
         """
         decoder, writer = self._decoder(version), table.writer
         table.source = version
@@ -421,7 +426,7 @@ class _Staging:
         return RowDecoder(keyed, kept, self.places, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
-        """Writes the largest heaps of waiting rows until all that wait are few enough."""
+        """Writes the largest sets of pending rows until the rest is small enough."""
         writers = [(writer, table) for table in self.tables.values() for writer in table.writers]
         total = sum(writer.pending_bytes for writer, _ in writers)
         for writer, each in sorted(writers, key=lambda pair: -pair[0].pending_bytes):
@@ -434,7 +439,7 @@ class _Staging:
 
 
 def _refuse_reserved(version: TableVersion, kept: Int32s | None) -> None:
-    """Raises TableStoppedError where the source has a column with a name that Sluice gives columns of its own."""
+    """Raises TableStoppedError if the source has a column with Sluice's reserved prefix."""
     names = [each.name for index, each in enumerate(version.columns) if kept is None or index in kept]
     if reserved := [name for name in names if name.lower().startswith(RESERVED)]:
         reason = (
@@ -454,7 +459,7 @@ def _is_staged_alike(one: RowDecoder, other: RowDecoder) -> bool:
 
 
 def _file_part(name: str) -> str:
-    """A database's or table's name as it may stand in a file name on any file system; the number after it tells equal ones apart."""
+    """Returns a database or table name for use in a file name on any file system. A number after it makes the file name unique."""
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)[:NAME_CHARS_MAX]
 
 
@@ -483,7 +488,7 @@ def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int
 
 
 def _publish(manifest: Manifest, partial: Path, path: Path) -> None:
-    """The manifest, then the directory's own name; each is on disk before the next step relies on it."""
+    """Writes the manifest, then renames the directory. Each step is on disk before the next one."""
     replace_file(partial / MANIFEST_FILE, json.dumps(manifest.to_json(), ensure_ascii=False))
     if path.exists():
         shutil.rmtree(path)

@@ -1,7 +1,7 @@
-"""One table of a batch while it is written: its segments so far, and the files of the one that is open. `staging` drives it.
+"""The files of one table of a batch while they are written: its finished segments and the open one. `staging` uses it.
 
-A table with a change log has a second file beside each segment, in which no preimage is left out: a merge needs few of them, and the log
-all. Both files end together, so a row of the log is of the segment that the table has it in.
+A table with a change log has a second file per segment, with all before images: a merge needs few of them, the log needs all. Both files
+end together, so that a row of the log belongs to the same segment as in the table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cdc_engine.staging.segment_writer import SegmentWriter
 
 @dataclasses.dataclass
 class TableFiles:
-    """A table of the batch: its segments so far, and the one being written, if any. `log`: the writer of its other file."""
+    """A table of the batch: its finished segments and the open one, if any. `log`: the writer of its change log file."""
 
     database: str
     table: str
@@ -28,43 +28,43 @@ class TableFiles:
     refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     log: SegmentWriter | None = None
-    source: TableVersion | None = None  # the version the writer was made for, before key and columns were chosen
-    rows: int = 0  # in all segments
+    source: TableVersion | None = None  # the version that the writer was made for, before key and columns were chosen
+    rows: int = 0  # of all segments
     places: PlaceFile | None = None
 
     @property
     def begun(self) -> SegmentWriter:
-        """The writer, where there must be one."""
+        """The writer of the open segment. Raises ValueError if there is none."""
         if self.writer is None:
             raise ValueError(f"no segment of {self.database}.{self.table} is being written")
         return self.writer
 
     @property
     def writers(self) -> tuple[SegmentWriter, ...]:
-        """Those that are open."""
+        """The open writers."""
         return tuple(writer for writer in (self.writer, self.log) if writer is not None)
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Takes rows of the open segment."""
+        """Adds rows to the open segment."""
         self.begun.add(rows)
         self.rows += rows.num_rows
 
     def add_to_log(self, block: Block, chosen: Int64s) -> None:
-        """Takes the same events once more, for the log, where there is one."""
+        """Decodes the same events again for the change log, if there is one."""
         if self.log is not None:
             for rows in self.log.decoder.chunks(block, chosen):
                 self.log.add(rows)
-            self.log.decoder.take_refused()  # told by the other file
+            self.log.decoder.take_refused()  # reported by the other file's decoder
 
     def turn_decoders(self, decoder: RowDecoder, log: RowDecoder) -> None:
-        """Goes on with decoders of a version that is staged alike."""
+        """Continues with the decoders of a version that is staged in the same way."""
         self.refused += self.begun.decoder.take_refused()
         self.begun.decoder = decoder
         if self.log is not None:
             self.log.decoder = log
 
     def close(self) -> None:
-        """Ends the segment."""
+        """Ends the open segment."""
         if self.writer is not None and self.writer.rows:
             segment = self.writer.finish()
             if self.log is not None and self.log.rows:
@@ -75,7 +75,7 @@ class TableFiles:
         self.writer = self.log = None
 
     def discard(self) -> None:
-        """Drops the segment that is open."""
+        """Drops the open segment."""
         for writer in self.writers:
             writer.discard()
         self.writer = self.log = None

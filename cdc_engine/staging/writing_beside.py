@@ -1,7 +1,7 @@
-"""A thread that writes row groups while the next rows are decoded. One for each batch that is staged; `segment_writer` gives it work.
+"""Writes row groups in a thread while the next rows are decoded. One per staged batch; used by `segment_writer`.
 
-pyarrow writes without the interpreter's lock, so on two cores a batch takes as long as the longer of the two. What waits is bounded: who
-gives more work waits until there is room for it.
+pyarrow releases the GIL while it writes, so on two cores a batch takes as long as the slower of decoding and writing. The queue is
+bounded: a caller with more work waits for a free slot.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-WRITES_MAX = 2  # row groups that are being written or wait for it; each holds its rows in memory
+WRITES_MAX = 2  # row groups that are being written or are queued; each holds its rows in memory
 
 
 class WritingBeside:
-    """Does what it is given in that order, one after the other. The thread is made with the first of it; `close` waits for the last."""
+    """Runs the submitted work in order, one after the other. The first submission starts the thread; `close` waits for the last one."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._room = threading.BoundedSemaphore(WRITES_MAX)
 
     def submit(self, work: Callable[[], None]) -> Future[None]:
-        """Returns as soon as there is room; what `work` raises is raised by the result of what is returned."""
+        """Queues work and returns as soon as there is a free slot. An exception in `work` is raised by the returned future's `result`."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="write")
         self._room.acquire()

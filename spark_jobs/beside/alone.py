@@ -1,8 +1,7 @@
 """Tables for which conf/ wants no current-state table. The change log or history is then all that the lake has, so the checks of a
 current-state table apply to it.
 
-`write` calls these checks before it writes such tables, `run_batch` reports the result, and `publish_alone` calls them before a
-publication.
+`write` calls these checks before it writes such tables, and `run_batch` reports the result.
 """
 
 from __future__ import annotations
