@@ -1,6 +1,6 @@
 """Converts the state of engines to Prometheus metrics: Canal's names if the meaning is the same, Debezium's, and Sluice's own. Pure.
 
-docs/canal.md has the table. A value that Canal has and Sluice does not measure in the same sense has no metric of that name.
+docs/reference/metrics.md has the table. A value that Canal has and Sluice does not measure in the same sense has no metric of that name.
 """
 
 from __future__ import annotations
@@ -36,67 +36,117 @@ Value = Callable[[EngineStatus, Moment], float]
 FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     (
         "canal_instance_traffic_delay",
-        "ms for which the source has had changes that are not read",
+        "Milliseconds for which the source has had changes that are not read. 0 on an idle source, unlike in Canal.",
         False,
         lambda s, _: s.stream.behind_seconds * 1000,
     ),
     (
         "canal_instance_ack_delay",
-        "ms since the oldest change that is not acked was committed",
+        "Milliseconds since the commit of the oldest change that is not acked.",
         False,
         lambda s, _: s.lag_seconds * 1000,
     ),
     (
         "canal_instance_subscriptions",
-        "consumers, the lake among them",
+        "Consumers, including the lake.",
         False,
         lambda s, _: 1.0 + len(s.consumers),
     ),
-    ("canal_instance_transactions", "transactions read", True, lambda s, _: s.stream.transactions),
-    ("canal_instance_received_binlog_bytes", "bytes of binlog received", True, lambda s, _: s.stream.bytes),
+    ("canal_instance_transactions", "Transactions that were read.", True, lambda s, _: s.stream.transactions),
+    ("canal_instance_received_binlog_bytes", "Bytes of binlog that were received.", True, lambda s, _: s.stream.bytes),
     (
         "canal_instance_sink_blocking_time",
-        "ms for which the store had no room",
+        "Milliseconds for which the store had no space.",
         True,
         lambda s, _: s.stream.put_wait_seconds * 1000,
     ),
-    ("canal_instance_store_produce_seq", "row events put", True, lambda s, _: s.stream.put_sequence),
-    ("canal_instance_store_consume_seq", "row events acked or forgotten", True, lambda s, _: s.stream.ack_sequence),
-    ("sluice_lag_seconds", "age of the oldest change that is not in the lake", False, lambda s, _: s.lag_seconds),
+    (
+        "canal_instance_store_produce_seq",
+        "Row events that were put into the store.",
+        True,
+        lambda s, _: s.stream.put_sequence,
+    ),
+    (
+        "canal_instance_store_consume_seq",
+        "Row events that were acked or dropped.",
+        True,
+        lambda s, _: s.stream.ack_sequence,
+    ),
+    (
+        "sluice_lag_seconds",
+        "Age in seconds of the oldest change that is not in the lake.",
+        False,
+        lambda s, _: s.lag_seconds,
+    ),
     (
         "sluice_runway_hours",
-        "for which the source keeps the binlog that a restart would read; NaN: for ever, or not known",
+        "Hours for which the source keeps the binlog that a restart would read. 0: purged. NaN: kept forever, or unknown.",
         False,
         lambda s, _: math.nan if s.runway_hours is None else s.runway_hours,
     ),
-    ("sluice_stream_shared", "1: it reads a stream with others", False, lambda s, _: float(s.stream.shared)),
-    ("sluice_rows_per_second", "row events read", False, lambda s, _: s.rows_per_second),
-    ("sluice_ring_bytes", "row events in memory", False, lambda s, _: s.ring_bytes),
-    ("sluice_ring_bytes_max", "room for them", False, lambda s, _: s.ring_bytes_max),
-    ("sluice_waiting_bytes", "row events that wait for the lake, on disk too", False, lambda s, _: s.waiting_bytes),
-    ("sluice_stopped_tables", "tables that stopped", False, lambda s, _: len(s.stopped_tables)),
-    ("sluice_troubles", "what `sluice status` says is wrong", False, lambda s, _: len(s.troubles)),
-    ("sluice_last_ack_timestamp_seconds", "when a batch was last merged", False, lambda s, _: s.acked_at_us / 1e6),
+    (
+        "sluice_stream_shared",
+        "1: the destination shares a stream with others.",
+        False,
+        lambda s, _: float(s.stream.shared),
+    ),
+    ("sluice_rows_per_second", "Row events read per second.", False, lambda s, _: s.rows_per_second),
+    ("sluice_ring_bytes", "Bytes of row events in memory.", False, lambda s, _: s.ring_bytes),
+    ("sluice_ring_bytes_max", "Maximum bytes of row events in memory.", False, lambda s, _: s.ring_bytes_max),
+    (
+        "sluice_waiting_bytes",
+        "Bytes of row events that wait for the lake, in memory and on disk.",
+        False,
+        lambda s, _: s.waiting_bytes,
+    ),
+    ("sluice_stopped_tables", "Stopped tables.", False, lambda s, _: len(s.stopped_tables)),
+    ("sluice_troubles", "Problems that `sluice status` shows.", False, lambda s, _: len(s.troubles)),
+    (
+        "sluice_last_ack_timestamp_seconds",
+        "Time at which a batch was last acked, in seconds since 1970.",
+        False,
+        lambda s, _: s.acked_at_us / 1e6,
+    ),
 )
 STREAMING: tuple[tuple[str, str, bool, Value], ...] = (
-    ("debezium_metrics_Connected", "1: connected", False, lambda s, _: float(s.state == EngineState.RUNNING)),
+    (
+        "debezium_metrics_Connected",
+        "1: the engine is connected.",
+        False,
+        lambda s, _: float(s.state == EngineState.RUNNING),
+    ),
     (
         "debezium_metrics_MilliSecondsBehindSource",
-        "from commit to here, of the last change read; 0 where all is read",
+        "Milliseconds from the commit of the last change to its reading. 0 if everything is read.",
         False,
         lambda s, _: s.stream.behind_seconds * 1000,
     ),
     (
         "debezium_metrics_MilliSecondsSinceLastEvent",
-        "since the source last sent anything",
+        "Milliseconds since the source last sent anything. -1: it has sent nothing.",
         False,
         lambda s, m: max(0.0, m.now - s.stream.received_at) * 1000 if s.stream.received_at else -1.0,
     ),
-    ("debezium_metrics_TotalNumberOfEventsSeen", "row events read", True, lambda s, _: s.stream.row_events),
-    ("debezium_metrics_NumberOfCommittedTransactions", "read", True, lambda s, _: s.stream.transactions),
-    ("debezium_metrics_NumberOfDisconnects", "of the stream", True, lambda s, _: max(0, s.stream.connections - 1)),
-    ("debezium_metrics_QueueTotalCapacity", "row events", False, lambda s, _: s.stream.events_max),
-    ("debezium_metrics_QueueRemainingCapacity", "row events", False, lambda s, _: s.stream.events_max - s.ring_events),
+    ("debezium_metrics_TotalNumberOfEventsSeen", "Row events that were read.", True, lambda s, _: s.stream.row_events),
+    (
+        "debezium_metrics_NumberOfCommittedTransactions",
+        "Transactions that were read.",
+        True,
+        lambda s, _: s.stream.transactions,
+    ),
+    (
+        "debezium_metrics_NumberOfDisconnects",
+        "Lost connections of the stream.",
+        True,
+        lambda s, _: max(0, s.stream.connections - 1),
+    ),
+    ("debezium_metrics_QueueTotalCapacity", "Maximum row events in memory.", False, lambda s, _: s.stream.events_max),
+    (
+        "debezium_metrics_QueueRemainingCapacity",
+        "Row events for which memory is free.",
+        False,
+        lambda s, _: s.stream.events_max - s.ring_events,
+    ),
 )
 
 
@@ -131,9 +181,11 @@ def _sample(family: Metric, labels: Mapping[str, str], value: float, *, counts: 
 
 
 def _states(moments: list[Moment]) -> Iterator[Metric]:
-    state = GaugeMetricFamily("sluice_state", "1: the engine's state", labels=["destination", "state"])
-    instance = GaugeMetricFamily("canal_instance", "1: an engine runs", labels=["destination", "mode"])
-    store = GaugeMetricFamily("canal_instance_store", "1", labels=["destination", "batchMode", "size"])
+    state = GaugeMetricFamily("sluice_state", "1: the engine has this state.", labels=["destination", "state"])
+    instance = GaugeMetricFamily("canal_instance", "1: an engine runs.", labels=["destination", "mode"])
+    store = GaugeMetricFamily(
+        "canal_instance_store", "1. The labels describe the store.", labels=["destination", "batchMode", "size"]
+    )
     for moment in moments:
         state.add_metric([moment.destination, moment.status.state if moment.status else DOWN], 1.0)
         if moment.status is not None:
@@ -144,9 +196,19 @@ def _states(moments: list[Moment]) -> Iterator[Metric]:
 
 def _groups(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
     labels = ["destination"]
-    late = GaugeMetricFamily("sluice_group_late_transactions", "that came when younger ones were out", labels=labels)
-    clocks = GaugeMetricFamily("sluice_group_clocks_differ_seconds", "of its sources, at most", labels=labels)
-    away = GaugeMetricFamily("sluice_group_members_away", "that do not run here, or give nothing", labels=labels)
+    late = GaugeMetricFamily(
+        "sluice_group_late_transactions",
+        "Transactions of all consumers of the group that arrived after later ones were handed out.",
+        labels=labels,
+    )
+    clocks = GaugeMetricFamily(
+        "sluice_group_clocks_differ_seconds",
+        "Maximum difference in seconds between the clocks of the sources.",
+        labels=labels,
+    )
+    away = GaugeMetricFamily(
+        "sluice_group_members_away", "Members that do not run here, or that deliver nothing.", labels=labels
+    )
     for moment, status in running:
         if (group := status.group) is not None:
             late.add_metric([moment.destination], group.late)
@@ -157,9 +219,15 @@ def _groups(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
 
 def _consumers(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
     labels = ["destination", "client"]
-    behind = GaugeMetricFamily("sluice_consumer_behind_seconds", "behind what the destination has read", labels=labels)
-    waiting = GaugeMetricFamily("sluice_consumer_waiting", "deliveries without an ack", labels=labels)
-    stopped = GaugeMetricFamily("sluice_consumer_stopped", "1: it stopped", labels=labels)
+    behind = GaugeMetricFamily(
+        "sluice_consumer_behind_seconds",
+        "Seconds by which the consumer is behind what the destination has read.",
+        labels=labels,
+    )
+    waiting = GaugeMetricFamily(
+        "sluice_consumer_waiting", "Deliveries to the consumer that have no ack yet.", labels=labels
+    )
+    stopped = GaugeMetricFamily("sluice_consumer_stopped", "1: the consumer stopped.", labels=labels)
     for moment, status in running:
         for consumer in status.consumers:
             who = [moment.destination, str(consumer.client_id)]
@@ -172,13 +240,17 @@ def _consumers(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
 def _clients(moments: list[Moment]) -> Iterator[Metric]:
     """Yields the metrics of the protocol server, with Canal's names."""
     packets = CounterMetricFamily(
-        "canal_instance_client_packets", "packets of clients", labels=["destination", "packetType"]
+        "canal_instance_client_packets", "Packets of clients.", labels=["destination", "packetType"]
     )
-    errors = CounterMetricFamily("canal_instance_client_request_error", "refusals", labels=["destination", "errorCode"])
-    sent = CounterMetricFamily("canal_instance_client_bytes", "bytes of answers", labels=["destination"])
-    empty = CounterMetricFamily("canal_instance_client_empty_batches", "gets without a row", labels=["destination"])
+    errors = CounterMetricFamily(
+        "canal_instance_client_request_error", "Refused requests.", labels=["destination", "errorCode"]
+    )
+    sent = CounterMetricFamily("canal_instance_client_bytes", "Bytes of responses.", labels=["destination"])
+    empty = CounterMetricFamily(
+        "canal_instance_client_empty_batches", "Get requests that returned no row.", labels=["destination"]
+    )
     latency = HistogramMetricFamily(
-        "canal_instance_client_request_latency", "ms from question to answer", labels=["destination"]
+        "canal_instance_client_request_latency", "Milliseconds from request to response.", labels=["destination"]
     )
     for moment in moments:
         told, name = moment.clients, moment.destination

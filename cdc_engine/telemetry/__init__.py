@@ -1,1 +1,1 @@
-"""Traces of batches for OpenTelemetry: off unless conf/ or the environment names a collector (docs/canal.md)."""
+"""Traces of batches for OpenTelemetry: off unless conf/ or the environment names a collector (docs/guides/monitor.md)."""

@@ -1,4 +1,4 @@
-"""The endpoint says what the engines say, by the names that docs/canal.md and the Grafana dashboard use."""
+"""The endpoint says what the engines say, by the names that docs/reference/metrics.md and the Grafana dashboard use."""
 
 from __future__ import annotations
 
@@ -135,8 +135,7 @@ def test_every_name_of_the_dashboard_and_of_the_docs_is_a_metric_admin(endpoint:
     asked = {name for panel in panels for target in panel.get("targets", ()) for name in NAME.findall(target["expr"])}
     assert len(asked) > 10
     assert asked <= known
-    page = (ROOT / "docs" / "canal.md").read_text()
-    table = page[page.index("## Figures for Prometheus") :].split("\n## ")[0]
+    table = (ROOT / "docs" / "reference" / "metrics.md").read_text()
     named = {name.removesuffix("_total") for name in re.findall(r"`((?:canal|debezium|sluice)_\w+)`", table)}
     plain = {name.removesuffix("_total").removesuffix("_bucket") for name in known}
     assert named >= {name for name in plain if not name.endswith(("_sum", "_count", "_created"))}
