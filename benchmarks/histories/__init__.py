@@ -1,6 +1,7 @@
-"""A simulator of the promise: whole histories of Sluice, with failovers, crashes and mistakes of operators, in one process and by seed.
+"""Simulates whole histories of Sluice, with failovers, crashes and operators' mistakes, in one process and reproducibly by seed, and
+checks its guarantees.
 
-`bench` is the door (`./sluice bench histories`, tests/histories). Production runs as it is: parser, scan, ring, ledger, hand-out, service,
-ticks, settling, runs and merge. What is played are the outsides: servers (`source`), a lake with Delta's rules (`lake`), Dagster's run
-storage (`run_storage`), time, and a fault at any call to them (`faults`).
+`bench` is the entry point (`./sluice bench histories`, tests/histories). Production code runs unchanged: parser, scan, ring, ledger,
+hand-out, service, ticks, settling, runs and merge. Simulated are its dependencies: servers (`source`), a lake with Delta's rules
+(`lake`), Dagster's run storage (`run_storage`), time, and a fault at any call to them (`faults`).
 """

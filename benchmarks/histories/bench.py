@@ -1,6 +1,6 @@
-"""`sluice bench histories`: thousands of histories by seed, and the shortest form of those that break the promise.
+"""`sluice bench histories`: runs thousands of histories by seed, and shrinks those that break a guarantee.
 
-`tests/histories` plays some hundreds. A seed is a whole history: the same one is the same again, on every machine.
+`tests/histories` runs some hundreds. A seed determines a whole history, on every machine.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from benchmarks.histories.judging.shrink import shortest
 from benchmarks.histories.judging.verdict import Verdict
 from benchmarks.histories.steps import EVERYTHING, History, Mix, generate
 
-CHUNK = 50  # histories that a process plays before it tells
-SHOWN_MAX = 5  # failing seeds that are shrunk: the first ones
+CHUNK = 50  # histories per process call
+SHOWN_MAX = 5  # the number of failing seeds that are shrunk
 
 
 class Stage:
-    """Where histories are played, one after the other."""
+    """Runs histories, one after the other."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "history"  # the same for each, for sentences name it
+        self._folder = folder / "history"  # the same for each history, because messages contain it
 
     def play(self, history: History) -> Verdict:
         try:
@@ -40,7 +40,7 @@ class Stage:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def shortest(self, history: History) -> History:
-        """The shortest one that breaks the promise as well."""
+        """Returns the shortest history that still breaks the guarantee."""
         return shortest(history, lambda each: not self.play(each).kept)
 
 
@@ -52,7 +52,7 @@ def stage() -> Iterator[Stage]:
 
 @dataclasses.dataclass(frozen=True)
 class Count:
-    """What became of some histories. `broken`: seed and how. `stopped`: those in which production said that something is wrong."""
+    """The results of some histories. `broken`: seed and how. `stopped`: those in which production reported a problem."""
 
     played: int = 0
     stopped: int = 0
@@ -70,7 +70,7 @@ class Count:
 
 
 def play_seeds(seeds: Iterable[int], mix: Mix = EVERYTHING) -> Count:
-    """Plays the histories of the seeds in this process."""
+    """Runs the histories of the seeds in this process."""
     count = Count()
     with stage() as here:
         for seed in seeds:
@@ -82,7 +82,7 @@ def play_seeds(seeds: Iterable[int], mix: Mix = EVERYTHING) -> Count:
 
 
 def run(seed: int, count: int, json_file: Path | None) -> int:
-    """Plays `count` histories from `seed` on and prints what it found; the number of those that broke the promise."""
+    """Runs `count` histories starting at `seed` and prints the results. Returns the number of those that broke a guarantee."""
     began = time.monotonic()
     total = Count()
     chunks = [range(at, min(at + CHUNK, seed + count)) for at in range(seed, seed + count, CHUNK)]

@@ -1,6 +1,6 @@
-"""Production's connection to the source, with a played server at its other end: queries, and a dump of real events.
+"""Production's connection to the source, connected to a simulated server: queries, and a dump of real events.
 
-Only what opens sockets is replaced: facts, source check, start decision, framing and scan are production's.
+Only the code that opens sockets is replaced: facts, source check, start decision, framing and scan are production's.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ HEARTBEAT_SECONDS = 5.0
 
 
 class PlayedConnection(SourceConnection):
-    """`world`: the history that is being played, set by it."""
+    """A connection to a simulated server. `world`: the current history, which sets it."""
 
     world: ClassVar[World]
 
-    def __init__(self, source: Source) -> None:  # no socket: the base class's own is not called
+    def __init__(self, source: Source) -> None:  # no socket: the base class's constructor is not called
         self.source = source
         self.thread_id = 1
         self._world = PlayedConnection.world
@@ -41,10 +41,10 @@ class PlayedConnection(SourceConnection):
         self._exclude = GtidSet()
         self._from_offset = 0
         self._heard_at = 0.0
-        self._looks = False  # only for a file's beginning
+        self._looks = False  # only for the beginning of a file
 
     def _call(self, act: Callable[[], Any]) -> Any:
-        """One call to the server, with what goes wrong at it."""
+        """Makes one call to the server, with the fault of that call."""
         return self._world.trouble.reach(
             "source", act, lambda: SourceConnectionError(f"the connection to {self.source.address} failed: played")
         )
@@ -54,7 +54,7 @@ class PlayedConnection(SourceConnection):
         return "8.0.31"
 
     def note_stream(self) -> None:
-        """The parser, and not the watch, decides where to begin on this server."""
+        """Records that the parser, not the watch, decides where to start on this server."""
         self._server.connects_since_reset += 1
 
     # ── queries ──
@@ -134,7 +134,7 @@ class PlayedConnection(SourceConnection):
         self._feed = [binlog.rotate(file.name, max(offset, binlog.MAGIC_BYTES)), *head]
 
     def receive_into(self, space: memoryview, seconds: float) -> int:  # noqa: ARG002
-        """Each call is one turn of the parser: it waits until the history lets it read."""
+        """Suspends the parser until the history resumes it, then delivers what the server sends."""
         actor = getattr(Actor.current, "actor", None)
         if actor is not None and not self._looks:
             actor.suspend()
@@ -147,7 +147,7 @@ class PlayedConnection(SourceConnection):
         return len(content)
 
     def _next(self) -> list[bytes]:
-        """What the server sends next: the beginning of a file, or a transaction; a heartbeat after a silence."""
+        """Returns what the server sends next: the beginning of a file, or a transaction; a heartbeat after a silence."""
         if not self._feed:
             self._feed = self._more()
         events, self._feed = self._feed, []
@@ -172,7 +172,7 @@ class PlayedConnection(SourceConnection):
             following = self._server.files[self._server.files.index(file) + 1]
             self._file, self._groups_sent = following, 0
             return [*file.tail, binlog.rotate(following.name, binlog.MAGIC_BYTES), *following.head]
-        return []  # the files are gone under the dump (RESET): the server stays silent
+        return []  # RESET removed the files during the dump: the server stays silent
 
     def _excluded(self, gtid: tuple[str, int]) -> bool:
         server, number = gtid

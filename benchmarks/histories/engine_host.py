@@ -1,7 +1,7 @@
-"""One destination's engine host as a process that can die: production's `Engine`, its ledger's file, its lease, its parser's thread.
+"""One destination's engine host as a process that can die: production's `Engine`, its ledger file, its lease, its parser's thread.
 
-Replaced are: where the parser waits for bytes, staging (`staging`), and the schema history, of which nothing is asked here. A crash is a
-`Crash` that goes through production code; what would still be written on the way out is not.
+Replaced are the parser's wait for bytes, staging (`staging`), and the schema history, which is not tested here. A crash is a `Crash` that
+propagates through production code; whatever that code would write while it propagates is suppressed.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
 COLUMNS = (Column(name="id", type_code=3, mysql_type="int"), Column(name="number", type_code=8, mysql_type="bigint"))
-TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # with their keys
+TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # table → its key
 
 
 class PlayedHistory:
-    """Stands in for `TableHistory` and `PublishedHistory`: two tables that never change. Its file says that there was one."""
+    """Replaces `TableHistory` and `PublishedHistory`: two tables that never change. Its file shows that a history exists."""
 
     def __init__(self, kept: Path, *_: Any) -> None:
         self._kept = kept
@@ -67,10 +67,10 @@ class PlayedHistory:
         return [(DATABASE, table) for table in TABLES]
 
     def publish(self, position: Position) -> None:
-        """tables.json is for Dagster's pages."""
+        """Does nothing: tables.json is for Dagster's pages."""
 
     def rewind(self, position: Position) -> None:
-        """Nothing came after."""
+        """Does nothing: nothing follows the position."""
 
     def resolve(self, table_map: Any, position: Position) -> TableVersion:  # noqa: ARG002
         return self._version(table_map.table)
@@ -104,7 +104,7 @@ class PlayedHistory:
 
 
 class _Flag(threading.Event):
-    """The parser's stop flag: a wait between two connections is a turn of the history."""
+    """The parser's stop flag: its wait between two connections suspends the parser until the history resumes it."""
 
     def wait(self, timeout: float | None = None) -> bool:
         if timeout is not None and not self.is_set():
@@ -115,7 +115,7 @@ class _Flag(threading.Event):
 
 
 class PlayedParser(EventParser):
-    """Production's parser, whose thread takes turns with the history."""
+    """Production's parser, whose thread runs only when the history resumes it."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -140,7 +140,7 @@ class PlayedParser(EventParser):
         return super()._decide(connection)
 
     def stop(self) -> None:
-        """Raises SourceConnectionError where the thread does not hear it in time."""
+        """Stops the parser. Raises SourceConnectionError if the thread does not stop in time."""
         error = SourceConnectionError(f"the parser of {self._source.destination} did not stop: played")
         GuardedFiles.world.trouble.reach("rewind", self._stop_now, lambda: error)
 
@@ -151,7 +151,7 @@ class PlayedParser(EventParser):
         EventParser.stop(self)
 
     def turn(self) -> None:
-        """One connection, or one read of what the server has sent. Raises Crash when its process died of it."""
+        """Makes one connection, or reads once what the server has sent. Raises Crash if the process died meanwhile."""
         if self.actor is not None and not self.actor.ended:
             self.actor.resume()
             if self.actor.crashed:
@@ -159,16 +159,16 @@ class PlayedParser(EventParser):
 
 
 class InlinePool:
-    """Stands in for `ThreadPoolExecutor`: what is submitted is done at once, by whoever submits it."""
+    """Replaces `ThreadPoolExecutor`: executes submitted work at once in the caller's thread."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """Has no threads."""
+        """Starts no threads."""
 
     def __enter__(self) -> InlinePool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Nothing is under way."""
+        """Does nothing: no work is pending."""
 
     def submit(self, act: Any, *arguments: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -179,11 +179,11 @@ class InlinePool:
         return future
 
     def shutdown(self, **_: Any) -> None:
-        """Nothing is under way."""
+        """Does nothing: no work is pending."""
 
 
 class GuardedFiles:
-    """Stands in for `shutil` where production cleans up on its way out: a process that died does not."""
+    """Replaces `shutil` where production cleans up after an error: a process that died must not clean up."""
 
     world: ClassVar[World]
 
@@ -217,7 +217,7 @@ class EngineHost:
         return self.engine
 
     def _started(self) -> Engine:
-        """As `Engine.start`, without the thread that writes its status."""
+        """Starts an engine like `Engine.start`, without the thread that writes its status."""
         engine = Engine(self.config, self.destination)
         engine.directory.mkdir(parents=True, exist_ok=True)
         if not engine._lease.try_acquire():
@@ -232,13 +232,13 @@ class EngineHost:
         return engine
 
     def stop(self) -> None:
-        """As SIGTERM."""
+        """Stops the engine as SIGTERM does."""
         if self.engine is not None:
             self.engine.stop()
         self.engine = None
 
     def die(self) -> None:
-        """As SIGKILL: what is on disk stays as it is, the lock is free."""
+        """Kills the process as SIGKILL does: files stay as they are, and the lease is released."""
         engine, self.engine = self.engine, None
         if engine is None:
             return
@@ -249,7 +249,7 @@ class EngineHost:
         engine._lease.release()
 
     def look(self) -> None:
-        """The watch of the source looks once, as it does each minute; and a parser that ended with a full disk goes on."""
+        """Runs one look of the source watch, which happens each minute, and restarts a parser that ended because of a full disk."""
         if self.engine is None:
             return
         with contextlib.suppress(SluiceError):
@@ -259,7 +259,7 @@ class EngineHost:
                 self.engine._watch.look()
 
     def turn(self) -> None:
-        """Lets the parser go on."""
+        """Lets the parser continue."""
         parser = self.parser_of(self.engine) if self.engine is not None else None
         if parser is not None:
             parser.turn()
@@ -271,7 +271,7 @@ class EngineHost:
 
 
 def make_played_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> PlayedStaging:
-    """In the place of `wiring.make_stager`."""
+    """Replaces `wiring.make_stager`."""
     world = GuardedFiles.world
     line = next(each for each in world.lines if each.directory == directory)
     return PlayedStaging(config.name, directory / "staging", meta, world.trouble, meanwhile=line.host.turn)

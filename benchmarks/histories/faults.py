@@ -1,7 +1,7 @@
-"""What goes wrong in a history, and when: a crash, an error, or a stall at a call to the outside; and the clocks. Used by all fakes.
+"""Simulates the faults of a history, which are a crash, an error, or a stall at a call to a dependency; and the clocks. Used by all fakes.
 
-A step may carry faults: "at the third write of the ledger the process dies". The fakes ask `Trouble.reach` before and after what they
-do; nothing else decides. Time is played: it moves when a step says so.
+A step may carry faults, such as "at the third write of the ledger the process dies". The fakes call `Trouble.reach` around what they do;
+only that decides. Time is simulated and advances only when a step says so.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ START_SECONDS = 1_700_000_000.0
 
 
 class Crash(BaseException):
-    """The process ends here, as by SIGKILL. No production code may catch it."""
+    """The process ends here, as by SIGKILL. Production code must not catch it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """At the `nth` call (from 1) to `place` during its step."""
+    """A fault at the `nth` call (from 1) to `place` during its step."""
 
     place: Place
     nth: int
@@ -56,16 +56,16 @@ def ordinal(number: int) -> str:
 
 
 class Trouble:
-    """The faults of the step that is being played."""
+    """The faults of the current step."""
 
     def __init__(self) -> None:
         self._faults: list[Fault] = []
         self._counts: Counter[Place] = Counter()
-        self.dying = False  # a process is on its way out after a crash: it must not write any more
+        self.dying = False  # a crash propagates through a process, which must not write any more
 
     @contextlib.contextmanager
     def death(self) -> Iterator[None]:
-        """Within it, whatever still runs of a process that died does nothing."""
+        """Suppresses, in the block, everything that a killed process would still do."""
         self.dying = True
         try:
             yield
@@ -76,7 +76,7 @@ class Trouble:
         self._faults, self._counts = list(faults), Counter()
 
     def reach(self, place: Place, act: Callable[[], object], error: Callable[[], Exception]) -> object:
-        """Does `act` with whatever goes wrong at this call."""
+        """Calls `act` with the fault of this call, if any."""
         if self.dying:
             raise Crash
         kind = self._met(place)
@@ -107,11 +107,11 @@ class Trouble:
 
 
 class Clock:
-    """Stands in for the module `time` wherever production looks at a clock."""
+    """Replaces the module `time` wherever production reads a clock."""
 
     def __init__(self) -> None:
-        self.seconds = START_SECONDS  # of the wall clock, which may go back
-        self.ticks = 1000.0  # of the monotonic one
+        self.seconds = START_SECONDS  # the wall clock, which may go back
+        self.ticks = 1000.0  # the monotonic clock
 
     def advance(self, seconds: float) -> None:
         self.seconds += seconds
@@ -131,16 +131,17 @@ class Clock:
 
 
 class Actor:
-    """A thread that runs only while the history lets it: one at a time, so that all is the same for the same seed.
+    """A thread that runs only when the history lets it. Only one runs at a time, so that the same seed gives the same history.
 
-    `resume` runs it until it suspends or ends. `kill`: it never runs production code again.
+    `resume` runs it until it suspends or ends. After `kill` it never runs production code again.
     """
 
     current = threading.local()
 
     def __init__(self, body: Callable[[], None]) -> None:
         self._body = body
-        self._go, self._back = threading.Lock(), threading.Lock()  # handed to and fro: one side waits for the other
+        # Passed between the two sides: one waits for the other
+        self._go, self._back = threading.Lock(), threading.Lock()
         self._go.acquire()
         self._back.acquire()
         self.ended = self.killed = self.crashed = False
@@ -149,7 +150,7 @@ class Actor:
         self._thread: threading.Thread | None = None
 
     def run(self) -> None:
-        """The thread's own body, where production made the thread."""
+        """The body of the thread, if production created the thread."""
         self._go.acquire()
         Actor.current.actor = self
         try:
@@ -157,7 +158,7 @@ class Actor:
                 self._body()
         except Crash:
             self.crashed = not self.killed
-        except BaseException as error:  # a defect of the simulation, raised where it is driven from
+        except BaseException as error:  # a defect of the simulation, raised where the simulation is driven
             self.error = error
         self.ended = True
         self._back.release()
@@ -175,7 +176,7 @@ class Actor:
             raise self.error
 
     def suspend(self) -> None:
-        """Called in its own thread: the history goes on until it resumes this one. Raises Crash when it was killed meanwhile."""
+        """Suspends the calling actor until the history resumes it. Raises Crash if it was killed meanwhile."""
         self._back.release()
         self._go.acquire()
         if self.killed:
@@ -188,7 +189,7 @@ class Actor:
     @staticmethod
     @contextlib.contextmanager
     def nobody() -> Iterator[None]:
-        """Within it the calling thread does what another process does, which cannot stand still: others wait for its locks."""
+        """Lets the calling thread, in the block, act for another process, which must not be suspended because others wait for its locks."""
         actor, Actor.current.actor = getattr(Actor.current, "actor", None), None
         try:
             yield
@@ -197,7 +198,7 @@ class Actor:
 
 
 def stall() -> None:
-    """The calling process stands still, as by SIGSTOP, if it is one that can."""
+    """Suspends the calling process, as by SIGSTOP, if it is one that can be suspended."""
     actor = getattr(Actor.current, "actor", None)
     if actor is not None:
         actor.suspend()

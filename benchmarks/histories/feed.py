@@ -1,4 +1,4 @@
-"""What a run of a history asks its engine: the batch with what came since it was cut. Used by `world`."""
+"""Simulates a run's requests to its engine: appending new changes to its batch. Used by `world`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 class PlayedFeed:
-    """Implements `ports.Feed` for runs of one batch: production's engine, in its own process, which may die of the question."""
+    """Implements `ports.Feed` for runs of one batch. It calls production's engine, whose process may die during the request."""
 
     def __init__(self, line: Installation) -> None:
         self._line = line
 
     def hand_out(self, timeout_seconds: float) -> Offer:
-        raise NotImplementedError  # of runs that drain
+        raise NotImplementedError  # used only by runs that drain
 
     def ack(self, reference: BatchReference) -> None:
         raise NotImplementedError
@@ -30,7 +30,7 @@ class PlayedFeed:
         if engine is None or not engine.holds_lease:
             raise FeedAwayError("no engine answers")
         try:
-            with Actor.nobody():  # it is not the run that stands still or dies
+            with Actor.nobody():  # the engine's process, not the run's, may stall or die
                 batch = engine.outstanding()
                 if batch is None or not reference.names(batch):
                     raise BatchNotFoundError("it is not outstanding any more")

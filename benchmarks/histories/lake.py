@@ -1,7 +1,8 @@
-"""A lake with Delta's transaction rules: tables as versions, txn versions by application id, properties, RESTORE, folders that vanish.
+"""Simulates a lake with Delta's transaction rules: tables as versions, txn versions by application id, properties, RESTORE, folders that
+disappear.
 
-What is played is storage: which statements a merge runs, and under which transactions, production decides (`spark_jobs`); `statements`
-reads them. Each commit is looked at: a key that goes back to an older change, or an image that comes twice, is written into `violations`.
+Only storage is simulated: production (`spark_jobs`) decides which statements a merge runs and under which transactions; `statements`
+interprets them. Each commit is checked: a key that returns to an older change, or a duplicate image, is added to `violations`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ Log = tuple[tuple[str, int, int, int], ...]
 class Version:
     """One version of a table. `columns`: (name, Spark type); `txns`: application id → version.
 
-    `restored`: the version that a RESTORE took; -1 of any other.
+    `restored`: the version that a RESTORE restored; -1 for any other version.
     """
 
     operation: str
@@ -40,7 +41,7 @@ class Version:
 
 
 class Table:
-    """`id`: Delta's, made with the folder."""
+    """A Delta table. `id`: Delta's table id, created with the folder."""
 
     def __init__(self, identity: str, first: Version) -> None:
         self.id = identity
@@ -52,7 +53,7 @@ class Table:
 
 
 class Lake:
-    """Tables by path."""
+    """The tables by path."""
 
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
@@ -75,10 +76,10 @@ class Lake:
             raise DeltaError(f"{path} is not a Delta table: its folder is gone")
         return self.tables[path]
 
-    # ── what others do to it ──
+    # ── changes by other writers ──
 
     def restore(self, path: str, versions_back: int) -> bool:
-        """RESTORE TABLE … TO VERSION AS OF: rows, columns and properties of then; transactions stay known."""
+        """Executes RESTORE TABLE … TO VERSION AS OF: rows, columns and properties return to that version; transactions stay known."""
         table = self.tables.get(path)
         if table is None or len(table.versions) <= versions_back:
             return False
@@ -90,12 +91,12 @@ class Lake:
         return True
 
     def drop(self, path: str) -> bool:
-        """The folder is deleted, or its disk is not mounted."""
+        """Removes the folder, as by deletion or an unmounted disk."""
         self._forget(path)
         return self.tables.pop(path, None) is not None
 
     def copy_over(self, path: str) -> bool:
-        """Someone writes the table anew with CREATE OR REPLACE … AS SELECT: the same rows, another id, no transactions."""
+        """Rewrites the table, as by CREATE OR REPLACE … AS SELECT: the same rows, another id, no transactions."""
         table = self.tables.get(path)
         if table is None:
             return False
@@ -108,7 +109,7 @@ class Lake:
         for key in [key for key in self._newest if key[0] == path]:
             del self._newest[key]
 
-    # ── the promise, commit by commit ──
+    # ── the guarantee, checked per commit ──
 
     def _look_at(self, path: str, before: Version, after: Version) -> None:
         name = "/".join(path.split("/")[-2:])
@@ -142,7 +143,7 @@ class _Field:
 
 @dataclasses.dataclass(frozen=True)
 class _Named:
-    """Whatever production asks an attribute of."""
+    """An object with every attribute that production reads."""
 
     fields: Sequence[_Field] = ()
     id: str = ""
@@ -155,7 +156,7 @@ class _Named:
 
 
 class PlayedDeltaTable:
-    """Stands in for `deltalake.DeltaTable`: the log of a table as it was at the last look."""
+    """Replaces `deltalake.DeltaTable`: the Delta log of a table as it was when it was last read."""
 
     lake: Lake
 
@@ -196,7 +197,7 @@ class PlayedDeltaTable:
         return pa.table({"num_records": rows, "size_bytes": rows})
 
     def history(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """The newest first."""
+        """Returns the commits, newest first."""
         return list(self._history())[:limit]
 
     def _history(self) -> Iterator[dict[str, Any]]:
@@ -212,6 +213,6 @@ class PlayedDeltaTable:
 
 
 class PlayedDeltalake:
-    """Stands in for the module `deltalake` in spark_jobs."""
+    """Replaces the module `deltalake` in spark_jobs."""
 
     DeltaTable = PlayedDeltaTable

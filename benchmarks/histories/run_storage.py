@@ -1,6 +1,6 @@
-"""Dagster as far as Sluice leans on it: the run storage that `RunStore` asks, the daemon that makes runs of requests.
+"""Simulates the parts of Dagster that Sluice uses: the run storage that `RunStore` queries, and the daemon that creates runs from requests.
 
-A run key is looked up among the runs there are, failed ones too: so it is deduplicated for ever, until the storage is wiped.
+A run key is looked up among all existing runs, including failed ones. So it is deduplicated until the storage is wiped.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RUN_KEY_TAG = "dagster/run_key"
 
 @dataclasses.dataclass
 class PlayedRun:
-    """A run, as `DagsterInstance.get_run_by_id` gives it. `failure`: what it said when it failed, with metadata."""
+    """A run, as `DagsterInstance.get_run_by_id` returns it. `failure`: what it reported when it failed, with metadata."""
 
     run_id: str
     job_name: str
@@ -37,17 +37,17 @@ class PlayedRun:
 
 
 class PlayedInstance:
-    """Stands in for `DagsterInstance`."""
+    """Replaces `DagsterInstance`."""
 
     def __init__(self, clock: Clock, trouble: Trouble) -> None:
         self._clock, self._trouble = clock, trouble
         self.runs: list[PlayedRun] = []
         self.made = 0
 
-    # ── what RunStore asks ──
+    # ── queries of RunStore ──
 
     def get_run_records(self, filters: dg.RunsFilter, limit: int | None = None) -> list[Any]:
-        """The newest first."""
+        """Returns the records, newest first."""
         found: list[Any] = self._call(
             lambda: [self._record(run) for run in reversed(self.runs) if _meets(run, filters)][:limit]
         )
@@ -64,7 +64,7 @@ class PlayedInstance:
         *,
         ascending: bool = True,
     ) -> Any:
-        """Of the events only a step's failure is kept; with no type asked for, the time of the newest."""
+        """Returns a step's failure, the only event that is kept; without a type, the time of the newest event."""
         del limit, ascending
         run = self.get_run_by_id(run_id)
         if run is None:
@@ -85,19 +85,19 @@ class PlayedInstance:
     def add_run_tags(self, run_id: str, tags: Mapping[str, str]) -> None:
         def add() -> None:
             if run := self.get_run_by_id(run_id):
-                run.tags = {**run.tags, **tags}  # another dict: who has read the old one keeps it
+                run.tags = {**run.tags, **tags}  # a new dict: earlier readers keep the old one
 
         self._call(add)
 
     @property
     def run_launcher(self) -> Any:
-        """Asking a process to stop: those that end runs here stand still or are gone, so none hears it."""
+        """A launcher whose requests to stop have no effect, because the runs that are ended here are stalled or dead."""
         return SimpleNamespace(terminate=lambda run_id: None)  # noqa: ARG005
 
     # ── the daemon and the runs ──
 
     def submit(self, request: dg.RunRequest, job_name: str) -> None:
-        """What the daemon does with a sensor's answer."""
+        """Does what the daemon does with a sensor's result."""
         same = next((run for run in self.runs if run.tags.get(RUN_KEY_TAG) == request.run_key), None)
         if same is None:
             config = next(iter(request.run_config["ops"].values()))["config"]
@@ -112,7 +112,7 @@ class PlayedInstance:
         return run
 
     def set_status(self, run: PlayedRun, status: DagsterRunStatus, failure: dg.Failure | None = None) -> None:
-        """Without effect on a run that has ended, or that the storage no longer has."""
+        """Sets a run's status. No effect if the run has ended, or is no longer in the storage."""
         if run.is_finished or run not in self.runs:
             return
         run.status, run.updated_at, run.failure = status, self._clock.time(), failure
@@ -125,7 +125,7 @@ class PlayedInstance:
 
     def _record(self, run: PlayedRun) -> Any:
         updated = dt.datetime.fromtimestamp(run.updated_at, dt.UTC)
-        # as a copy: production must not see what happens later
+        # a copy: production must not see later changes
         return SimpleNamespace(dagster_run=dataclasses.replace(run), update_timestamp=updated)
 
 

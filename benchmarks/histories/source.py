@@ -1,7 +1,7 @@
-"""The servers that are captured: MySQL with GTIDs, standing by for each other, or one without. Plain data and what may happen to it.
+"""Simulates the source's servers: two MySQL servers with GTIDs, one of them standby, or one without GTIDs. Plain data and its operations.
 
-A server has its rows, its binlog as files of real events, and what it has executed. `Endpoint` is the address that a destination knows:
-which server answers there may change. `connection` answers production's queries and dumps from it.
+A server has rows, a binlog as files of real events, and an executed set. `Endpoint` is the address that a destination knows; another
+server may start to answer there. `connection` uses it to answer production's queries and dumps.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Literal, Protocol
 from benchmarks.histories import binlog_bytes as binlog
 from cdc_engine.gtid import GtidSet
 
-Image = tuple[int, int]  # (id, number): the number is that of the change that made it, and never comes again
-LogEntry = tuple[str, int, int]  # (operation, id, number) as a table without a key holds it
+Image = tuple[int, int]  # (id, number): the unique number of the change that created it
+LogEntry = tuple[str, int, int]  # (operation, id, number) as a table without a key contains it
 BASE = "binlog"
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One row image pair. `before` None: an insert; `after` None: a delete; `table` alone with neither: TRUNCATE."""
+    """One pair of row images. `before` None: an insert; `after` None: a delete; both None: TRUNCATE of `table`."""
 
     table: str
     before: Image | None = None
@@ -34,7 +34,7 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Transaction:
-    """`gtid`: (server uuid, number), None where the server keeps none."""
+    """A transaction. `gtid`: (server uuid, number), None if the server has no GTIDs."""
 
     gtid: tuple[str, int] | None
     time: int
@@ -53,7 +53,7 @@ class Group:
 
 @dataclasses.dataclass
 class BinlogFile:
-    """`head`: the events that open it. `tail`: the event that ended it, none while it is the last."""
+    """A binlog file. `head`: the events that open it. `tail`: the event that ended it, none while it is the last file."""
 
     number: int
     created: int
@@ -71,7 +71,7 @@ class BinlogFile:
 
 @dataclasses.dataclass
 class Rows:
-    """What the tables hold, and every change that the table without a key ever had."""
+    """The contents of the tables, and every change that the table without a key ever had."""
 
     keyed: dict[int, int] = dataclasses.field(default_factory=dict)
     keyless: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -81,7 +81,7 @@ class Rows:
         return Rows(dict(self.keyed), dict(self.keyless), list(self.log))
 
     def fit(self, transaction: Transaction) -> bool:
-        """Whether a transaction of another server fits these rows."""
+        """Returns whether a transaction of another server can be applied to these rows."""
         trial = self.copy()
         for change in transaction.changes:
             rows = trial.keyed if change.table == binlog.KEYED else trial.keyless
@@ -119,14 +119,14 @@ class Backup:
 
 
 class Reader(Protocol):
-    """A dump. `reading`: the file that it is in."""
+    """A dump. `reading`: its current file."""
 
     @property
     def reading(self) -> BinlogFile | None: ...
 
 
 class Server:
-    """`executed` and `purged` stay empty without GTIDs. `now`: seconds, for files and commits."""
+    """A server. `executed` and `purged` stay empty without GTIDs. `now`: returns seconds, for files and commits."""
 
     def __init__(self, name: str, *, gtids: bool, now: Callable[[], int]) -> None:
         self.name, self.gtids, self._now = name, gtids, now
@@ -138,19 +138,19 @@ class Server:
         self.files: list[BinlogFile] = []
         self.readers: list[Reader] = []
         self.backup: Backup | None = None
-        self.before_reset: list[Transaction] = []  # that RESET made it forget the numbers of
+        self.before_reset: list[Transaction] = []  # transactions whose numbers RESET made available again
         self.connects_since_reset = 0
         self.incarnation = 0
         self._open_file(1)
 
-    # ── what clients do ──
+    # ── operations of clients ──
 
     def commit(self, changes: Sequence[Change]) -> None:
         number = max((last for _, last in self.executed.runs.get(self.uuid, ())), default=0) + 1
         self.apply(Transaction((self.uuid, number) if self.gtids else None, self._now(), tuple(changes)))
 
     def apply(self, transaction: Transaction) -> None:
-        """Executes a transaction, its own or one of the server that it follows, and writes it into its binlog."""
+        """Executes a transaction, the server's own or one of its master, and writes it to the binlog."""
         for change in transaction.changes:
             self.rows.apply(change)
         self.applied.append(transaction)
@@ -163,23 +163,23 @@ class Server:
             server, number = transaction.gtid
             self.executed = self.executed.add(server, number, number)
 
-    # ── what operators do ──
+    # ── operations of operators ──
 
     def flush(self) -> None:
-        """FLUSH BINARY LOGS."""
+        """Executes FLUSH BINARY LOGS."""
         file = self.files[-1]
         tail = binlog.rotate_in_file(f"{BASE}.{file.number + 1:06d}", file.end)
         file.tail, file.end = [tail], file.end + len(tail)
         self._open_file(file.number + 1)
 
     def purge(self) -> None:
-        """PURGE BINARY LOGS up to the last file, or to the first that a dump is in."""
+        """Executes PURGE BINARY LOGS up to the last file, or to the first one that a dump is reading."""
         used = [self.files.index(each.reading) for each in self.readers if each.reading in self.files]
         self.files = self.files[min([len(self.files) - 1, *used]) :]
         self.purged = self.files[0].previous
 
     def reset(self, *, keep_gtids: bool) -> None:
-        """RESET BINARY LOGS AND GTIDS; with `keep_gtids` followed by SET gtid_purged to what was executed."""
+        """Executes RESET BINARY LOGS AND GTIDS; with `keep_gtids` followed by SET gtid_purged to the previous executed set."""
         self.executed = self.purged = self.executed if keep_gtids else GtidSet()
         self.before_reset += self.applied
         self.connects_since_reset = 0
@@ -190,7 +190,7 @@ class Server:
         self.backup = Backup(self.rows.copy(), self.executed)
 
     def restore(self, backup: Backup, *, new_uuid: bool) -> None:
-        """The server's data folder is made from a backup: its binlog begins anew."""
+        """Replaces the server's data folder by a backup: its binlog starts again."""
         self.incarnation += 1
         if new_uuid:
             self.uuid = server_uuid(self.name, self.incarnation)
@@ -199,7 +199,9 @@ class Server:
         self._begin_anew()
 
     def follow(self, other: Server) -> bool:
-        """Executes what `other` has more; False where replication breaks: this one has more, or other rows, or what it lacks was purged."""
+        """Executes what `other` has in addition. Returns False if replication breaks: this server has more, or other rows, or what it
+        lacks was purged.
+        """
         if not other.executed.contains(self.executed) or other.purged.subtract(self.executed):
             return False
         missing = other.executed.subtract(self.executed)
@@ -265,14 +267,14 @@ def _kind(change: Change) -> int:
 
 @dataclasses.dataclass
 class Endpoint:
-    """An address. `epoch` grows whenever connections to it are cut. `standby`: the server that may take its place."""
+    """An address. `cut` grows when connections to it are closed. `standby`: the server that may replace the current one."""
 
     current: Server
     standby: Server | None = None
     cut: int = 0
 
     def fail_over(self, *, caught_up: bool) -> bool:
-        """The standby answers from now on, with all that the current one has or with what it had when it last followed."""
+        """Makes the standby answer from now on, with everything that the current server has, or with what it had replicated before."""
         if self.standby is None or (caught_up and not self.standby.follow(self.current)):
             return False
         self.current, self.standby = self.standby, self.current
@@ -280,7 +282,7 @@ class Endpoint:
         return True
 
     def rebuild_standby(self, *, new_uuid: bool) -> bool:
-        """The standby's data folder is made anew as a clone of the current server."""
+        """Rebuilds the standby's data folder as a clone of the current server."""
         if self.standby is None:
             return False
         self.standby.restore(Backup(self.current.rows, self.current.executed), new_uuid=new_uuid)
@@ -291,7 +293,7 @@ Deed = Literal["put", "delete", "move", "log", "relog", "unlog", "truncate"]
 
 
 def changes_of(server: Server, deeds: Sequence[tuple[Deed, int]], next_number: Callable[[], int]) -> list[Change]:
-    """What clients do, as far as the rows allow it. TRUNCATE is a statement alone."""
+    """Returns the changes that clients make, as far as the rows allow them. TRUNCATE is always a separate statement."""
     rows = server.rows.copy()
     found: list[Change] = []
     for deed, key in deeds:

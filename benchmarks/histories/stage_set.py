@@ -1,6 +1,6 @@
-"""Puts the played outsides into production's place, for as long as histories run in this process.
+"""Replaces production's dependencies by the simulated ones while histories run in this process.
 
-Replaced are sockets, Spark, deltalake, Parquet, threads that only wait, and clocks. Nothing that decides is.
+Sockets, Spark, deltalake, Parquet, threads that only wait, and clocks are replaced. No code that decides anything is.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from spark_jobs.session import Lane
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
-TIMED = ("cdc_engine.instance.", "cdc_engine.parser.event_parser", "orchestration.")  # who looks at a clock to decide
+TIMED = ("cdc_engine.instance.", "cdc_engine.parser.event_parser", "orchestration.")  # modules that decide by a clock
 OURS = ("cdc_engine", "orchestration", "spark_jobs", "console")
-MOMENT_SECONDS = 1e-9  # for what would wait in real time
+MOMENT_SECONDS = 1e-9  # replaces waits in real time
 MEMORY = "/dev/shm"  # noqa: S108  a disk in memory, where there is one
 
 
 class _Silent:
-    """Stands in for structlog's loggers."""
+    """Replaces structlog's loggers."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: None
 
 
 class _PlayedParquet:
-    """Stands in for `pyarrow.parquet` where the footer of a staged file is looked at."""
+    """Replaces `pyarrow.parquet` where the footer of a staged file is read."""
 
     @staticmethod
     def read_metadata(path: Path) -> Any:
@@ -68,7 +68,7 @@ class _PlayedParquet:
 
 
 class _PlainJson:
-    """Stands in for `json` where the ledger is written: without indents it is written ten times as fast."""
+    """Replaces `json` where the ledger is written: without indentation, writing is ten times as fast."""
 
     loads = staticmethod(json.loads)
 
@@ -82,7 +82,7 @@ _current: list[World] = []
 
 
 def present(world: World) -> None:
-    """The history that all played outsides belong to from now on."""
+    """Makes this the history to which all simulated dependencies belong."""
     _current[:] = [world]
     PlayedConnection.world = GuardedFiles.world = world
     PlayedDeltaTable.lake = world.lake
@@ -90,7 +90,7 @@ def present(world: World) -> None:
 
 @contextlib.contextmanager
 def staged() -> Iterator[Path]:
-    """Within it production is played; gives a folder for the files of histories, and removes it."""
+    """Installs the simulation in the block. Yields a folder for the files of histories, and removes it afterwards."""
     memory = MEMORY if Path(MEMORY).is_dir() else None
     disabled = logging.root.manager.disable
     with contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield hand_out, "GET_SECONDS", MOMENT_SECONDS
     yield batches, "shutil", GuardedFiles
     yield ledger_record, "json", _PlainJson
-    yield orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)  # what Dagster's pages plot
+    yield orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)  # plotted by Dagster's pages
     yield file_meta, "replace_file", _keep_ledger
     yield file_meta, "born_id", _born_id
     yield lake_tables, "keep_file", _keep_record
@@ -150,7 +150,7 @@ def _keep_record(path: Path, text: str) -> None:
 
 
 class _Clock:
-    """The module `time`, by the clock of the history that is being played."""
+    """Replaces the module `time` by the clock of the current history."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_current[0].clock, name)

@@ -1,6 +1,6 @@
-"""Staging without Parquet: row events of a batch as small files, and production's own manifest beside them. Stands at `ports.Stager`.
+"""Simulates staging without Parquet: a batch's row events as small files, next to production's own manifest. Implements `ports.Stager`.
 
-The rows are read from the very bytes of the binlog that scan and ring brought here.
+The rows are read from the same binlog bytes that scan and ring have processed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Table:
 
 
 class PlayedStaging:
-    """Implements `ports.Stager` for one destination. `meanwhile`: the parser goes on while a part of the batch is staged."""
+    """Implements `ports.Stager` for one destination. `meanwhile`: lets the parser continue while a part of the batch is staged."""
 
     def __init__(
         self, destination: str, folder: Path, meta: MetaManager, trouble: Trouble, meanwhile: Callable[[], None]
@@ -97,7 +97,7 @@ def _take(part: BlockSlice, tables: dict[str, _Table]) -> None:
 
 
 def _images(content: bytes, table: str, place: int, row: int) -> list[Image]:
-    """The images that staging keeps: of an update of a row with a key the preimage only where the key changed."""
+    """Returns the images that staging keeps. For an update of a row with a key, the before image is kept only if the key changed."""
     kind = content[4]
     pairs = binlog.images_of(content, kind)
     if kind != binlog.UPDATE:
@@ -109,7 +109,7 @@ def _images(content: bytes, table: str, place: int, row: int) -> list[Image]:
 
 
 def _close(table: _Table) -> None:
-    """What came before a TRUNCATE is a segment of its own; its images wait in `segments` under a placeholder."""
+    """Ends the segment before a TRUNCATE; its images wait in `segments` as a placeholder."""
     if table.images:
         table.segments.append(_Pending(tuple(table.images)))  # type: ignore[arg-type]
         table.images = []

@@ -1,7 +1,8 @@
-"""The Spark SQL that merges run, read and done on the played lake. Only the forms that spark_jobs writes: another is a fault of ours.
+"""Interprets the Spark SQL of merges on the simulated lake. It accepts only the forms that spark_jobs writes; another form is a defect of
+the simulation.
 
-What a form means is Delta's and Spark's; which rows, keys, guards and transactions are in it is production's, so that is read from the
-text: the filter by order key, the order of the fold, the position guard.
+The meaning of a form follows Delta and Spark. Its rows, keys, guards and transactions are production's, so they are read from the text:
+the filter by order key, the order of the fold, the position guard.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Image:
 
 
 def write_images(path: Path, images: list[Image]) -> int:
-    """What stands in for a staged Parquet file; its size."""
+    """Writes the replacement of a staged Parquet file and returns its size."""
     text = json.dumps([dataclasses.astuple(image) for image in images])
     path.write_text(text)
     return len(text)
@@ -57,7 +58,7 @@ def read_images(path: Path) -> list[Image]:
 
 
 class PlayedSession:
-    """Stands in for a Spark session: settings, and statements that are done when they are said."""
+    """Replaces a Spark session: settings, and statements that are executed immediately."""
 
     def __init__(self, lake: Lake, trouble: Trouble) -> None:
         self._lake, self._trouble = lake, trouble
@@ -94,7 +95,9 @@ class PlayedSession:
             self._transact(path, verb, statement)
 
     def _transact(self, path: str, verb: str, statement: str) -> None:
-        """Delta's rule: a transaction that the table has, or a later one of that name, is not done again, and nobody is told."""
+        """Applies Delta's rule: a transaction that the table already has, or that is older than its newest one of that name, is skipped
+        silently.
+        """
         app_id, version = self._settings.pop(TXN_APP_ID, ""), int(self._settings.pop(TXN_VERSION, "-1"))
         before = self._lake.table(path).last
         if app_id and before.txns.get(app_id, -1) >= version:
@@ -137,7 +140,7 @@ def _emptied(_: str, before: Version) -> Version:
 
 
 def _folded(images: list[Image], statement: str) -> list[Image]:
-    """One image a row: the first by the order that the statement names."""
+    """Returns one image per row: the first in the order that the statement defines."""
     fold = _FOLD.search(statement)
     last: dict[int, Image] = {}
     if fold is None:

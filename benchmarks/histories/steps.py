@@ -1,7 +1,7 @@
-"""The steps of a history as values: what they are called, how they read, how a seed makes them. `world` does them.
+"""Defines the steps of a history as values: their names, their descriptions, and their generation from a seed. `world` executes them.
 
-A step says what is tried; what is not possible when its turn comes (a run is to be killed and none is there) does nothing. So any part of a
-history is a history, which is what makes it possible to look for the shortest one.
+A step defines an attempt; if it is impossible at that time (such as killing a run when there is none), it does nothing. So any part of a
+history is a valid history, which makes it possible to search for the shortest one.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ KEYS = 4  # few, so that a row changes often
 
 @dataclasses.dataclass(frozen=True)
 class Scenario:
-    """What there is. `gtids`: two servers with GTIDs, else one without. `from_beginning`: where a destination without a cursor starts.
+    """The setup of a history. `gtids`: two servers with GTIDs, else one without. `from_beginning`: whether a destination without a cursor
+    starts at the beginning.
 
-    `second`: another destination with a source of its own that writes the same tables ("shard"), or a second installation of the same
-    destination on the same lake ("copy"). `store`: where events wait, as `store.kind` in conf/.
+    `second`: another destination with its own source that writes the same tables ("shard"), or a second installation of the same
+    destination on the same lake ("copy"). `store`: where events are kept, as `store.kind` in conf/.
     """
 
     gtids: bool = True
@@ -50,7 +51,9 @@ class Scenario:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """`line`: which destination (0 or 1). `number`: what it means is the verb's. `deeds`: of a commit. `faults`: what goes wrong in it."""
+    """One step. `line`: the destination (0 or 1). `number`: its meaning depends on the verb. `deeds`: the changes of a commit. `faults`:
+    the faults during the step.
+    """
 
     verb: Verb
     line: int = 0
@@ -119,7 +122,7 @@ def _table(step: Step) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Mix:
-    """How often each verb comes, and how often a step of the pipeline has a fault."""
+    """The frequency of each verb, and of faults in steps of the pipeline."""
 
     weights: dict[Verb, float]
     faults: float = 0.25
@@ -140,15 +143,15 @@ MISTAKES: dict[Verb, float] = {
     "lose lock": 0.4,
 }
 LAKE: dict[Verb, float] = {"restore table": 0.7, "drop table": 0.4, "replace table": 0.3}
-# The way of a change: alone, each of them would mostly do nothing.
+# The steps that take a change through the pipeline; separately, most of them would do nothing.
 CYCLE: tuple[Verb, ...] = ("commit", "read", "tick", "run")
 CYCLES = 0.35
-REWIND_FAILS = 0.4  # of the batches that could not be staged, and whose beginning is to be read again
+REWIND_FAILS = 0.4  # the share of staging faults after which the parser also fails to stop in time
 EVERYTHING = Mix({**PIPELINE, **FAILOVER, **RENUMBERED, **MISTAKES, **LAKE}, seconds=("", "", "", "", "shard", "copy"))
 
 
 def generate(seed: int, mix: Mix = EVERYTHING) -> History:
-    """The history of a seed."""
+    """Returns the history of a seed."""
     chance = random.Random(seed)
     second = chance.choice(mix.seconds)
     scenario = Scenario(
@@ -204,7 +207,7 @@ def _deed(chance: random.Random) -> Deed:
 
 
 def _faults(verb: Verb, chance: random.Random) -> tuple[Fault, ...]:
-    """Something that can go wrong in such a step."""
+    """Returns a fault that can occur in such a step."""
     places: dict[Verb, tuple[Place, ...]] = {
         "tick": ("ledger", "ledger", "staging", "storage", "source"),
         "read": ("source", "ledger"),

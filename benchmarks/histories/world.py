@@ -1,4 +1,4 @@
-"""The world of one history: sources, lake, Dagster, engine hosts, runs; and what each step does in it. Driven by `play`."""
+"""The state of one history: sources, lake, Dagster, engine hosts, runs; and the effect of each step on it. Driven by `play`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TABLES = ("shop.orders", "shop.audit")
 
 
 class PlayedFiles:
-    """Implements `ports.DestinationFiles` by production's own files; nobody waits for the run lock."""
+    """Implements `ports.DestinationFiles` with production's own files; the run lock is never waited for."""
 
     head_of_line = staticmethod(destination_files.head_of_line)
     run_lock_held = staticmethod(destination_files.run_lock_held)
@@ -56,7 +56,7 @@ class PlayedFiles:
 
 @dataclasses.dataclass
 class Process:
-    """A run's process. It may go on when Dagster has given up on the run."""
+    """A run's process. It may continue after Dagster has given up on the run."""
 
     run: PlayedRun
     actor: Actor
@@ -64,7 +64,7 @@ class Process:
 
 @dataclasses.dataclass
 class Installation:
-    """A destination of one conf/ with its engine host, its sensor and its Dagster. `answer`: what the last tick said."""
+    """A destination of one conf/ with its engine host, its sensor and its Dagster. `answer`: the result of the last tick."""
 
     config: SluiceConfig
     destination: str
@@ -91,7 +91,7 @@ class Installation:
     # ── the sensor ──
 
     def tick(self, *, lost: bool = False) -> None:
-        """One tick of the sensor, and the daemon's part after it."""
+        """Executes one tick of the sensor, and the daemon's work after it."""
         if self.ticker is None:
             self.ticker = Ticker(self._line(), lambda: self.host)
         try:
@@ -153,7 +153,7 @@ class Installation:
         self.processes.remove(process)
 
     def _merge(self, run: PlayedRun) -> None:
-        """The body of a run: production's step, and what Dagster writes down of it."""
+        """Executes the body of a run with production's step, and records what Dagster records."""
         log = SimpleNamespace(info=lambda _: None)
         context: Any = SimpleNamespace(op_config=run.config, run=run, log=log, instance=self.instance)
         ports = Ports(host=lambda: self.host, files=PlayedFiles, merge=spark_merge, feed=lambda *_: PlayedFeed(self))
@@ -177,7 +177,7 @@ class Installation:
 
 
 class World:
-    """Everything that there is in one history. `folder`: for the files of its destinations."""
+    """The whole state of one history. `folder`: for the files of its destinations."""
 
     def __init__(self, scenario: Scenario, folder: Path) -> None:
         self.scenario, self.folder = scenario, folder
@@ -185,7 +185,7 @@ class World:
         self._numbers = itertools.count(1)
         self._moments = itertools.count()
         self._ledgers = itertools.count(1)
-        self.meddled = False  # someone took an older ledger
+        self.meddled = False  # an older ledger was restored
         self.endpoints = {"first": self._endpoint("A", "B" if scenario.gtids else "")}
         if scenario.second == "shard":
             self.endpoints["second"] = self._endpoint("C", "")
@@ -193,7 +193,7 @@ class World:
         self.refused = ""  # why conf/ was refused as a whole
 
     def build(self) -> None:
-        """The installations; production may refuse their configuration."""
+        """Creates the installations; production may refuse their configuration."""
         try:
             config = self._config("one", {"shop": "first", **({"other": "second"} if self._shard else {})})
         except (SluiceError, ValueError) as error:
@@ -218,7 +218,7 @@ class World:
         return SluiceConfig.model_validate(
             {
                 "data_dir": str(self.folder / name),
-                "lake": "played://lake",  # no folder of this machine: there is nothing to sync
+                "lake": "played://lake",  # not a local folder, so that there is nothing to sync
                 "destinations": {
                     each: {"name": each, "source": {"host": host, "user": "u"}, **rest}
                     for each, host in destinations.items()
@@ -234,7 +234,9 @@ class World:
         self.lines.append(Installation(config, name, endpoint, instance, host, self, started=started))
 
     def _endpoint(self, first: str, standby: str) -> Endpoint:
-        """With a transaction of no captured table: a server that has executed nothing has no GTID set to tell it by."""
+        """Returns an endpoint whose server has executed one transaction of no captured table, because a server that has executed nothing
+        cannot be recognized by its GTID set.
+        """
         endpoint = Endpoint(self._server(first), self._server(standby) if standby else None)
         endpoint.current.commit(())
         if endpoint.standby is not None:
@@ -245,18 +247,18 @@ class World:
         return Server(name, gtids=self.scenario.gtids and name != "C", now=self.now)
 
     def now(self) -> int:
-        """Seconds; no two files of a server are made in one."""
+        """Returns the time in seconds; it differs for each file of a server."""
         return int(self.clock.seconds) + next(self._moments)
 
     def next_number(self) -> int:
         return next(self._numbers)
 
     def born_id(self) -> str:
-        """The identity of a ledger: another one each time, the same in each playing."""
+        """Returns the identity of a new ledger, which is unique in a history and the same in each repetition of it."""
         return f"{next(self._ledgers):012x}"
 
     def keep_ledger(self, path: Path, text: str) -> None:
-        """In the place of a durable write of meta.json."""
+        """Replaces the durable write of meta.json."""
         line = next(each for each in self.lines if each.directory == path.parent)
 
         def write() -> None:
@@ -269,7 +271,7 @@ class World:
     # ── steps ──
 
     def do(self, step: Step) -> None:
-        """What cannot be done now is left."""
+        """Executes a step; does nothing if it is impossible now."""
         line = self.lines[step.line if step.line < len(self.lines) else 0]
         if not line.started and step.verb != "take over" and step.verb not in OF_THE_SOURCE:
             return
@@ -279,11 +281,11 @@ class World:
         self.trouble.dying = False
 
     def meddle(self, done: bool) -> None:
-        """Someone put an older ledger back."""
+        """Records that an older ledger was restored."""
         self.meddled = self.meddled or done
 
     def close(self) -> None:
-        """Ends every thread; what they would still do is not done."""
+        """Ends every thread and suppresses what they would still do."""
         for line in self.lines:
             for process in list(line.processes):
                 line.kill(process)
@@ -300,7 +302,7 @@ def _commit(world: World, line: Installation, step: Step) -> None:
 
 
 def _reset(_: World, line: Installation, step: Step) -> None:
-    """A dump that is open hears nothing of it, and nothing more."""
+    """Resets the binlog. An open dump is not notified and receives nothing more."""
     line.endpoint.current.reset(keep_gtids=bool(step.number))
 
 
@@ -326,7 +328,7 @@ def _read(_: World, line: Installation, step: Step) -> None:
 
 
 def _run(_: World, line: Installation, step: Step) -> None:
-    """Of the runs that wait and those that stand still, the oldest or the newest."""
+    """Continues the oldest or the newest of the queued and the stalled runs."""
     queued = [run for run in line.instance.runs if _of(run, line) and run.status is DagsterRunStatus.QUEUED]
     candidates: list[PlayedRun | Process] = [*line.processes, *queued]
     if not candidates:
@@ -343,7 +345,7 @@ def _of(run: PlayedRun, line: Installation) -> bool:
 
 
 def flow(_: World, line: Installation, __: Step | None = None) -> None:
-    """Two turns of everything, as where nothing is wrong. Runs that stand still go on standing still."""
+    """Runs everything twice without faults. Stalled runs stay stalled."""
     for _turn in range(2):
         line.tick()
         for _read_turn in range(6):
@@ -391,7 +393,7 @@ def _wait(world: World, _: Installation, step: Step) -> None:
 
 
 def _go_back(_: World, line: Installation, step: Step) -> None:
-    """`sluice position set` to a place that was read up to once, while the engine host is down; the operator heeds a warning."""
+    """Executes `sluice position set` to an earlier position while the engine host is stopped; the operator heeds a warning."""
     _stop(line.world, line, step)
     places = _places_read(line) if (line.directory / "meta.json").exists() else []
     if not places:
@@ -411,7 +413,7 @@ def _go_back(_: World, line: Installation, step: Step) -> None:
 
 
 def _places_read(line: Installation) -> list[Position]:
-    """Cursors that the ledger has had, of the binlog that the source has now."""
+    """Returns earlier cursors of the ledger that are in the source's current binlog."""
     from cdc_engine.meta.ledger_record import ledger_from_text  # noqa: PLC0415
 
     current = line.endpoint.current
@@ -422,7 +424,7 @@ def _places_read(line: Installation) -> list[Position]:
 
 
 def facts_of(line: Installation) -> Any:
-    """What the source says of itself, asked as the console does."""
+    """Returns the facts that the source reports, queried like the console does."""
     from benchmarks.histories.connection import PlayedConnection  # noqa: PLC0415
     from cdc_engine.instance.wiring import source_of  # noqa: PLC0415
     from cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415

@@ -1,1 +1,1 @@
-"""Whether a history that ended kept the promise, and as short a one that did not."""
+"""Decides whether a finished history kept the guarantees, and finds the shortest one that did not."""

@@ -1,4 +1,4 @@
-"""The shortest history that still fails: steps are left out, or made simpler, as long as the promise stays broken."""
+"""Finds the shortest history that still fails: leaves out or simplifies steps while the guarantee stays broken."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Fails = Callable[[History], bool]
 
 
 def shortest(history: History, fails: Fails) -> History:
-    """A history none of whose steps can be left out or made simpler. Each candidate is played once or a few times."""
+    """Returns a history of which no step can be left out or simplified. Each candidate is run once or a few times."""
     while True:
         shorter = _simpler(_without_steps(history, fails), fails)
         if shorter == history:
@@ -20,7 +20,7 @@ def shortest(history: History, fails: Fails) -> History:
 
 
 def _without_steps(history: History, fails: Fails) -> History:
-    """Leaves out runs of steps, long ones first."""
+    """Leaves out sequences of steps, long ones first."""
     size = max(1, len(history.steps) // 2)
     while size:
         at = 0
@@ -58,7 +58,7 @@ def _simpler_scenarios(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _simpler_steps(step: Step) -> Iterator[Step]:
-    """One thing less at a time; the plainest first."""
+    """Yields the step with one thing less each time, the simplest first."""
     for index, fault in enumerate(step.faults):
         others = step.faults[:index], step.faults[index + 1 :]
         yield dataclasses.replace(step, faults=(*others[0], *others[1]))

@@ -1,8 +1,9 @@
-"""What docs/reliability.md says is not noticed, as a question about a history that ended unequal: `verdict` asks it.
+"""Decides whether the limit that docs/reliability.md states explains why a history ended unequal. Used by `verdict`.
 
-A number (GTID) was given twice: by a server before its RESET, which the engine read, and after it, which another server executed that
-then took over. Nothing that this one can be asked differs from what was read. A stream that was connected to the first server in between
-notices it, which the watch sees to after two looks; and where more differs than what the two transactions touch, something else is wrong.
+The limit: a GTID was given to two transactions. One was executed by a server before its RESET, and the engine read it. The other was
+executed after the RESET, and replicated by another server that then took over. Nothing that this server reports differs from what was
+read. A stream that was connected to the first server in between detects it, which the watch ensures after two looks. If more rows differ
+than the two transactions touch, something else is wrong.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Row = tuple[str, int]  # (table, id)
 
 
 def explains(endpoint: Endpoint, differing: Collection[Row]) -> bool:
-    """Whether the stated limit, and nothing else, makes these rows differ."""
+    """Returns whether the stated limit alone explains the difference of these rows."""
     giver, now = endpoint.standby, endpoint.current
     if giver is None or giver.connects_since_reset:
         return False
@@ -24,7 +25,7 @@ def explains(endpoint: Endpoint, differing: Collection[Row]) -> bool:
 
 
 def _given_twice(giver: Server, now: Server) -> list[tuple[Transaction, Transaction]]:
-    """What was read under a number, and what the server of now has under it."""
+    """Returns the pairs of different transactions with one GTID: the one that was read, and the current server's."""
     return [
         (before, after)
         for after in now.applied

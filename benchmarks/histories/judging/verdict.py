@@ -1,7 +1,7 @@
-"""What became of a history: everything is let run until it rests, then the promise is asked for.
+"""Judges a history: lets everything run until nothing changes, then checks the guarantees.
 
-At rest the lake equals the source, no key ever went back, nothing came twice; or else production itself says that something is wrong:
-`sluice status` is not all well. Unequal and all well is what must never be.
+Then the lake equals the source, no key ever went back, and nothing is duplicated; or production itself reports a problem in `sluice
+status`. The lake must never differ while `sluice status` reports that all is well.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from cdc_engine.meta.file_meta import read_ledger
 from console.status import find_problems, read_destination
 
 ROUNDS_MAX = 14
-ROUND_SECONDS = 400.0  # longer than any pause between two tries
+ROUND_SECONDS = 400.0  # longer than any pause between two attempts
 TURNS_MAX = 60
-# Not in the end, when no fault is left: then production is broken, or the stage no longer fits it and nothing is played any more. What a
-# full disk or a failed write stopped goes on by itself.
+# States that must not remain when no fault is left: they mean that production is broken, or that the simulation no longer matches it and
+# tests nothing. What a full disk or a failed write stopped continues by itself.
 DEFECTS = (SluiceError.code, MetaError.code, NotContinuousError.code, StagingError.code)
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """`broken`: how the promise was broken, a sentence, or empty. `named`: what production says is wrong."""
+    """The result. `broken`: a sentence that says which guarantee was broken, or empty. `named`: the problems that production reports."""
 
     broken: str
     named: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class Verdict:
 
 
 def play(history: History, folder: Path) -> Verdict:
-    """Plays a history to its end. Within `stage_set.staged` only."""
+    """Runs a history to its end. Only within `stage_set.staged`."""
     world = World(history.scenario, folder)
     stage_set.present(world)
     try:
@@ -66,13 +66,13 @@ def _judge(world: World) -> Verdict:
             line.kill(process)
     lines = [line for line in world.lines if line.started]
     rested = _rest(world, lines)
-    # Whose a table and which one its ledger is, is looked at when it is written: with the next change of each.
+    # A table's owner and ledger are checked when it is written, so each table needs another change.
     if world.meddled or len(lines) > 1:
         for line in lines:
             deeds: list[tuple[Deed, int]] = [("put", 1), ("log", 1)]
             line.endpoint.current.commit(changes_of(line.endpoint.current, deeds, world.next_number))
         rested = _rest(world, lines)
-    # also of a second destination, for it writes the same tables
+    # includes a second destination, because it writes the same tables
     named = tuple(sentence for line in lines for sentence in _problems(world, line))
     if world.refused:
         named = (*named, world.refused)
@@ -93,7 +93,7 @@ def _judge(world: World) -> Verdict:
 
 
 def _rest(world: World, lines: list[Installation]) -> bool:
-    """Lets all go on undisturbed until nothing changes any more; whether it did."""
+    """Lets everything run without faults until nothing changes any more. Returns whether that happened."""
     before: object = None
     for _round in range(ROUNDS_MAX):
         world.clock.advance(ROUND_SECONDS)
@@ -118,7 +118,7 @@ def _undisturbed(line: Installation) -> None:
         if now == before:
             break
         before = now
-    line.read()  # the silence after which the last empty transaction is put
+    line.read()  # the silence after which the last empty transaction is stored
     line.tick()
     for run in list(line.instance.runs):
         if run.job_name == line.job_name and run.status is DagsterRunStatus.QUEUED:
@@ -135,7 +135,7 @@ def _signature(world: World, line: Installation) -> object:
 
 
 def _problems(world: World, line: Installation) -> Iterator[str]:
-    """What `sluice status` would say: all well is an empty answer."""
+    """Yields the problems that `sluice status` would report."""
     line.tick()
     if line.host.engine is not None:
         write_status(line.directory / STATUS_FILE, line.host.engine.status())
@@ -145,7 +145,7 @@ def _problems(world: World, line: Installation) -> Iterator[str]:
         yield line.host.trouble
 
 
-Difference = tuple[stated_limits.Row, str]  # which row, and the sentence
+Difference = tuple[stated_limits.Row, str]  # the row, and a sentence
 
 
 def _differences(world: World, line: Installation) -> Iterator[Difference]:
