@@ -1,6 +1,6 @@
-"""A table's schema as the history keeps it: declared types and charsets, from which its row images' layout follows. Pure values.
+"""A table's schema as stored in the schema history: declared types and charsets, which determine the layout of its row images. Pure values.
 
-Made by `snapshot` and `evolution`, compared with table maps by `fitting`, written and read by `repository`.
+Created by `snapshot` and `evolution`, compared with table maps by `fitting`, written and read by `repository`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from cdc_engine.binlog.rows.history_rows import HIDDEN_END, HIDDEN_START, ROW_EN
 from cdc_engine.contracts import Column, StatementSession, TableVersion
 from cdc_engine.table_meta.ddl.declared_type import declared_type
 
-# engines whose tables keep no rows, or whose rows are those of other tables or servers: they are not what row events say
+# Engines whose tables store no rows, or the rows of other tables or servers: their contents differ from their row events.
 ROWS_ELSEWHERE = frozenset(
     (
         "BLACKHOLE",
@@ -30,18 +30,20 @@ ROWS_ELSEWHERE = frozenset(
         "SEQUENCE",
     )
 )
-# other names of engines, and those that have foreign keys
+# aliases of engines; engines with foreign keys map to an empty name
 _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dict.fromkeys(
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )
-VERSION_DIGITS = 16  # 64 bits of a digest: no table ever has so many versions that two meet
+VERSION_DIGITS = 16  # 64 bits of a digest: no table has so many versions that two collide
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeclaredColumn:
-    """`type`: canonical text of `declared`. `charset`: of texts, enums and sets, `binary` of byte strings, else empty.
+    """A column as declared. `type`: canonical text of `declared`. `charset`: of texts, enums and sets; `binary` for byte strings,
+    otherwise empty.
 
-    `generated`, `default`: as in contracts.Column. Generated and invisible columns are in the row images of both servers, in their place.
+    `generated`, `default`: as in contracts.Column. In both servers, row images contain generated and invisible columns at their
+    positions.
     """
 
     name: str
@@ -53,7 +55,7 @@ class DeclaredColumn:
     default: tuple[str | None, ...] = ()
 
     def column(self) -> Column:
-        """The column as row images have it."""
+        """Returns the column as in row images."""
         declared = declared_type(self.type)
         charset = charset_of_name(self.charset)
         type_code, metadata = declared.layout(charset.bytes_max if charset else 1)
@@ -75,15 +77,16 @@ class DeclaredColumn:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> DeclaredColumn:
-        """Inverse of `to_json`; a record of before defaults were kept has none that is known."""
+        """Inverse of `to_json`. In a record from before defaults were stored, the default is unknown."""
         return cls(**{**record, "default": tuple(record.get("default", ()))})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKey:
-    """Of the table that has `columns`. `parent`: (database, table) of the `referenced` columns, which are empty for its primary key.
+    """A foreign key of the table that has `columns`. `parent`: (database, table) of the `referenced` columns, which are empty for its
+    primary key.
 
-    `on_delete`, `on_update`: CASCADE, SET NULL, or empty for what changes no row. `doubt`: why it may not be there any more, or empty.
+    `on_delete`, `on_update`: CASCADE, SET NULL, or empty for actions that change no row. `doubt`: why it may no longer exist, or empty.
     """
 
     name: str
@@ -99,7 +102,7 @@ class ForeignKey:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> ForeignKey:
-        """Inverse of `to_json`; raises KeyError, TypeError or ValueError on a record of another shape."""
+        """Inverse of `to_json`. Raises KeyError, TypeError or ValueError on a record of another structure."""
         database, table = record["parent"]
         return cls(
             **{
@@ -113,10 +116,10 @@ class ForeignKey:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableSchema:
-    """`charset`: default of columns to come. `key`: the primary key's columns in its order. `foreign_keys`: by name.
+    """A table's schema. `charset`: default of new columns. `key`: the primary key's columns in key order. `foreign_keys`: ordered by name.
 
-    `engine`: in capitals; empty for those that have foreign keys, and where none was said, which is taken for InnoDB. `from_create`: the
-    stream had its CREATE TABLE while it was captured, so every row of it came as a row event.
+    `engine`: in capitals; empty for engines with foreign keys, and if none was named, which is taken for InnoDB. `from_create`: the
+    stream had the table's CREATE TABLE while it was captured, so every row of it came as a row event.
     """
 
     database: str
@@ -126,7 +129,7 @@ class TableSchema:
     key: tuple[str, ...] = ()
     foreign_keys: tuple[ForeignKey, ...] = ()
     engine: str = ""
-    from_create: bool = dataclasses.field(default=False, compare=False)  # equal schemas may have come by other ways
+    from_create: bool = dataclasses.field(default=False, compare=False)  # equal schemas may differ in their origin
 
     def version(self) -> TableVersion:
         return table_version(self.database, self.table, tuple(column.column() for column in self.columns), self.key)
@@ -143,7 +146,7 @@ class TableSchema:
 
     @classmethod
     def from_json(cls, database: str, table: str, record: dict[str, Any]) -> TableSchema:
-        """Inverse of `to_json`; raises KeyError or TypeError on a record of another shape."""
+        """Inverse of `to_json`. Raises KeyError or TypeError on a record of another structure."""
         columns = tuple(DeclaredColumn.from_json(column) for column in record["columns"])
         return cls(
             database=database,
@@ -157,7 +160,8 @@ class TableSchema:
         )
 
 
-# the times of its rows, of a table WITH SYSTEM VERSIONING that names no columns for them; the server has them after all others
+# The columns with the times of rows, for a table WITH SYSTEM VERSIONING that names no columns for them. The server puts them after all
+# others.
 ROW_TIMES = (
     DeclaredColumn(name="row_start", type="timestamp(6)", nullable=False, generated=HIDDEN_START, visible=False),
     DeclaredColumn(name="row_end", type="timestamp(6)", nullable=False, generated=HIDDEN_END, visible=False),
@@ -165,29 +169,29 @@ ROW_TIMES = (
 
 
 def with_row_times(schema: TableSchema) -> TableSchema:
-    """A system-versioned table with the columns that hold the times of its rows, and its key as the user said it."""
+    """Returns a system-versioned table with the columns that contain the times of its rows, and with its key as the user declared it."""
     ends = {column.name for column in schema.columns if column.generated == ROW_END}
     key = tuple(name for name in schema.key if name not in ends)
     return dataclasses.replace(schema, key=key, columns=schema.columns if ends else (*schema.columns, *ROW_TIMES))
 
 
 def kept_engine(engine: str) -> str:
-    """An engine's name as `TableSchema.engine` has it."""
+    """Returns an engine's name as in `TableSchema.engine`."""
     name = engine.upper()
     return _ENGINE_NAMES.get(name, name)
 
 
 def rows_elsewhere(engine: str) -> str:
-    """The engine, as `TableSchema.engine` has it, where its tables do not keep their rows; else empty."""
+    """Returns the engine, as in `TableSchema.engine`, if its tables do not store their rows; otherwise an empty string."""
     name = kept_engine(engine)
     return name if name in ROWS_ELSEWHERE else ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Stopped:
-    """A table that cannot go on; `state` and `reason` as in TableChange. `schema`: what it has behind the stop, None where not known.
+    """A stopped table; `state` and `reason` as in TableChange. `schema`: its schema after the stop, None if unknown.
 
-    `gone`: there is no such table any more.
+    `gone`: the table does not exist any more.
     """
 
     state: str
@@ -201,7 +205,7 @@ class Stopped:
 
     @classmethod
     def from_json(cls, database: str, table: str, record: dict[str, Any]) -> Stopped:
-        """Inverse of `to_json`; raises KeyError or TypeError on a record of another shape."""
+        """Inverse of `to_json`. Raises KeyError or TypeError on a record of another structure."""
         schema = record.get("schema")
         return cls(
             state=record["state"],
@@ -213,19 +217,20 @@ class Stopped:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Dropped:
-    """There is no such table any more. `schema`: its last, which the lake's table may still have."""
+    """A table that does not exist any more. `schema`: its last schema, which the lake's table may still have."""
 
     schema: TableSchema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerFacts:
-    """What decides how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds table names.
+    """Server properties that determine how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds
+    table names.
 
-    `explicit_timestamps`, `system_time_zone`: what a session has that does not say (explicit_defaults_for_timestamp) or says SYSTEM; None
-    and empty where not known. `system_zone`: what SYSTEM is, as a zone with rules. `inline_references`: REFERENCES of a column makes a
-    foreign key. `match_ends`: of a foreign key's definition what stands after MATCH is not read (before MySQL 8.0, MariaDB 10.5).
-    `logs_cascades`: what a foreign key does to rows is in the binlog (MySQL 9.6 and above, unless innodb_native_foreign_keys is ON).
+    `explicit_timestamps`, `system_time_zone`: the values for a session that does not set explicit_defaults_for_timestamp, or whose zone
+    is SYSTEM; None and empty if unknown. `system_zone`: SYSTEM as a zone with rules. `inline_references`: REFERENCES in a column
+    definition creates a foreign key. `match_ends`: what follows MATCH in a foreign key's definition is ignored (before MySQL 8.0, MariaDB
+    10.5). `logs_cascades`: row changes by foreign keys are in the binlog (MySQL 9.6 and above, unless innodb_native_foreign_keys is ON).
     """
 
     flavour: str
@@ -239,17 +244,17 @@ class ServerFacts:
     logs_cascades: bool = False
 
     def known(self, session: StatementSession) -> StatementSession:
-        """With what the server's settings say of the session."""
+        """Returns the session, completed from the server's settings."""
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
         zone = session.time_zone
-        if zone == "SYSTEM":  # known by a short name that several zones have, but for these
+        if zone == "SYSTEM":  # the server's short name is ambiguous, except for these
             named = "UTC" if self.system_time_zone in {"UTC", "GMT"} else self.system_zone
             zone = named or f"SYSTEM, {self.system_time_zone}"
         return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone, flavour=self.flavour)
 
 
 def table_version(database: str, table: str, columns: tuple[Column, ...], key: tuple[str, ...]) -> TableVersion:
-    """A TableVersion whose `version` is a digest of columns and key: equal schemas have equal versions, wherever they were learnt."""
+    """Returns a TableVersion whose `version` is a digest of columns and key: equal schemas have equal versions, whatever their origin."""
     content = [[dataclasses.astuple(column) for column in columns], key]
     digest = hashlib.sha256(json.dumps(content, ensure_ascii=True).encode()).hexdigest()
     return TableVersion(database=database, table=table, columns=columns, key=key, version=digest[:VERSION_DIGITS])

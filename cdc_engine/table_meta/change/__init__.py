@@ -1,1 +1,1 @@
-"""What a statement makes of a table, and what of it the lake follows. Pure."""
+"""The effect of a statement on a table, and which part of it the lake follows. Pure functions."""

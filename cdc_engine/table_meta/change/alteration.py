@@ -1,8 +1,9 @@
-"""What an ALTER TABLE makes of a table's schema, and what of that the lake's table has to follow. Pure; called by `effects`.
+"""The effect of an ALTER TABLE on a table's schema, and which part of it the lake's table has to follow. Pure functions; called by
+`effects`.
 
-The servers do not execute the items of one statement one after the other: the columns so far are dropped, changed and renamed by the
-names they had before it, then what is added or moved finds its place in the order of the statement, beside columns of the new names;
-what is moved later is still where it was. So does this.
+The servers do not execute the items of a statement one after the other. First the existing columns are dropped, changed and renamed,
+under their names from before the statement. Then added and moved columns are positioned in the statement's order, relative to columns
+under their new names; a column that is moved by a later item is still at its old position. This module does the same.
 """
 
 from __future__ import annotations
@@ -47,15 +48,16 @@ from cdc_engine.table_meta.ddl.statement import (
 )
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
-_TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays one
+_TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays a longtext
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Altered:
-    """The `schema` after a statement. `fills` as in TableChange. `unknown`: why rows already there hold what no one can say; else empty.
+    """The `schema` after a statement. `fills`: as in TableChange. `unknown`: why the values of existing rows cannot be known; otherwise
+    empty.
 
-    `alterations`: by kind in an order in which they can be followed one after the other. DROP and RENAME have the column's name before
-    the statement, ADD, WIDEN and CONVERT the one after it.
+    `alterations`: ordered by kind, so that they can be followed one after the other. DROP and RENAME have the column's name before the
+    statement, ADD, WIDEN and CONVERT the name after it.
     """
 
     schema: TableSchema
@@ -66,7 +68,7 @@ class Altered:
 
 @dataclasses.dataclass
 class _Slot:
-    """A column on its way. `was`: what it was before the statement, None for one that is added."""
+    """A column during the alteration. `was`: the column before the statement, None for an added one."""
 
     column: DeclaredColumn
     was: DeclaredColumn | None
@@ -78,9 +80,10 @@ def altered(
     database_charset: str | None = None,
     session: StatementSession = NO_SESSION,
 ) -> Altered:
-    """What the statement makes of `schema`. `database_charset`: its database's default, None where not known. `session`: what ran it.
+    """Returns the effect of the statement on `schema`. `database_charset`: its database's default, None if unknown. `session`: the
+    session that ran the statement.
 
-    Raises CannotFollowError where the statement and the schema cannot both be true, or a character set is not known.
+    Raises CannotFollowError if the statement contradicts the schema, or if a character set is unknown.
     """
     versioned = _versioned(statement, schema)
     schema = _seen(schema)
@@ -101,7 +104,7 @@ def altered(
 
 
 def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
-    """Whether the table keeps its rows' history afterwards, which it does also where the columns with their times are dropped."""
+    """Returns whether the table has system versioning afterwards. It keeps that even if the columns with the rows' times are dropped."""
     found = any(column.generated in {ROW_END, HIDDEN_END} for column in schema.columns)
     for item in statement.items:
         found = item.versioned if isinstance(item, SetVersioning) else found
@@ -109,7 +112,7 @@ def _versioned(statement: AlterTable, schema: TableSchema) -> bool:
 
 
 def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
-    """Columns that a period makes NOT NULL."""
+    """Returns the columns that a period makes NOT NULL."""
     periods = (item.columns for item in statement.items if isinstance(item, SetPeriod))
     columns = tuple(slot.column for slot in slots)
     return tuple(name for names in periods for name in named_as_declared(names, columns))
@@ -118,9 +121,10 @@ def _in_periods(statement: AlterTable, slots: list[_Slot]) -> tuple[str, ...]:
 def difference(
     before: TableSchema, after: TableSchema, names: dict[str, str] | None = None, *, strict: bool = True
 ) -> tuple[Alteration, ...]:
-    """The alterations that lead from one schema to the other. `names`: of the columns kept, the name after → before; None: equal ones.
+    """Returns the alterations that lead from one schema to the other. `names`: of the columns that stay, name after → name before; if
+    None, columns with equal names.
 
-    `strict`: as in AlterTable. What is hidden in either is not in the lake.
+    `strict`: as in AlterTable. Hidden columns are ignored, because they are not in the lake.
     """
     before, after = _seen(before), _seen(after)
     if names is None:
@@ -148,9 +152,10 @@ def _seen(schema: TableSchema) -> TableSchema:
 
 
 def followed(before: TableSchema | None, after: TableSchema) -> Altered:
-    """A table that goes on with another schema without a statement that says what was altered: a copy swapped in, or a schema given.
+    """Returns the effect of another schema without a statement that states the alterations: a copy was swapped in, or an operator gave a
+    schema.
 
-    Rows already there hold the default in a column that is new: a copy was filled without it.
+    Existing rows get the default in a new column, because a copy was filled without it.
     """
     if before is None:
         return Altered(schema=after)
@@ -193,7 +198,7 @@ def _key_change(before: TableSchema, after: TableSchema, names: dict[str, str]) 
 
 
 def _charsets(statement: AlterTable, default: str, database_charset: str | None) -> tuple[str, bool]:
-    """The table's default afterwards, and whether its columns are converted to it."""
+    """Returns the table's default charset afterwards, and whether its columns are converted to it."""
     items = [item for item in statement.items if isinstance(item, SetCharset)]
     for item in items:
         default = item.charset or database_charset or ""
@@ -201,7 +206,7 @@ def _charsets(statement: AlterTable, default: str, database_charset: str | None)
 
 
 def _of_table_charset(statement: AlterTable) -> AlterTable:
-    """CONVERT TO is also for the columns that the statement defines, whatever charset it says for them, but `binary`."""
+    """Applies CONVERT TO also to the columns that the statement defines, whatever charset it declares for them, except `binary`."""
     items = (
         dataclasses.replace(item, definition=dataclasses.replace(item.definition, charset=None))
         if isinstance(item, AddColumn | ChangeColumn) and item.definition.charset != "binary"
@@ -214,7 +219,7 @@ def _of_table_charset(statement: AlterTable) -> AlterTable:
 def _kept(
     statement: AlterTable, schema: TableSchema, session: StatementSession, charset: str, converts: bool
 ) -> list[_Slot]:
-    """The columns so far that are not dropped, where they were: those that a change moves leave when their turn comes."""
+    """Returns the existing columns that are not dropped, at their old positions. Columns that are moved are repositioned later."""
     dropped = {_found(schema, item.name, item.if_exists) for item in statement.items if isinstance(item, DropColumn)}
     changed = {
         _found(schema, item.name, item.if_exists): item for item in statement.items if isinstance(item, ChangeColumn)
@@ -247,7 +252,7 @@ def _touched(column: DeclaredColumn, item: RenameColumn | SetVisible | SetDefaul
 
 
 def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
-    """The column's name as the schema spells it; None where it may be missing and is."""
+    """Returns the column's name as the schema spells it; None if it is missing and `if_exists` allows that."""
     for column in schema.columns:
         if same_name(column.name, name):
             return column.name
@@ -259,7 +264,7 @@ def _found(schema: TableSchema, name: str, if_exists: bool) -> str | None:
 def _placed(
     statement: AlterTable, schema: TableSchema, slots: list[_Slot], charset: str, session: StatementSession
 ) -> list[tuple[DeclaredColumn, ColumnDefinition]]:
-    """Puts what is added or moved into `slots`; what was added, with its definition."""
+    """Inserts added and moved columns into `slots`. Returns the added columns with their definitions."""
     additions = []
     for item in statement.items:
         if isinstance(item, AddColumn):
@@ -299,8 +304,8 @@ def _place(slots: list[_Slot], definition: ColumnDefinition) -> int:
 
 
 def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tuple[str, ...]:
-    """The primary key afterwards: the one so far under its columns' names now, without those that are gone, or a new one."""
-    # DROP a, ADD a: a key goes by names
+    """Returns the primary key afterwards: the existing key under its columns' new names and without dropped columns, or a new key."""
+    # for DROP a, ADD a: a key refers to columns by name
     now = {slot.column.name.lower(): slot.column.name for slot in slots if slot.was is None}
     now |= {slot.was.name.lower(): slot.column.name for slot in slots if slot.was is not None}
     key = tuple(now[name.lower()] for name in schema.key if name.lower() in now)
@@ -317,7 +322,7 @@ def _key(statement: AlterTable, schema: TableSchema, slots: list[_Slot]) -> tupl
 
 
 def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
-    """CONVERT TO: a text type grows where as many characters need more bytes; strings of bytes stay."""
+    """Applies CONVERT TO: a text type becomes larger if the same number of characters needs more bytes; byte strings stay unchanged."""
     declared = declared_type(column.type)
     if not declared.has_charset or column.charset == "binary":
         return column
@@ -333,7 +338,7 @@ def _converted(column: DeclaredColumn, charset_name: str) -> DeclaredColumn:
 
 
 def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: str) -> tuple[str, ...]:
-    """The servers leave the bytes of a label as they are and take them for the new charset's."""
+    """Returns the labels after CONVERT TO. The servers keep the bytes of a label and interpret them in the new charset."""
     if column.charset == charset_name:
         return labels
     try:
@@ -349,7 +354,7 @@ def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: s
 
 
 def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: StatementSession) -> tuple[Fills, str]:
-    """Values of the added columns in rows already there, and why one of them cannot be known."""
+    """Returns the values of added columns in existing rows, and why one of them cannot be known."""
     fills, unknown = [], ""
     for column, definition in additions:
         try:

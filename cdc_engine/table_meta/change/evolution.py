@@ -1,6 +1,7 @@
-"""The schema that a CREATE TABLE makes, and how a column's definition becomes a column. Pure; called by `effects` and `alteration`.
+"""The schema that a CREATE TABLE creates, and the conversion of a column's definition to a column. Pure functions; called by `effects`
+and `alteration`.
 
-Raises CannotFollowError where the table cannot go on, with the state and the sentence for the operator; nothing is ever guessed.
+Raises CannotFollowError, with the table state and a sentence for the operator, if the table cannot continue. Nothing is ever guessed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ DDL_UNSUPPORTED, ROWS_ELSEWHERE, SCHEMA_UNKNOWN, SCHEMA_MISMATCH = (
 
 
 class CannotFollowError(Exception):
-    """The table stops in `state`; `reason` is a sentence without the place, which the caller knows."""
+    """The table stops in `state`; `reason` is a sentence without the position, which the caller knows."""
 
     def __init__(self, state: str, reason: str) -> None:
         super().__init__(state, reason)
@@ -49,7 +50,7 @@ def created(
     *,
     session: StatementSession = NO_SESSION,
 ) -> TableSchema:
-    """The schema of a table that a CREATE TABLE makes in `database`. `database_charset`: its default, None where not known."""
+    """Returns the schema that a CREATE TABLE creates in `database`. `database_charset`: the database's default, None if unknown."""
     if statement.selects:
         raise CannotFollowError(DDL_UNSUPPORTED, "the table was created from a SELECT")
     if statement.like is not None:
@@ -73,7 +74,7 @@ def created(
 def declared_column(
     definition: ColumnDefinition, table_charset: str, session: StatementSession = NO_SESSION
 ) -> DeclaredColumn:
-    """A definition with its charset decided: the column's own, else the table's default."""
+    """Returns the column of a definition, with the column's own charset or else the table's default."""
     declared, charset = with_charset(definition.type, definition.charset or table_charset)
     definition = stored(definition, charset)
     declared = dataclasses.replace(declared, labels=definition.type.labels)
@@ -89,13 +90,13 @@ def declared_column(
 
 
 def _null_must_be_said(definition: ColumnDefinition, session: StatementSession) -> bool:
-    """A TIMESTAMP is NOT NULL without the word NULL where explicit_defaults_for_timestamp is off."""
+    """Returns whether the column is NOT NULL without the keyword NULL: a TIMESTAMP if explicit_defaults_for_timestamp is off."""
     plain = definition.type.base == "timestamp" and not definition.says_null and not definition.generated
     return plain and session.explicit_timestamps is False
 
 
 def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
-    """The definition with its labels and DEFAULT as a column of this charset has them."""
+    """Returns the definition with labels and DEFAULT as a column of this charset stores them."""
     literals, default = definition.literals, definition.default
     try:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
@@ -113,7 +114,7 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
 
 
 def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
-    """A column of the primary key is NOT NULL, and so has another default where none is declared."""
+    """Returns the column as part of the primary key: it is NOT NULL, and so has another default if none is declared."""
     if column.name not in key or not column.nullable:
         return column
     bare = ColumnDefinition(column.name, declared_type(column.type), column.charset, nullable=False)
@@ -122,7 +123,7 @@ def in_key(column: DeclaredColumn, key: tuple[str, ...]) -> DeclaredColumn:
 
 
 def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredType, str]:
-    """The type as the server makes it with a character set, and that set's name: `binary` for bytes, empty where there is none."""
+    """Returns the type as the server makes it with a character set, and that set's name: `binary` for bytes, empty if the type has none."""
     if declared.is_binary_string:
         return fitted(_short_enough(declared, 1), 1), "binary"
     if not declared.has_charset:
@@ -137,7 +138,9 @@ def with_charset(declared: DeclaredType, charset_name: str) -> tuple[DeclaredTyp
 
 
 def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """Outside of strict mode a VARCHAR or VARBINARY that is too long for a row becomes a text or a blob."""
+    """Returns the type after the server's conversion outside strict mode: a VARCHAR or VARBINARY that is too long for a row becomes a
+    text or a blob.
+    """
     longer = {"varchar": "text", "varbinary": "blob"}.get(declared.base)
     if longer is None or declared.length * bytes_max <= VARCHAR_BYTES_MAX:
         return declared
@@ -155,7 +158,7 @@ def _copied(statement: CreateTable, database: str, like: TableName, schema_of: S
 
 
 def named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...]) -> tuple[str, ...]:
-    """Key columns in the spelling of their definitions: column names have no case."""
+    """Returns key columns in the spelling of their definitions. Column names are not case-sensitive."""
     spelling = {column.name.lower(): column.name for column in columns}
     missing = [name for name in key if name.lower() not in spelling]
     if missing:
@@ -164,5 +167,5 @@ def named_as_declared(key: tuple[str, ...], columns: tuple[DeclaredColumn, ...])
 
 
 def same_name(name: str, other: str) -> bool:
-    """Column names have no case."""
+    """Returns whether two column names are equal, ignoring case."""
     return name.lower() == other.lower()

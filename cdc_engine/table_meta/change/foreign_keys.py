@@ -1,6 +1,7 @@
-"""What a statement makes of foreign keys: those of its table, and those of other tables that point at it. Pure; called by `effects`.
+"""The effect of a statement on foreign keys: those of its table, and those of other tables that refer to it. Pure functions; called by
+`effects`.
 
-A name that the server generated (`child_ibfk_1`) counts on from the greatest one, and follows its table when that is renamed.
+A name that the server generated (`child_ibfk_1`) gets the next number after the highest one, and is changed when its table is renamed.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ TableKey = tuple[str, str]
 
 
 class ForeignKeyRules(NamedTuple):
-    """How a server reads definitions. `inline`: REFERENCES of a column counts. `indexed`: FOREIGN KEY name (…) names the constraint.
+    """How a server reads definitions. `inline`: REFERENCES in a column definition counts. `indexed`: FOREIGN KEY name (…) names the
+    constraint.
 
-    `lower_case`: names of tables are folded. `match_ends`: what stands after MATCH is not read, ON DELETE and ON UPDATE that is.
-    `same_names`: columns of the parent that are not said are called as those of the child, and are not its primary key (MariaDB).
+    `lower_case`: names of tables are folded. `match_ends`: what follows MATCH is ignored, that is, ON DELETE and ON UPDATE. `same_names`:
+    omitted columns of the parent have the names of the child's columns, and are not the parent's primary key (MariaDB).
     """
 
     inline: bool = False
@@ -38,11 +40,12 @@ class ForeignKeyRules(NamedTuple):
     same_names: bool = False
 
 
-RULES_OF_SHOWN = ForeignKeyRules()  # of what SHOW CREATE TABLE prints: all is said of the table, and has a symbol
+# For the output of SHOW CREATE TABLE: every foreign key is a table item and has a symbol.
+RULES_OF_SHOWN = ForeignKeyRules()
 
 
 def of_created(statement: CreateTable, schema: TableSchema, rules: ForeignKeyRules) -> tuple[ForeignKey, ...]:
-    """The foreign keys of a table just created as `schema`."""
+    """Returns the foreign keys of a table that was created as `schema`."""
     if schema.engine:
         return ()
     found: tuple[ForeignKey, ...] = ()
@@ -54,7 +57,9 @@ def of_created(statement: CreateTable, schema: TableSchema, rules: ForeignKeyRul
 def of_altered(
     statement: AlterTable, before: TableSchema, after: TableSchema, rules: ForeignKeyRules
 ) -> tuple[ForeignKey, ...]:
-    """The foreign keys of a table that a statement altered from `before` to `after` (whose own are still those of before)."""
+    """Returns the foreign keys of a table that a statement altered from `before` to `after` (which still has the foreign keys of
+    `before`).
+    """
     if after.engine:
         return ()
     found, highest = before.foreign_keys, _highest(before.foreign_keys, before.table)
@@ -69,7 +74,7 @@ def of_altered(
 
 
 def column_names(statement: AlterTable) -> dict[str, str]:
-    """Old name in lower case → new name, of columns that a statement renames."""
+    """Returns old name in lower case → new name, for columns that a statement renames."""
     names = {}
     for item in statement.items:
         if isinstance(item, RenameColumn):
@@ -80,7 +85,7 @@ def column_names(statement: AlterTable) -> dict[str, str]:
 
 
 def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
-    """The foreign keys of a table that was called `before`, with their generated names."""
+    """Returns the foreign keys of a table that was called `before`, with their generated names."""
     return in_order(
         dataclasses.replace(each, name=f"{schema.table}_ibfk_{number}")
         if (number := _generated(each.name, before))
@@ -92,7 +97,9 @@ def of_renamed(schema: TableSchema, before: str) -> tuple[ForeignKey, ...]:
 def pointing(
     schema: TableSchema, tables: Mapping[TableKey, TableKey], columns: Mapping[TableKey, Mapping[str, str]]
 ) -> TableSchema:
-    """The table with foreign keys that follow what they point at. `tables`: old → new name; `columns`: by old name, as `column_names`."""
+    """Returns the table with its foreign keys following renamed parents. `tables`: old → new name; `columns`: by the parent's old
+    name, as from `column_names`.
+    """
     found = []
     for each in schema.foreign_keys:
         names = columns.get(each.parent, {})
@@ -102,7 +109,7 @@ def pointing(
 
 
 def in_order(found: Iterable[ForeignKey]) -> tuple[ForeignKey, ...]:
-    """By name: foreign keys have no order, and equal sets of them are to be equal."""
+    """Returns foreign keys ordered by name. They have no order of their own, and equal sets of them must be equal."""
     return tuple(sorted(found, key=lambda each: (each.name.lower(), each.columns)))
 
 
@@ -137,7 +144,7 @@ def _with(
 
 
 def _without(found: tuple[ForeignKey, ...], item: DropForeignKey) -> tuple[ForeignKey, ...]:
-    """Where the one that goes is not known by its name, none is sure to be there any more."""
+    """Returns the foreign keys without the dropped one. If no foreign key has the dropped name, all of them are in doubt."""
     left = tuple(each for each in found if not _same(each.name, item.name))
     if len(left) < len(found) or not item.certain or item.if_exists:
         return left
@@ -154,7 +161,7 @@ def _highest(found: tuple[ForeignKey, ...], table: str) -> int:
 
 
 def _generated(name: str, table: str) -> int:
-    """The number in a name that the server generated for a table's foreign key; 0 in another name."""
+    """Returns the number in a name that the server generated for a table's foreign key; 0 for another name."""
     match = re.fullmatch(rf"{re.escape(table)}_ibfk_(\d+)", name, re.IGNORECASE)
     return int(match[1]) if match else 0
 

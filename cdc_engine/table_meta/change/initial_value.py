@@ -1,8 +1,8 @@
 """Finds the value that existing rows get in a column that ALTER TABLE … ADD adds. The binlog has no row events for them.
 
-A nullable column without DEFAULT gives NULL, a plain literal gives what the type stores of it (`literal_value`), a NOT NULL column without
-DEFAULT gives the type's zero value, and CURRENT_TIMESTAMP gives the time of the statement. Any other DEFAULT, such as an expression, raises
-InitialValueUnknownError: the table is re-snapshotted, which is always right. Pure; used by `evolution`.
+A nullable column without DEFAULT gives NULL, a plain literal gives what the type stores of it (`literal_value`), a NOT NULL column
+without DEFAULT gives the type's zero value, and CURRENT_TIMESTAMP gives the time of the statement. Any other DEFAULT, such as an
+expression, raises InitialValueUnknownError: the table is re-snapshotted, which is always correct. Pure functions; used by `evolution`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPATIAL = (
     "multipolygon",
     "geomcollection",
 )
-# NOT NULL without DEFAULT: what the type has then
+# values of the types for NOT NULL without DEFAULT
 _ZEROS = {
     **dict.fromkeys((*_INTEGERS, "year", "bit"), "0"),
     **dict.fromkeys(("float", "double"), "0.0"),
@@ -45,15 +45,16 @@ _ZEROS = {
     "inet6": "::",
 }
 _FRACTIONS = {"time", "datetime", "timestamp"}  # printed with as many digits as the type has
-_BY_SERVER = {"timestamp"}  # without a DEFAULT it has one or none by a setting of the server
-EMPTY_STRING_IS_NULL = 1 << 32  # MariaDB's
+_BY_SERVER = {"timestamp"}  # whether it has an implicit DEFAULT depends on a server setting
+EMPTY_STRING_IS_NULL = 1 << 32  # a sql_mode of MariaDB
 NO_ZERO_IN_DATE = 1 << 23
 
 
 def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> str | None:
-    """The value as MySQL prints it: bytes in hexadecimal, a TIMESTAMP in UTC, None for NULL. `session`: the one that ran the statement.
+    """Returns the value as MySQL prints it: bytes in hexadecimal, a TIMESTAMP in UTC, None for NULL. `session`: the session that ran the
+    statement.
 
-    `column` has the type and the charset that its table gave it. Raises InitialValueUnknownError where the value is not certain.
+    `column` has the type and the charset that its table gave it. Raises InitialValueUnknownError if the value is not certain.
     """
     if column.auto_increment:
         raise InitialValueUnknownError("it is AUTO_INCREMENT")
@@ -69,7 +70,7 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 
 def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> tuple[str | None, ...]:
-    """The value of a row whose INSERT leaves the column out, in the form of `contracts.Column.default`; () where it is not certain."""
+    """Returns the value of a row whose INSERT omits the column, in the form of `contracts.Column.default`; () if it is not certain."""
     if column.generated or column.type.base in _BY_SERVER:
         return ()
     if column.default is not None and not column.default.is_literal:
@@ -93,13 +94,15 @@ def _default(column: ColumnDefinition, default: Default, session: StatementSessi
 
 
 def _is_passed_over(column: ColumnDefinition, default: Default, session: StatementSession) -> bool:
-    """Whether MySQL ignores the default: a session that is not strict accepts DEFAULT '' of a text with a warning and stores no default."""
+    """Returns whether MySQL ignores the default: a session without strict mode accepts DEFAULT '' of a text with a warning and stores
+    no default.
+    """
     texts = session.flavour == MYSQL and column.type.base.endswith(("text", "blob"))
     return texts and default.notation is Notation.STRING and not default.value
 
 
 def _without_zero_in_date(value: str | None, declared: DeclaredType, session: StatementSession) -> str | None:
-    """Replaces a date with a zero month or day by the zero date where the session has NO_ZERO_IN_DATE. A strict session refuses it."""
+    """Replaces a date with a zero month or day by the zero date if the session has NO_ZERO_IN_DATE. A strict session refuses such dates."""
     if value is None or declared.base not in {"date", "datetime"} or not session.sql_mode & NO_ZERO_IN_DATE:
         return value
     return re.sub(r"[1-9]", "0", value) if "-00" in value[:10] else value
@@ -123,7 +126,7 @@ def _zero(declared: DeclaredType) -> str:
 
 
 def _clock(column: Column, default: Default, session: StatementSession) -> str:
-    """The time at which the statement began (CURRENT_TIMESTAMP, CURRENT_DATE), in a column of this type."""
+    """Returns the time at which the statement began (CURRENT_TIMESTAMP, CURRENT_DATE), as a column of this type shows it."""
     digits = default.digits
     if digits < 0:
         digits = column.digits if session.flavour != MYSQL and column.type.base in _FRACTIONS else 0

@@ -1,6 +1,6 @@
-"""Converts the literal after DEFAULT to the value that a column of a type stores. Pure; used by `initial_value`.
+"""Converts the literal after DEFAULT to the value that a column of a type stores. Pure functions; used by `initial_value`.
 
-The rules cover plain literals, whose stored value MySQL 5.7 and 8.0 and MariaDB 10.11 and 11.4 agree on. Any other literal raises
+The rules cover plain literals, for which MySQL 5.7 and 8.0 and MariaDB 10.11 and 11.4 store the same value. Any other literal raises
 InitialValueUnknownError, and the table is re-snapshotted: a default is never guessed.
 """
 
@@ -35,8 +35,8 @@ class InitialValueUnknownError(Exception):
 class Column:
     """The column that a default belongs to.
 
-    `charset`: of a text, `binary` of bytes, empty of others. `time_zone`: of the session that ran the statement. `client`: the charset
-    of the statement's text. Both are empty where the binlog does not tell them.
+    `charset`: of a text, `binary` for bytes, otherwise empty. `time_zone`: of the session that ran the statement. `client`: the charset
+    of the statement's text. The last two are empty if the binlog does not contain them.
     """
 
     type: DeclaredType
@@ -46,12 +46,12 @@ class Column:
 
     @property
     def digits(self) -> int:
-        """Digits of a second."""
+        """The number of fractional digits of a second."""
         return max(self.type.length, 0)
 
 
 def stored(column: Column, literal: Default) -> str:
-    """The stored value, in the form of `contracts.Column.default`. Raises InitialValueUnknownError where it is not certain."""
+    """Returns the stored value, in the form of `contracts.Column.default`. Raises InitialValueUnknownError if it is not certain."""
     try:
         return _STORES[column.type.base](column, literal)
     except KeyError:
@@ -61,7 +61,7 @@ def stored(column: Column, literal: Default) -> str:
 
 
 def shown_moment(column: Column, there: moments.Moment) -> str:
-    """Prints a moment as the column does. The moment is in UTC for a TIMESTAMP, else in the session's time zone."""
+    """Prints a date and time as the column shows it. It is in UTC for a TIMESTAMP, otherwise in the session's time zone."""
     if column.type.base == "date":
         return there.with_digits(0).day()
     return f"{there.day()} {there.with_digits(column.digits).clock(column.digits)}"
@@ -75,7 +75,7 @@ def _converted(column: Column) -> InitialValueUnknownError:
 
 
 def _number(column: Column, literal: Default) -> decimal.Decimal:
-    """The exact value of a number, or of a string with a number in it."""
+    """Returns the exact value of a number, or of a string that contains a number."""
     text = (literal.value or "").strip(" ")
     if literal.notation not in {Notation.NUMBER, Notation.STRING} or not _NUMERIC.fullmatch(text):
         raise _converted(column)
@@ -138,14 +138,14 @@ def _year(column: Column, literal: Default) -> str:
 
 
 def _characters(column: Column, literal: Default) -> str:
-    """The text of a string, or of a whole number."""
+    """Returns the text of a string, or of an integer."""
     value = literal.value or ""
     if literal.notation is Notation.NUMBER and _PLAIN_NUMBER.fullmatch(value):
         return value
     if literal.notation is not Notation.STRING:
         raise _converted(column)
     if literal.said not in {"", column.client} and not value.isascii():
-        raise _converted(column)  # the server reads the bytes of the client's charset as those of another charset
+        raise _converted(column)  # the server interprets the bytes in another charset than the client's
     return value
 
 
@@ -167,7 +167,7 @@ def _text(column: Column, literal: Default) -> str:
 
 
 def _bytes(column: Column, literal: Default) -> str:
-    """The bytes in hexadecimal. BINARY(n) is padded to its length."""
+    """Returns the bytes in hexadecimal. BINARY(n) is padded to its length."""
     value = literal.value or ""
     if literal.notation is Notation.BYTES:
         octets = bytes.fromhex(value)
@@ -195,14 +195,14 @@ def _set(column: Column, literal: Default) -> str:
 
 
 def _string(column: Column, literal: Default) -> str:
-    """The text of a string. A number would mean the number of a label, not its text."""
+    """Returns the text of a string. A number would be the number of a label, not its text."""
     if literal.notation is not Notation.STRING:
         raise _converted(column)
     return _characters(column, literal)
 
 
 def _label(column: Column, text: str) -> int:
-    """The index of a label. ASCII letters of the other case are equal in every collation in which the server accepts them."""
+    """Returns the index of a label. ASCII letters of different case are equal in every collation in which the server accepts them."""
     labels = column.type.labels
     if text in labels:
         return labels.index(text)

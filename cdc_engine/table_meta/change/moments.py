@@ -1,7 +1,8 @@
-"""Parses dates and times in column defaults and converts them between UTC and a session's time zone. Pure; used by `literal_value`.
+"""Parses dates and times in column defaults and converts them between UTC and a session's time zone. Pure functions; used by
+`literal_value`.
 
-Servers accept many forms of a date (`'20200102'`, `20-1-2`, `'2020.01.02 3:4'`). This module accepts the forms that people and
-`SHOW CREATE TABLE` write; any other form raises NoMomentError, and the table is re-snapshotted.
+Servers accept many forms of a date (`'20200102'`, `20-1-2`, `'2020.01.02 3:4'`). This module accepts the forms that people and `SHOW
+CREATE TABLE` write; any other form raises NoMomentError, and the table is re-snapshotted.
 https://dev.mysql.com/doc/refman/8.0/en/date-and-time-literals.html
 """
 
@@ -52,7 +53,9 @@ class Moment:
         return dataclasses.replace(self, micros=self.micros - self.micros % 10 ** (6 - digits))
 
     def with_digits(self, digits: int) -> Moment:
-        """Checks that the second has no more than `digits` digits. Whether a server rounds or cuts the others depends on its settings."""
+        """Raises NoMomentError if the second has more than `digits` digits. Whether a server rounds or truncates them depends on its
+        settings.
+        """
         if self.cut_to(digits) != self:
             raise NoMomentError("it has more digits of a second than its column")
         return self
@@ -116,7 +119,7 @@ def at_epoch(micros: int) -> Moment:
 
 
 def in_zone(there: Moment, time_zone: str) -> Moment:
-    """Converts a moment in UTC to a time zone. Raises NoMomentError where the zone's rules are not known."""
+    """Converts a moment in UTC to a time zone. Raises NoMomentError if the zone's rules are unknown."""
     zone = _zone(time_zone)
     if isinstance(zone, int):
         return there.moved(zone)
@@ -125,7 +128,9 @@ def in_zone(there: Moment, time_zone: str) -> Moment:
 
 
 def in_utc(there: Moment, time_zone: str) -> Moment:
-    """Converts a moment in a time zone to UTC. Raises NoMomentError also where the zone's clocks show it twice or never."""
+    """Converts a moment in a time zone to UTC. Raises NoMomentError if the zone's rules are unknown, or if its clocks show the moment
+    twice or never.
+    """
     zone = _zone(time_zone)
     if isinstance(zone, int):
         return there.moved(-zone)
@@ -143,7 +148,7 @@ def _datetime(there: Moment, later_us: int = 0) -> dt.datetime:
 
 
 def _zone(name: str) -> int | zoneinfo.ZoneInfo:
-    """Microseconds ahead of UTC, or a zone with rules."""
+    """Returns microseconds ahead of UTC, or a zone with rules."""
     if name.upper() in _UTC:
         return 0
     if found := _OFFSET.fullmatch(name):

@@ -1,12 +1,12 @@
-"""Which changes of a table the lake follows, and how: a policy's word for each kind of change, and what an operator approved. Pure.
+"""Decides which changes of a table the lake follows, and how: by a policy per kind of change, and an operator's approvals. Pure functions.
 
-`effects` asks `decide` about every statement that means something for the lake. The words of a policy:
+`effects` calls `decide` for every statement that affects the lake. The settings of a policy:
 
-    apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS says which word a kind of change has, and what it does)
+    apply, keep, new_column, rewrite, ignore   how the lake follows (PLANS lists the settings of each kind and their effect)
     hold                                       the table stops in DDL_HELD until an operator approves one of those
     stop                                       the table stops in DDL_REFUSED
 
-An approval answers `hold` and nothing else, and only for the one statement it was given for.
+An approval applies only to `hold`, and only to the one statement that it was given for.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 HOLD, STOP = "hold", "stop"
 TRUNCATE, DROP_TABLE, DROP_PARTITION = "truncate", "drop_table", "drop_partition"
 
-Policy = Mapping[str, str]  # kind of change → word
-# kind of change → word → what the lake does then; the first is what an approval that names no other word means
+Policy = Mapping[str, str]  # kind of change → setting
+# Kind of change → setting → what the lake does. The first setting is the default of an approval.
 PLANS: Mapping[str, Mapping[str, str]] = {
     "add": {"apply": "the column is added"},
     "drop": {
@@ -56,7 +56,7 @@ DEFAULTS: Policy = {
     "add": "apply",
     "drop": "keep",
     "rename": HOLD,
-    "widen": "rewrite",  # every reader in docs/readers.md that Sluice itself uses reads the table afterwards
+    "widen": "rewrite",  # readable afterwards by every reader in docs/readers.md that Sluice itself uses
     "convert": HOLD,
     "key": HOLD,
     TRUNCATE: "apply",
@@ -67,7 +67,7 @@ DEFAULTS: Policy = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Item:
-    """One change of a table, as a policy sees it: its kind, what it is in words, and what the lake would be told of it."""
+    """One change of a table, as a policy sees it: its kind, its description, and the alteration for the lake."""
 
     kind: str
     what: str
@@ -86,7 +86,9 @@ class PolicyAnswer(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """`words`: of FOLLOW, the plan of each item. `alterations`: what the lake is told, in order, each with its plan."""
+    """The decision about a statement. `words`: for FOLLOW, the plan of each item. `alterations`: the lake's alterations in order, each
+    with its plan.
+    """
 
     verdict: PolicyAnswer
     words: tuple[str, ...] = ()
@@ -94,7 +96,7 @@ class Decision:
 
 
 def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> Decision:
-    """What is to be done about the items of one statement. `approved`: the word of an operator's approval of it, empty for none."""
+    """Decides about the items of one statement. `approved`: the plan in an operator's approval of it, empty if there is none."""
     words = [policy[item.kind] for item in items]
     if STOP in words:
         return Decision(PolicyAnswer.STOPPED)
@@ -111,18 +113,18 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> Decisio
 
 
 def _approved(item: Item, word: str) -> str:
-    """An approval names one word; an item that does not have it follows as it does without one."""
+    """Returns the plan of an approved item. An item that does not have the approved plan is followed by its default."""
     return word if word in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
 
 
 def choices(items: Sequence[Item], policy: Policy) -> tuple[str, ...]:
-    """The words that an approval of a held statement may have."""
+    """Returns the plans that an approval of a held statement can name."""
     held = [item for item in items if policy[item.kind] == HOLD]
     return tuple(dict.fromkeys(word for item in held for word in item.plans))
 
 
 def items_of(alterations: Sequence[Alteration]) -> list[Item]:
-    """The items that concern the lake: a column that gets wider and stays of one type there is none."""
+    """Returns the items that affect the lake. A wider column whose lake type stays the same does not."""
     return [
         Item(kind=each.kind.value, what=described(each), alteration=each)
         for each in alterations
@@ -131,7 +133,7 @@ def items_of(alterations: Sequence[Alteration]) -> list[Item]:
 
 
 def described(alteration: Alteration) -> str:
-    """An alteration in words."""
+    """Describes an alteration in words."""
     match alteration.kind:
         case AlterationKind.ADD:
             return f"add {alteration.column} {alteration.new_type}".rstrip()
@@ -146,7 +148,7 @@ def described(alteration: Alteration) -> str:
 
 
 def lake_type(mysql_type: str) -> str:
-    """Spark's name of the type that a declared type has in the lake; the text itself where it has none."""
+    """Returns Spark's name of the lake type for a declared type; the declared type itself if it has none."""
     text, _, charset = mysql_type.partition(" character set ")
     try:
         return type_of(DeclaredColumn(name="", type=text, charset=charset).column()).spark
@@ -154,12 +156,12 @@ def lake_type(mysql_type: str) -> str:
         return mysql_type
 
 
-# ── what a destination is configured with ──
+# ── a destination's decisions ──
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Held:
-    """A statement that waits for its review. `order_key` and `place`: of the end of its event."""
+    """A statement that waits for review. `order_key` and `place`: the position of the end of its event."""
 
     destination: str
     database: str
@@ -172,7 +174,7 @@ class Held:
 
     @property
     def reason(self) -> str:
-        """For an operator: the statement, what each plan would do, and the command that decides. A list in Markdown."""
+        """The text for an operator: the statement, the effect of each plan, and the command that decides. A Markdown list."""
         lines = [f"`{self.statement}` at {self.place} waits for review."]
         for item in self.items:
             lines += [f"- {item.what}", *(f"    - `{word}`: {meaning}" for word, meaning in item.plans.items())]
@@ -193,14 +195,15 @@ def _unresolved(_database: str, _table: str, _reason: str, _place: str) -> Table
 
 
 def _unnoted(_held: Held) -> None:
-    """For a history that nobody reviews."""
+    """Does nothing. For a history that nobody reviews."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaDecisions:
-    """Where `history` gets policies and approvals, and tells what is held. As made, it lets the lake
-    follow what harms no row, approves of nothing and tells nobody. `resolved`: the schema that was given
-    for a table that stopped for a reason, at the end of the statement with this order key, 0 for no statement."""
+    """Callbacks from which `history` gets policies and approvals, and to which it reports held statements. By default the lake follows
+    changes that harm no row, nothing is approved and nothing is reported. `resolved`: returns the schema that was given for a table
+    that stopped for a reason, at the end of the statement with this order key, 0 for no statement.
+    """
 
     destination: str = ""
     policy: Callable[[str, str], Policy] = _wary

@@ -1,7 +1,7 @@
-"""Whether another type of a column holds every value of the old one as the same value. Pure; used by `alteration`.
+"""Checks whether a column's new type holds every value of the old type unchanged. Pure functions; used by `alteration`.
 
-Types are the canonical texts of `declared`. One entry of RULES for each pair of kinds of types; a pair that has none is CONVERT: a policy
-that applies a widening must never meet a value that changed.
+Types are the canonical texts of `declared`. RULES has one entry per pair of kinds of types. A pair without an entry is CONVERT, because a
+policy that applies a widening must never change a value.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _KINDS = {
     **dict.fromkeys(("time", "datetime", "timestamp"), "moment"),
     **dict.fromkeys(("enum", "set"), "labels"),
 }
-# whose characters every other character set's are among; and those that have more than the first 65,536 of Unicode
+# charsets that contain the characters of all others; then those with characters beyond the first 65,536 of Unicode
 _UNIVERSAL = {"utf8mb4", "utf16", "utf16le", "utf32"}
 _BEYOND_BMP = {*_UNIVERSAL, "gb18030"}
 _BMP = {"utf8mb3", "ucs2"}
-_FLOAT_DIGITS = {"float": 24, "double": 53}  # bits of an integer that it holds exactly
+_FLOAT_DIGITS = {"float": 24, "double": 53}  # bits of an integer that the type holds exactly
 Rule = Callable[[DeclaredType, DeclaredType, int, int], bool]
 
 
 def type_change(old: DeclaredColumn, new: DeclaredColumn) -> AlterationKind | None:
-    """WIDEN or CONVERT; None where the values stay what they are (display width, position, NULL, visibility)."""
+    """Returns WIDEN or CONVERT; None if all values stay the same (changes of display width, position, NULL, visibility)."""
     if (old.type, old.charset) == (new.type, new.charset):
         return None
     before, after = declared_type(old.type), declared_type(new.type)
@@ -45,7 +45,7 @@ def type_change(old: DeclaredColumn, new: DeclaredColumn) -> AlterationKind | No
 
 
 def charset_holds(old: str, new: str) -> bool:
-    """Whether every character of `old` is in `new`, so that a text is the same text afterwards."""
+    """Returns whether `new` has every character of `old`, so that texts stay the same."""
     if old == new:
         return True
     if "binary" in (old, new) or not old or not new:
@@ -54,7 +54,7 @@ def charset_holds(old: str, new: str) -> bool:
 
 
 def _shown_alike(before: DeclaredType, after: DeclaredType) -> bool:
-    """tinyint(1) and tinyint, or only COMPRESSED differs."""
+    """Returns whether the types differ only in tinyint(1) and tinyint, or in COMPRESSED."""
     same_integer = before.base == after.base == "tinyint" and before.unsigned == after.unsigned
     return same_integer or before.text.removesuffix(" compressed") == after.text.removesuffix(" compressed")
 
@@ -76,7 +76,7 @@ def _integer(before: DeclaredType, after: DeclaredType, _old: int, _new: int) ->
 
 
 def _decimal_digits(declared: DeclaredType) -> int:
-    """Decimal digits of the largest integer of the type."""
+    """Returns the number of decimal digits of the largest integer of the type."""
     bits = 8 * _INTEGER_BYTES[declared.base] - (not declared.unsigned)
     return len(str((1 << bits) - 1))
 
@@ -101,7 +101,7 @@ def _floating(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -
 
 
 def _characters(declared: DeclaredType, bytes_max: int) -> int:
-    """How many characters fit, whichever they are."""
+    """Returns how many characters fit, whichever they are."""
     return _TEXT_BYTES[declared.base] // bytes_max if declared.base in _TEXT_BYTES else declared.length
 
 
@@ -118,7 +118,7 @@ def _length(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> 
 
 
 def _bits(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
-    """One bit is a boolean in the lake, more are a number."""
+    """Returns whether bits can be widened. One bit is a boolean in the lake, more bits are a number."""
     return 1 < before.length <= after.length
 
 
@@ -134,7 +134,7 @@ def _always(_before: DeclaredType, _after: DeclaredType, _old: int, _new: int) -
     return True
 
 
-# binary(n) has no rule for a larger n: its values are padded with zero bytes, so they change
+# binary(n) has no rule for a larger n, because its values change: they are padded with zero bytes
 RULES: dict[tuple[str, str], Rule] = {
     ("integer", "integer"): _integer,
     ("integer", "decimal"): _integer_to_decimal,
