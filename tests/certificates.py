@@ -1,4 +1,4 @@
-"""A certificate of 127.0.0.1 that signs itself, for servers of tests."""
+"""Creates a self-signed certificate of 127.0.0.1 for the servers of tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Files of the certificate and of its key, PEM."""
+    """Writes a certificate and its key as PEM files, and returns their paths."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "engine")])
     now = dt.datetime.now(dt.UTC)

@@ -1,6 +1,4 @@
-"""The plugins that bring real things to the tests, the settings of property tests, and which tests go to the same worker when several run
-them.
-"""
+"""Loads the plugins that start real servers, configures property tests, and distributes tests to workers."""
 
 import functools
 import os
@@ -17,21 +15,23 @@ from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = ["tests.marks", "tests.fix_servers"]
 
-# A busy machine is no defect: no example has a time limit. The rest stays as hypothesis chose it (it has a profile of its own for CI).
+# A busy machine is no defect: no example has a time limit. Everything else keeps hypothesis's defaults (it has a profile for CI).
 settings.register_profile("sluice", settings.default, deadline=None)
 settings.load_profile("sluice")
 
-# A Spark of the tests is cold most of its life: optimizing its code would take a quarter of all processor time and give nothing back.
+# A Spark of the tests is cold most of the time: optimizing its code would take a quarter of all processor time for no benefit.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 
-# As in a terminal, also where a shell started the tests in the background: what is started here is to hear Ctrl-C.
+# As in a terminal, even if a shell started the tests in the background: the processes started here must react to Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
 def _no_client_of_zookeeper_stays() -> Iterator[None]:
-    """Its thread draws from `random` for as long as it is connected, which hypothesis takes for a strategy that does."""
+    """Ends the shared ZooKeeper clients after a test, because their threads draw from `random` while connected, and hypothesis blames its
+    strategies for that.
+    """
     yield
     opened = sys.modules.get("cdc_engine.documents.zookeeper_client")
     if opened is not None:
@@ -39,14 +39,14 @@ def _no_client_of_zookeeper_stays() -> Iterator[None]:
 
 
 ROOT = Path(__file__).parents[1]
-# The one Spark as a fixture of a test, of what it imports, or of a fixture of it.
+# The shared Spark as a fixture of a test, of a module that it imports, or of one of its fixtures.
 USES_SPARK = re.compile(
     r"\b(spark_server: SparkConnectServer|lake: Lake|shop: ShopStack|ddl\.test_ddl_review import)\b"
 )
 # A broker of tests/brokers/conftest.py.
 USES_BROKER = re.compile(r"\b(KafkaServer|RabbitServer|RocketServer)\b")
 WHOLE_STACK = re.compile(r"\bKillBench\b|\"console\.main\"")
-# Begun first, so that no worker is left with one of them at the end. A folder stands for the groups of its files.
+# Started first, so that no worker runs one of them at the end. A folder means the groups of its files.
 LONGEST = (
     "stacks",
     "spark",
@@ -64,14 +64,15 @@ LONGEST = (
     "tests/equality",
     "tests/server",
 )
-# Thousands of tests of a few milliseconds: what is left for a worker that has nothing else to do.
+# Thousands of tests of a few milliseconds, for workers that have nothing else to do.
 SHORTEST = "tests/style"
 
 
 @functools.cache
 def group_of(file: str) -> str:
-    """What runs one after the other on one worker: whole stacks, which would starve each other; a Spark, slow to start and to warm, of the
-    tests of its own room, and one of all others that have it; the brokers; else the tests of a file, for they share what they start.
+    """Returns the group of a test file. A group runs on one worker: all whole stacks, which would starve each other; the tests of
+    tests/spark, and all other tests with Spark, because a Spark starts and warms up slowly; the brokers; else the tests of one file,
+    because they share what they start.
     """
     text = (ROOT / file).read_text()
     if file.startswith("tests/acceptance/") and WHOLE_STACK.search(text):
@@ -84,19 +85,19 @@ def group_of(file: str) -> str:
 
 
 class Groups(LoadScopeScheduling):
-    """xdist's own groups (`--dist loadgroup`) go by a mark that pytest 9.2 no longer lets through."""
+    """Distributes tests by `group_of`, because xdist's own groups (`--dist loadgroup`) use a mark that pytest 9.2 no longer passes on."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid.partition("::")[0])
 
 
-@pytest.hookimpl(optionalhook=True)  # there only where several workers run
+@pytest.hookimpl(optionalhook=True)  # exists only if several workers run
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Groups:
     return Groups(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first."""
+    """Sorts the tests so that the longest groups start first."""
     items.sort(key=lambda item: _rank(group_of(item.nodeid.partition("::")[0])))
 
 

@@ -1,6 +1,6 @@
-"""Row events as a real server wrote them, as a `contracts.Block`, without the engine's scanner; used by tests of decoding and staging.
+"""Reads row events that a real server wrote into a `contracts.Block`, without the engine's scanner; for tests of decoding and staging.
 
-The events are read from the server's own binlog file and framed in plain Python, so that the decoder is tested apart from what feeds it.
+The events are read from the server's binlog file and framed in plain Python, so that the decoder is tested separately from the scanner.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ COLUMNS = (
 
 @dataclasses.dataclass
 class Recording:
-    """A place in a server's binlog; `block` gives the row events written since."""
+    """A position in a server's binlog; `block` returns the row events written since."""
 
     server: DatabaseServer
     file: str
@@ -49,7 +49,9 @@ class Recording:
         return cls(server, file, offset)
 
     def block(self, epoch: int = 1) -> Block:
-        """All row events since `begin`, one binlog file's. Their tables as information_schema has them now."""
+        """Returns all row events since `begin`, which must be in one binlog file, with the current schemas of their tables from
+        information_schema.
+        """
         file, end = _end(self.server)
         assert file == self.file, "the binlog was rotated meanwhile"
         path = next(self.server.data_folder.parent.rglob(file))
@@ -66,7 +68,7 @@ def _end(server: DatabaseServer) -> tuple[str, int]:
 
 
 def framed(data: bytes, file: str, offset: int, epoch: int, server: DatabaseServer) -> Block:
-    """A block of the row events in `data`, which lies at `offset` of `file`."""
+    """Returns a block of the row events in `data`, which starts at `offset` of `file`."""
     refs: dict[int, int] = {}
     tables: list[TableVersion] = []
     events: list[tuple[int, int, int, int, int, int, int]] = []
@@ -92,7 +94,9 @@ def framed(data: bytes, file: str, offset: int, epoch: int, server: DatabaseServ
 def block_of(
     data: bytes, file: str, epoch: int, tables: list[TableVersion], events: Sequence[tuple[int, ...]]
 ) -> Block:
-    """A block from its events as (offset, length, kind, version, table, position, time): one transaction that ends with them."""
+    """Returns a block of events given as (offset, length, kind, version, table, position, time): one transaction that ends with the last
+    one.
+    """
     arrays = np.array(events, np.int64).reshape(-1, 7).T
     end = int(arrays[5][-1] + arrays[1][-1]) if events else 0
     last_time = int(arrays[6][-1]) if events else 0
@@ -122,7 +126,7 @@ def block_of(
 
 
 def table_version(server: DatabaseServer, body: bytes) -> TableVersion:
-    """The table of a table map event's body: layout from the event, names and declared types from information_schema."""
+    """Returns the table of a table map event's body: the layout from the event, names and declared types from information_schema."""
     table_map = parse_table_map(body)
     with server.connect() as connection, connection.cursor() as cursor:
         cursor.execute(COLUMNS, (table_map.database, table_map.table))

@@ -1,4 +1,4 @@
-"""Blocks made by hand for the tests of sink, store and server: each row event's bytes name it, so that a sequence can be compared."""
+"""Builds blocks for the tests of sink, store and server. Each row event's bytes contain its number, so that sequences can be compared."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 ORDERS = TableVersion(database="shop", table="orders", columns=(), key=(), version="a")
 AUDIT = TableVersion(database="shop", table="audit", columns=(), key=(), version="b")
 SECOND_US = 1_000_000
-END = 16  # bytes of what ends a transaction: no two order keys are nearer
-GAP = 3  # bytes of what is no row event before each row event's bytes
+END = 16  # bytes of the end of a transaction: the minimum distance of two order keys
+GAP = 3  # bytes of other events before each row event
 
 
 @dataclasses.dataclass
 class Source:
-    """A source that writes numbered row events: each event's bytes are its number (8 bytes) and padding to `size`.
+    """A source of numbered row events: each event's bytes are its number (8 bytes) and padding up to `size`.
 
-    Offsets depend on the events and transactions before alone, so that a stream that is read again, cut differently, has the same ones.
-    `begun`: the place of the transaction that is open.
+    Offsets depend only on the preceding events and transactions, so a stream that is read again with other block boundaries has the same
+    offsets. `begun`: the start offset of the open transaction.
     """
 
     file: str = "mysql-bin.000001"
@@ -44,7 +44,9 @@ class Source:
         table: int | Sequence[int] = 0,
         changes: tuple[TableChange, ...] = (),
     ) -> Block:
-        """`transactions`: row events of this block in each transaction that ends in it; `open_events` come after the last end."""
+        """Returns the next block. `transactions`: the number of row events of this block in each transaction that ends in it;
+        `open_events` follow the last end.
+        """
         count = sum(transactions) + open_events
         numbers = np.arange(self.number, self.number + count, dtype=np.int64)
         rows = np.full((count, GAP + size), 0xEE, np.uint8)
@@ -52,7 +54,8 @@ class Source:
         offsets = GAP + np.arange(count, dtype=np.int64) * (GAP + size)
         ends = np.cumsum(np.asarray(transactions, np.int64), dtype=np.int64)
         before = self.transaction
-        turn = np.searchsorted(ends, np.arange(count), "right")  # of each event's transaction in the block
+        # For each event, the index of its transaction in the block
+        turn = np.searchsorted(ends, np.arange(count), "right")
         position = self.offset + offsets + END * turn
         first = np.searchsorted(turn, turn)
         place = position[first] if self.begun is None else np.where(turn == 0, self.begun, position[first])
@@ -88,16 +91,16 @@ class Source:
 
 
 def gtid_set(last: int) -> str:
-    """The executed set of the first `last` transactions."""
+    """Returns the executed set of the first `last` transactions."""
     return "" if last == 0 else f"{SERVER}:1" if last == 1 else f"{SERVER}:1-{last}"
 
 
 def numbers_of(block: Block, first: int = 0, last: int | None = None) -> list[int]:
-    """The numbers that the block's row events [first, last) carry in their bytes."""
+    """Returns the numbers in the bytes of the block's row events [first, last)."""
     offsets = block.event_offset[first:last]
     return [int(block.buffer[offset : offset + 8].view(np.int64)[0]) for offset in offsets]
 
 
 def numbers_in(batch: Batch) -> list[int]:
-    """The numbers of all row events of a batch, in its order."""
+    """Returns the numbers of all row events of a batch, in order."""
     return [number for each in batch.slices for number in numbers_of(each.block, each.first_event, each.last_event)]

@@ -1,4 +1,4 @@
-"""Positions and ledgers made by hand for the tests of meta, server and client."""
+"""Builds positions and ledgers for the tests of meta, server and client."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from cdc_engine.states import TableState
 LEDGER = Ledger(ledger_id="0123456789ab")
 CLIENT = ClientIdentity(destination="shop")
 
-UNIT = 16  # no two transactions end within so many bytes
+UNIT = 16  # the minimum distance of the ends of two transactions
 
 
 def at(place: int, *, file: int = 1, epoch: int = 1) -> Position:
-    """A position in the file, `place` units from its beginning."""
+    """Returns the position that is `place` units after the file's beginning."""
     return Position(
         epoch=epoch, file=f"mysql-bin.{file:06d}", offset=place * UNIT, gtid_set="", server_uuid="u", time_us=place
     )
@@ -32,7 +32,7 @@ def stopped(table: str, offset: int) -> StoppedTable:
 
 
 def full_ledger() -> Ledger:
-    """A ledger with something in every field."""
+    """Returns a ledger with a value in every field."""
     ledger = LEDGER.subscribe(ClientIdentity(destination="shop", filter=r"shop\..*")).set_cursor(at(4))
     ledger = (
         ledger.hand_out(at(10))
@@ -43,7 +43,7 @@ def full_ledger() -> Ledger:
 
 
 def home_of(kind: str, folder: Path) -> Path:
-    """A destination's directory, with all in it or with a store and a database that other hosts reach."""
+    """Returns a destination's directory: with everything in it, or with an object store and a database that other hosts can reach."""
     if kind == "folder":
         return folder
     store, url = (folder / "store").as_uri(), f"sqlite:///{folder}/meta.db"

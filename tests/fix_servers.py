@@ -1,6 +1,6 @@
-"""pytest plugin: real database servers and a Spark server, each started when a test first asks for it.
+"""pytest plugin: real database servers and a Spark server, each started when a test first uses it.
 
-Every server has its own folder (`memory_folder`) and a free port, is stopped at the end, and dies with pytest even if that is killed.
+Every server has its own folder (`memory_folder`) and a free port, is stopped at the end, and dies with pytest even if pytest is killed.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,7 +27,7 @@ ServerFactory = Callable[..., DatabaseServer]
 
 
 def pytest_report_header() -> str:
-    """Name the servers that tests may start."""
+    """Lists the servers that tests may start."""
     return (
         f"servers: {', '.join((*DATABASE_VERSIONS, MYSQL_9))}; Spark {version('pyspark')} with Delta {delta_version()}"
     )
@@ -43,13 +43,13 @@ def _running(version: str, folder: Path) -> Iterator[DatabaseServer]:
 
 @pytest.fixture(scope="session")
 def mysql80(servers_folder: Path) -> Iterator[DatabaseServer]:
-    """MySQL 8.0.31, shared by the whole run: a test makes its own database in it and leaves the server running."""
+    """MySQL 8.0.31, shared by the whole run: a test creates its own database in it and leaves the server running."""
     yield from _running("mysql-8.0.31", servers_folder)
 
 
 @pytest.fixture(scope="session")
 def mysql9(servers_folder: Path) -> Iterator[DatabaseServer]:
-    """MySQL 9, shared by the whole run as mysql80 is; skipped by name where Debian's packages cannot be had."""
+    """MySQL 9, shared by the whole run like mysql80; tests are skipped, with the reason, if Debian's packages are not available."""
     server = DatabaseServer(MYSQL_9, servers_folder / MYSQL_9)
     try:
         server.home  # noqa: B018 - unpacks it
@@ -81,7 +81,7 @@ def mariadb1011(servers_folder: Path) -> Iterator[DatabaseServer]:
 
 @pytest.fixture
 def fresh_server(tmp_path: Path) -> Iterator[ServerFactory]:
-    """Make servers of any version that one test may kill, restart and reconfigure; all are gone when it ends."""
+    """Creates servers of any version that one test may kill, restart and reconfigure; all are removed when it ends."""
     made: list[DatabaseServer] = []
 
     def make(version: str, options: Options | None = None) -> DatabaseServer:
@@ -96,7 +96,7 @@ def fresh_server(tmp_path: Path) -> Iterator[ServerFactory]:
 
 @pytest.fixture
 def fresh_mysql80(fresh_server: ServerFactory) -> ServerFactory:
-    """Make MySQL 8.0.31 servers for one test: `fresh_mysql80()` or `fresh_mysql80({"binlog_row_metadata": "FULL"})`."""
+    """Creates MySQL 8.0.31 servers for one test: `fresh_mysql80()` or `fresh_mysql80({"binlog_row_metadata": "FULL"})`."""
 
     def make(options: Options | None = None) -> DatabaseServer:
         return fresh_server("mysql-8.0.31", options)
@@ -106,13 +106,13 @@ def fresh_mysql80(fresh_server: ServerFactory) -> ServerFactory:
 
 @pytest.fixture(scope="session")
 def s3_place(tmp_path_factory: pytest.TempPathFactory) -> S3Server:
-    """Where the S3 server will be: Spark is told when it starts, and the server starts when a test asks for it."""
+    """The address of the S3 server, which Spark gets when it starts; the server starts when a test uses it."""
     return S3Server(tmp_path_factory.mktemp("s3"), free_port())
 
 
 @pytest.fixture(scope="session")
 def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
-    """An S3 server, shared by the whole run: a test uses a prefix of its own in it."""
+    """An S3 server, shared by the whole run: a test uses its own prefix in it."""
     try:
         yield s3_place.start()
     finally:
@@ -121,7 +121,7 @@ def s3_store(s3_place: S3Server) -> Iterator[S3Server]:
 
 @pytest.fixture(scope="session")
 def spark_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -> Iterator[SparkConnectServer]:
-    """A Spark Connect server with Delta, shared by the whole run and not warmed: the first MERGE takes longer."""
+    """A Spark Connect server with Delta, shared by the whole run and not warmed up: the first MERGE takes longer."""
     server = SparkConnectServer(None, tmp_path_factory.mktemp("spark"), memory="2g", extras=EXTRAS)
     server.tell(spark_settings(s3_place.options), spark_environment(s3_place.options))
     try:
@@ -132,7 +132,7 @@ def spark_server(tmp_path_factory: pytest.TempPathFactory, s3_place: S3Server) -
 
 @pytest.fixture(scope="session")
 def postgres16(servers_folder: Path) -> Iterator[PostgresServer]:
-    """Postgres 16, shared by the whole run: a test uses names of its own in it and leaves the server running."""
+    """Postgres 16, shared by the whole run: a test uses its own names in it and leaves the server running."""
     server = PostgresServer(servers_folder / "postgres")
     try:
         yield server.start()
@@ -142,7 +142,7 @@ def postgres16(servers_folder: Path) -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def zookeeper39(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """ZooKeeper 3.9, one node, shared by the whole run as Postgres is."""
+    """ZooKeeper 3.9 with one node, shared by the whole run like Postgres."""
     server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
     try:
         yield server.start()

@@ -1,7 +1,7 @@
-"""pytest plugin: refuses tests that start a server, Spark or a browser without the mark of it.
+"""pytest plugin: rejects tests that start a server, Spark or a browser without the mark for it.
 
-A quick run (`./sluice test --quick`) leaves out what is marked `servers`, `spark` or `browser`. Each test carries its marks itself
-(CONTRIBUTING.md says which). Every run refuses a test with a fixture of FIXTURES and without its mark; a quick run also refuses starts.
+A quick run (`./sluice test --quick`) leaves out tests marked `servers`, `spark` or `browser`. Each test carries its marks itself
+(CONTRIBUTING.md lists them). Every run rejects a test with a fixture of FIXTURES and without its mark; a quick run also rejects starts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 from console.toolchain.quality import QUICK_VARIABLE
 
-# mark → the functions that start what it stands for
+# mark → the functions that start what it denotes
 STARTS = {
     "servers": (
         "console.toolchain.database.server.DatabaseServer.start",
@@ -29,7 +29,7 @@ STARTS = {
     "browser": ("playwright.sync_api.BrowserType.launch",),
 }
 
-# fixture → the mark of a test that has it
+# fixture → the mark that a test with it needs
 FIXTURES = {
     **dict.fromkeys(("mysql80", "mysql9", "mysql57", "mariadb114", "mariadb1011", "s3_store"), "servers"),
     **dict.fromkeys(("postgres16", "zookeeper39"), "servers"),
@@ -38,12 +38,12 @@ FIXTURES = {
 
 
 def lacks(fixtures: Iterable[str], marks: Collection[str]) -> set[str]:
-    """The marks that a test with these fixtures and marks lacks."""
+    """Returns the marks that a test with these fixtures and marks lacks."""
     return {FIXTURES[name] for name in fixtures if name in FIXTURES} - set(marks)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Refuses the run when a test lacks the mark of one of its fixtures."""
+    """Rejects the run if a test lacks the mark of one of its fixtures."""
     found = [
         f"{item.nodeid}: add @pytest.mark.{mark}"
         for item in items
@@ -55,7 +55,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @contextlib.contextmanager
 def refuse_starts() -> Iterator[None]:
-    """Fails whoever starts a server, Spark or a browser, with the mark to add."""
+    """Makes every start of a server, Spark or a browser fail with the mark to add."""
     with pytest.MonkeyPatch.context() as patch:
         for mark, starts in STARTS.items():
             for start in starts:
@@ -72,6 +72,6 @@ def _refusal(start: str, mark: str) -> Callable[..., None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_server_in_a_quick_run() -> Iterator[None]:
-    """Refuses all starts during a quick run."""
+    """Rejects all starts during a quick run."""
     with refuse_starts() if os.environ.get(QUICK_VARIABLE) else contextlib.nullcontext():
         yield

@@ -1,6 +1,6 @@
-"""Where the servers that all tests share keep their data: in memory where the machine has room, for nothing of it outlives the tests.
+"""Provides the data folder of the shared servers: in memory if the machine has enough, because nothing in it is kept after the tests.
 
-A data definition statement costs a MariaDB on a disk 15 ms and one in memory 1 ms, and the tests run some ten thousand of them.
+A DDL statement costs MariaDB 15 ms on a disk and 1 ms in memory, and the tests run some ten thousand of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 MEMORY = Path("/dev/shm")  # noqa: S108  a file system of Linux, no name that others could guess
-FREE_BYTES_MIN = 8 << 30  # some 200 MB a server, and what their binlogs grow to
+FREE_BYTES_MIN = 8 << 30  # some 200 MB per server, and their growing binlogs
 PREFIX = "sluice-tests-"
 
 
@@ -24,7 +24,7 @@ def has_room() -> bool:
 
 
 def sweep() -> None:
-    """Folders of tests that were killed."""
+    """Removes the folders of tests that were killed."""
     for folder in MEMORY.glob(f"{PREFIX}*"):
         if not psutil.pid_exists(int(folder.name.removeprefix(PREFIX).partition("-")[0])):
             shutil.rmtree(folder, ignore_errors=True)
@@ -32,7 +32,7 @@ def sweep() -> None:
 
 @pytest.fixture(scope="session")
 def servers_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder for the data of servers, gone after the tests; on the disk of the other tests' files where memory is scarce."""
+    """A folder for the data of servers, removed after the tests; on disk with the other test files if memory is scarce."""
     if not has_room():
         yield tmp_path_factory.mktemp("servers")
         return

@@ -1,4 +1,4 @@
-"""Waiting for a condition of another process, with a deadline; for tests that must not sleep and hope."""
+"""Waits for a condition of another process, with a deadline, so that tests need not sleep for a guessed time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FIRST_LOOK_SECONDS, LOOK_SECONDS = 0.005, 0.1
 
 
 def wait_for(what: str, condition: Callable[[], T | None], seconds_max: float = 60.0) -> T:
-    """The first truthy answer of a condition; fails the test when there is none in time.
+    """Returns the first truthy result of a condition; fails the test if there is none in time.
 
-    Most come within milliseconds, so the first looks follow each other closely; one that takes long is looked at ten times a second.
+    Most conditions hold within milliseconds, so the first checks follow each other closely; later there are ten per second.
     """
     deadline, pause = time.monotonic() + seconds_max, FIRST_LOOK_SECONDS
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The whole pipeline as a fixture of this folder alone: other tests need not import it."""
+"""Provides the whole pipeline as a fixture of this folder, so that other tests need not import it."""
 
 from tests.acceptance.fix_kills import kill_bench
 

@@ -1,4 +1,4 @@
-"""A whole pipeline with named crash points, a small workload, and the proof that nothing was lost, doubled or reordered."""
+"""A whole pipeline with named crash points, a small workload, and checks that nothing was lost, duplicated or reordered."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from tests.waiting import wait_for
 DATABASE = "kills"
 KEYS = 12
 WAIT_SECONDS_MAX = 180.0
-Death = tuple[str, str]  # a victim, or several, and the place at which it dies
+Death = tuple[str, str]  # one or several victims, and the gate at which they are killed
 SCHEMA = (
     "CREATE TABLE counters (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
     "CREATE TABLE moving (id INT PRIMARY KEY, name VARCHAR(40) NOT NULL)",
     "CREATE TABLE journal (entry INT NOT NULL, note VARCHAR(40))",
     "CREATE TABLE early (id INT PRIMARY KEY, version INT NOT NULL, note VARCHAR(40))",
 )
-EARLY_ROWS = 2_000  # there before the stream begins
-# The others are small and merged first, in one job: each batch goes both ways.
+EARLY_ROWS = 2_000  # rows that exist before the stream starts
+# The other tables are small and merged first, in one job, so each batch uses both ways of merging.
 SETTINGS: dict[str, Any] = {
     "runs": "batch",
     "snapshots": {"chunk_rows": 300},
@@ -44,7 +44,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Workload:
-    """Deterministic transactions: every version of a counter, keys that move and swap, and a keyless journal to count in."""
+    """Deterministic transactions: every version of a counter, keys that move and swap, and a journal without a key, for counting."""
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
@@ -60,7 +60,7 @@ class Workload:
             cursor.execute("COMMIT")
 
     def run(self, rounds: int = 3) -> None:
-        """Each round bumps every counter once, moves keys about and writes one journal entry a counter."""
+        """Runs rounds that each increment every counter once, move keys and write one journal entry per counter."""
         with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute(f"USE {DATABASE}")
             for _ in range(rounds):
@@ -92,7 +92,7 @@ class Workload:
 
 
 class KillBench:
-    """The pipeline, its gates and its victims."""
+    """The pipeline with its gates, and the processes that it kills."""
 
     def __init__(self, folder: Path, collector: Collector) -> None:
         self.collector = collector
@@ -120,13 +120,13 @@ class KillBench:
         self.wait_until_published()
 
     def use(self, runs: str) -> None:
-        """From now on a run merges a batch, or drains."""
+        """Sets whether runs merge one batch or drain."""
         if runs != self._runs:
             self.pipeline.change({"runs": runs})
             self._runs = runs
 
     def attach(self) -> None:
-        """A run that drains has settled all that there is, and asks for more."""
+        """Waits until a draining run has settled everything and waits for the next batch."""
         self.workload.run(1)
         self.settle()
         wait_for(
@@ -134,7 +134,7 @@ class KillBench:
         )
 
     def wait_until_published(self) -> None:
-        """Until the newest snapshot of the table that was there before the stream is published."""
+        """Waits until the newest snapshot of the table that existed before the stream is published."""
         records = SnapshotRecords(self.pipeline.directory)
 
         def published() -> bool:
@@ -146,7 +146,7 @@ class KillBench:
         wait_for("the snapshot is published", published, WAIT_SECONDS_MAX)
 
     def settle(self) -> None:
-        """Waits until all is acked."""
+        """Waits until everything is acked."""
         self.pipeline.wait_until_acked(self.pipeline.end(), WAIT_SECONDS_MAX)
 
     def shut(self, point: str) -> None:
@@ -154,13 +154,15 @@ class KillBench:
         (self.gates / point).touch()
 
     def reached(self, point: str) -> int:
-        """Waits until some process stands at the gate; its pid."""
+        """Waits until a process stops at the gate; returns its pid."""
         note = self.gates / f"{point}.reached"
         wait_for(f"a process reaches {point}", lambda: note.exists() and note.read_text(), WAIT_SECONDS_MAX)
         return int(note.read_text())
 
     def kill_along(self, deaths: Sequence[Death], begin: Callable[[], None]) -> None:
-        """Victim after victim, each at its place and revived at once, while what `begin` starts goes on. " and " joins two victims."""
+        """Kills one victim after the other, each at its gate, and revives it at once, while the work that `begin` starts continues. " and
+        " joins two victims.
+        """
         points = [point for _, point in deaths]
         self.shut(points[0])
         try:
@@ -182,7 +184,7 @@ class KillBench:
             gate.unlink()
 
     def kill(self, victim: str, at_gate: int) -> None:
-        """SIGKILL to the engine's host, the run at the gate, the Spark server or MySQL."""
+        """Sends SIGKILL to the engine's host, the run at the gate, the Spark server or MySQL."""
         if victim == "mysql":
             self.pipeline.server.kill()
             return
@@ -194,13 +196,13 @@ class KillBench:
         wait_for(f"the {victim} is gone", lambda: name not in running(), WAIT_SECONDS_MAX)
 
     def revive(self) -> None:
-        """What an operator, or a supervisor, does: whatever does not run is started again. A run needs nobody."""
+        """Restarts whatever does not run, as an operator or a supervisor does. Runs are restarted automatically."""
         if not self.pipeline.server.running:
             self.pipeline.server.start()
         self.pipeline.start_again()
 
     def require_equal(self) -> None:
-        """Every table equals MySQL's row by row; the journal, which has no key, holds every entry exactly once."""
+        """Checks that every table equals MySQL's row by row, and that the journal, which has no key, contains every entry exactly once."""
         config, name = self.pipeline.config, self.pipeline.destination
         asked = Asked(config, name, source_of(config.destinations[name]))
         tables = [f"{DATABASE}.{table}" for table in ("counters", "moving", "journal", "early")]
@@ -211,7 +213,9 @@ class KillBench:
         self._require_whole_transactions()
 
     def _require_whole_transactions(self) -> None:
-        """Each transaction gives every counter a version and an entry in the journal, so at a cut there are as many of both."""
+        """Checks that a consistent snapshot has as many counter versions as journal entries, because each transaction adds one of both
+        per counter.
+        """
         cut = read_cut(self.pipeline.config.lake, self.pipeline.destination)
         tables = deltalake_tables(cut)
         (versions, entries) = (
@@ -243,15 +247,15 @@ def _rows(path: Path, statement: str, version: int | None = None) -> list[tuple[
 
 
 def named(deaths: Sequence[Death]) -> str:
-    """Names a test."""
+    """Returns the id of a test."""
     return ",".join(f"{victim}@{point}" for victim, point in deaths)
 
 
 def _silent(_: str) -> None:
-    """The stack's progress is of no interest here; what fails raises."""
+    """Discards the stack's progress; failures raise."""
 
 
-# Gone with the last test of this room: its ticks would take an eighth of a core from the tests of the other rooms until all have run.
+# Stopped after the last test of this package: otherwise its ticks would use an eighth of a core until all tests have run.
 @pytest.fixture(scope="package")
 def kill_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillBench]:
     with collecting() as collector:

@@ -1,6 +1,7 @@
-"""Real brokers, each started when a test of this room first asks for it, and ended with the last one: they are three Javas and an Erlang.
+"""Real brokers, each started when a test of this package first uses it, and stopped after the last one: three Java processes and an
+Erlang one.
 
-tests/conftest.py gives these tests to one worker.
+tests/conftest.py assigns these tests to one worker.
 """
 
 from collections.abc import Iterator
@@ -33,13 +34,13 @@ def _until_the_end(server: SERVER) -> Iterator[SERVER]:
 
 @pytest.fixture(scope="package")
 def kafka41(servers_folder: Path) -> Iterator[KafkaServer]:
-    """Kafka 4.1, shared by this room: a test uses topics of its own in it, and starts it again where it killed it."""
+    """Kafka 4.1, shared by this package: a test uses its own topics in it, and restarts it after killing it."""
     yield from _until_the_end(KafkaServer(servers_folder / "kafka"))
 
 
 @pytest.fixture(scope="package")
 def rabbitmq310(servers_folder: Path) -> Iterator[RabbitServer]:
-    """RabbitMQ 3.10 with a port for TLS, shared as Kafka is."""
+    """RabbitMQ 3.10 with a TLS port, shared like Kafka."""
     folder = servers_folder / "rabbitmq"
     folder.mkdir()
     yield from _until_the_end(RabbitServer(folder, make_certificate(folder)))
@@ -47,7 +48,7 @@ def rabbitmq310(servers_folder: Path) -> Iterator[RabbitServer]:
 
 @pytest.fixture(scope="package")
 def rocketmq53(servers_folder: Path) -> Iterator[RocketServer]:
-    """RocketMQ 5.3, a name server and a broker that take TLS too, shared as Kafka is."""
+    """RocketMQ 5.3, a name server and a broker that also accept TLS, shared like Kafka."""
     folder = servers_folder / "rocketmq"
     folder.mkdir()
     yield from _until_the_end(RocketServer(folder, make_certificate(folder)))

@@ -1,4 +1,4 @@
-"""The recording of a binlog of MySQL 8.0 that compiles the kernels, as what a consumer was handed out of it."""
+"""The recorded MySQL 8.0 binlog with which the kernels are compiled, in the form in which a consumer gets it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cdc_engine.table_meta.schema import ServerFacts
 
 @functools.cache
 def recorded() -> tuple[Chosen, ...]:
-    """All of it, statements too."""
+    """Returns the whole recording, including statements."""
     with tempfile.TemporaryDirectory(prefix="sluice-recorded-") as name:
         window, captured = _window(Path(name)), CapturedTables([TableFilter(r".*\..*", "")])
     selection = Selection(tables=captured, wants=wanted_statements(captured))

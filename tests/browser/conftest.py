@@ -1,4 +1,4 @@
-"""The browser and what it looks at, as fixtures of this folder alone; and a picture of each page on which a test failed."""
+"""The browser and the stack that it shows, as fixtures of this folder; and a screenshot of each page on which a test failed."""
 
 from collections.abc import Generator
 from pathlib import Path
@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """What a person would have seen when a test failed."""
+    """Saves a screenshot and the page's text when a test fails."""
     report = yield
     seen = getattr(item, "funcargs", {}).get("page")
     if report.failed and isinstance(seen, Page):

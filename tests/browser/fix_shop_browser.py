@@ -1,6 +1,6 @@
-"""pytest plugin: a small shop behind Dagster's own pages, and Chromium before them; one of each for all browser tests.
+"""pytest plugin: a small shop behind Dagster's own pages, and Chromium to view them; one of each for all browser tests.
 
-The MySQL, the code server with the engine, the webserver and the daemon are those of `sluice up`; Spark is the one that other tests share.
+MySQL, the code server with the engine, the webserver and the daemon are those of `sluice up`; Spark is shared with other tests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WINDOW = ViewportSize(width=1280, height=800)
 CUSTOMERS = 400
 FIRST_BINLOG = "binlog.000001"
 MAGIC_BYTES, HEADER_BYTES = 4, 19
-IN_USE = 1  # a flag of the event that begins a file; its checksum is that of the event without it
+IN_USE = 1  # a flag of a file's first event; the event's checksum is computed without it
 TABLES = {
     "customers": """
         id INT UNSIGNED NOT NULL PRIMARY KEY,
@@ -77,11 +77,11 @@ class ShopStack:
 
     @property
     def orders(self) -> int:
-        """Those that are there: one was withdrawn each time."""
+        """The number of existing orders: one was deleted per sale."""
         return self._orders - self._sales
 
     def sell(self, count: int) -> None:
-        """Orders come, some are paid, one is withdrawn, and customers rise; returns when all of it is in the lake."""
+        """Adds orders, pays some, deletes one, and changes customers; returns when everything is in the lake."""
         first = self._orders + 1
         self._orders, self._sales = self._orders + count, self._sales + 1
         many = ", ".join(
@@ -96,7 +96,7 @@ class ShopStack:
         self.pipeline.wait_until_acked(self.pipeline.end(), RUN_SECONDS_MAX)
 
     def sell_and_lose(self, count: int) -> str:
-        """Orders come, and then somebody takes them out of the lake; the hour in which they all were sold, as a partition's key."""
+        """Adds orders and then deletes them from the lake. Returns the hour in which all were sold, as a partition key."""
         while True:
             begun = dt.datetime.now(dt.UTC)
             first = self._orders + 1
@@ -107,7 +107,7 @@ class ShopStack:
         return f"{begun:%Y-%m-%d-%H}:00"
 
     def orders_in_the_lake(self) -> int:
-        """Rows of the table as it is now."""
+        """Returns the current number of rows in the lake's table."""
         rows: Any = pa.table(
             QueryBuilder().register("t", self._lake_of_orders()).execute("SELECT id FROM t").read_all()
         )
@@ -117,7 +117,7 @@ class ShopStack:
         return DeltaTable(self.pipeline.table_path("orders"))
 
     def wait_until_published(self, table: str, after: float = 0.0) -> None:
-        """Until a snapshot of a table that was asked for at or after then (seconds since 1970) is published."""
+        """Waits until a snapshot of a table that was requested at this time (seconds since 1970) or later is published."""
         records = SnapshotRecords(self.pipeline.directory)
 
         def published() -> bool:
@@ -133,7 +133,9 @@ class ShopStack:
 
 
 def begin_hours_ago(binlog: Path, hours: int = 3) -> None:
-    """Rewrites when a binlog file began: a server of a minute's age has no whole hour on offer, and no ten minutes."""
+    """Sets the start time of a binlog file back, because a server that started a minute ago has no complete hour to backfill, nor ten
+    minutes.
+    """
     with binlog.open("r+b") as file:
         file.seek(MAGIC_BYTES)
         began, kind, server_id, size, end, flags = struct.unpack("<IBIIIH", file.read(HEADER_BYTES))
@@ -146,7 +148,7 @@ def begin_hours_ago(binlog: Path, hours: int = 3) -> None:
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Iterator[ShopStack]:
-    """A shop whose customers were there before, with three batches of orders in the lake."""
+    """A shop whose customers existed before the stream, with three batches of orders in the lake."""
     made = ShopStack(tmp_path_factory.mktemp("shop"), spark_server.url)
     try:
         made.start()
@@ -170,7 +172,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def page(browser: Browser, shop: ShopStack) -> Iterator[Page]:
-    """One window for all tests; addresses are below the webserver's."""
+    """One window for all tests; addresses are relative to the webserver's."""
     expect.set_options(timeout=PAGE_SECONDS_MAX * 1000)
     context = browser.new_context(base_url=shop.pipeline.stack.url, viewport=WINDOW, timezone_id="UTC", locale="en-GB")
     context.set_default_timeout(PAGE_SECONDS_MAX * 1000)
@@ -180,7 +182,7 @@ def page(browser: Browser, shop: ShopStack) -> Iterator[Page]:
 
 @pytest.fixture
 def pictures(page: Page, request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Keeps what the window shows as NAME.png, where the option asks for it."""
+    """Returns a function that saves the window as NAME.png if the option requests it."""
     folder: Path | None = request.config.getoption(PICTURES_OPTION, None)
 
     def keep(name: str) -> None:

@@ -1,4 +1,6 @@
-"""A destination in memory, served by the real server: its entries in turn, settled as the protocol says."""
+"""A destination in memory behind the real protocol server: it hands out its entries one by one and settles them as the protocol
+requires.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from cdc_engine.server.protocol.listener import Address, Listener
 from cdc_engine.server.protocol.packets import bytes_field
 from cdc_engine.server.protocol.session import Access
 
-HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
+HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # hash of "canal"
 CANAL = Access(user="canal", password_hash=HASH)
 INSERT, UPDATE, DELETE, ALTER = 1, 2, 3, 5
 Column = tuple[str, str, str | None]
@@ -52,7 +54,7 @@ def inserted(number: int) -> bytes:
 
 
 class Destination:
-    """Implements `session.Served` and its consumer: one entry a delivery. It outlives the server, as a ledger does."""
+    """Implements `session.Served` and its consumer, with one entry per delivery. It outlives the server, like a ledger."""
 
     def __init__(self, entries: Iterable[bytes]) -> None:
         self.entries = list(entries)
@@ -104,7 +106,7 @@ class Destination:
         self.taken = self.acked
 
     def stop_waiting(self) -> None:
-        """Nobody waits."""
+        """Does nothing, because nothing waits."""
 
 
 def listening(destination: Destination, access: Access = CANAL, port: int = 0) -> Listener:

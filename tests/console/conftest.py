@@ -1,4 +1,4 @@
-"""A conf/ and a data directory for commands as an operator calls them."""
+"""A conf/ and a data directory, for commands that are called like an operator calls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handler that remembers its calls, and a distribution as pip leaves it: a module, and a .dist-info with its entry points."""
+"""A handler that records its calls, and a distribution as pip installs it: a module, and a .dist-info with its entry points."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def line(*outstanding: OutstandingBatch, cursor: int = 100, ledger: str = LEDGER
 
 
 class Remembering(BatchHandler):
-    """`failing`: raises in that method."""
+    """Records its calls. `failing`: the method that raises."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, int, str]] = []
@@ -63,7 +63,7 @@ class Remembering(BatchHandler):
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str, **entries: str) -> None:
-    """Puts a distribution `name` on sys.path, of one module of that name. `entries`: entry point → object in the module."""
+    """Puts a distribution `name` with one module of that name on sys.path. `entries`: entry point → object in the module."""
     module, site = name.replace("-", "_"), folder / f"site-{name}"
     told = site / f"{module}-1.0.dist-info"
     told.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A stage for the tests of this room: outside of it production is not played."""
+"""Installs the simulation for the tests of this package; without it production code uses its real dependencies."""
 
 from __future__ import annotations
 

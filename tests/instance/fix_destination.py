@@ -1,4 +1,4 @@
-"""A database of its own on a shared server, a conf/ that captures it, and what an engine staged of it."""
+"""A separate database on a shared server, a conf/ that captures it, and the staged batches of its engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = (f"engine_{number}" for number in itertools.count(1))
 
 
 class Captured:
-    """The table `numbers` of a new database; each number is written in a transaction of its own and is read again from staged files."""
+    """The table `numbers` of a new database. Each number is written in its own transaction and read from staged files."""
 
     def __init__(self, root: Path, server: DatabaseServer) -> None:
         self.server, self.database = server, next(NAMES)
@@ -36,7 +36,7 @@ class Captured:
         self.describe()
 
     def describe(self, *lines: str, source: str = "") -> None:
-        """Writes the destination's file. `source`: as root, without a password, if empty."""
+        """Writes the destination's file. `source`: if empty, root without a password."""
         source = source or f"{{user: root, port: {self.server.port}}}"
         text = "\n".join([f"source: {source}", *lines, f"include: {self.database}\\..*", ""])
         (self.conf / "destinations" / "shop.yaml").write_text(text)
@@ -46,7 +46,7 @@ class Captured:
         return load_config(self.conf)
 
     def wait_until_running(self) -> None:
-        """Until an engine of another process reads the source."""
+        """Waits until an engine in another process reads the source."""
 
         def running() -> bool:
             path = self.directory / "status.json"
@@ -63,13 +63,13 @@ class Captured:
         self.run(*(f"INSERT INTO {self.database}.numbers VALUES ({n}, REPEAT('x', {filler_bytes}))" for n in numbers))
 
     def staged(self, batch: OutstandingBatch) -> list[int]:
-        """The numbers in a staged batch, in its order."""
+        """Returns the numbers in a staged batch, in order."""
         found = sorted((self.directory / batch.path).glob("*.parquet"))
-        files = [file for file in found if "n" in pq.read_schema(file).names]  # a test may have other tables beside
+        files = [file for file in found if "n" in pq.read_schema(file).names]  # a test may have other tables too
         return [int(n) for file in files for n in pq.read_table(file, columns=["n"])["n"].to_numpy()]
 
     def take(self, engine: Engine, count: int, seconds_max: float = 60.0) -> list[int]:
-        """The next `count` numbers, batch by batch, each acked."""
+        """Takes the next `count` numbers, batch by batch, and acks each batch."""
         taken: list[int] = []
 
         def enough() -> bool:
@@ -88,7 +88,7 @@ class Captured:
 
 @contextmanager
 def running(captured: Captured) -> Iterator[Engine]:
-    """An engine of its own on the destination, for as long as the block lasts."""
+    """Runs a new engine of the destination while the block lasts."""
     engine = Engine(captured.config, "shop")
     engine.start()
     try:

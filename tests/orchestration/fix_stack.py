@@ -1,4 +1,4 @@
-"""pytest plugin: Dagster's real processes around `kill_location`: a code server by `dagster api grpc`, and the daemon."""
+"""pytest plugin: Dagster's real processes with `kill_location`: a code server (`dagster api grpc`) and the daemon."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def free_port() -> int:
 
 
 class DagsterStack:
-    """The processes, the destination's files and Dagster's instance, seen from outside."""
+    """The processes, the destination's files and Dagster's instance, observed from outside."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -76,7 +76,7 @@ class DagsterStack:
         (self.directory / "captured").write_text("4")
 
     def write_runs(self, runs: str) -> None:
-        """For the next code server."""
+        """Sets `runs` for the next code server."""
         (self.conf / "destinations" / "shop.yaml").write_text(
             f"source: {{user: sluice}}\nruns: {runs}\nmaintenance: {{optimize: ''}}\n"
         )
@@ -114,18 +114,18 @@ class DagsterStack:
         self.instance = DagsterInstance.from_config(str(self.home))
 
     def kill_code_server(self) -> None:
-        """It alone: its runs live on, as they do when it crashes."""
+        """Kills only the code server: its runs continue, as they do when it crashes."""
         os.kill(self.code_server.pid, signal.SIGKILL)
         wait_for("the code server has ended", lambda: not self.code_server.running)
 
     def ask_code_server_to_end(self) -> None:
-        """As `sluice down` does: it lets its runs end."""
+        """Shuts the code server down like `sluice down` does: it lets its runs end."""
         from dagster._grpc.client import DagsterGrpcClient  # noqa: PLC0415
 
         DagsterGrpcClient(host="127.0.0.1", port=self.port).shutdown_server()
 
     def left_over(self) -> list[psutil.Process]:
-        """Every process with our mark."""
+        """Returns every process with this stack's mark."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -136,7 +136,7 @@ class DagsterStack:
         return found
 
     def stop(self) -> None:
-        """First asked, then killed, with all that they started; none may be left."""
+        """Stops, then kills, the processes with everything that they started; none may remain."""
         for process in self.processes:
             process.stop(5)
         for orphan in self.left_over():
@@ -145,7 +145,7 @@ class DagsterStack:
         self.instance.dispose()
 
     def capture(self, count: int) -> int:
-        """The source moves on; where it then is."""
+        """Adds changes to the source and returns its new position."""
         path = self.directory / "captured"
         end = int(path.read_text()) + count
         temporary = path.with_suffix(".new")
@@ -161,7 +161,7 @@ class DagsterStack:
         (self.directory / f"shut.{gate}").unlink(missing_ok=True)
 
     def reached(self, gate: str) -> int:
-        """Waits for a run at a gate; its process."""
+        """Waits for a run at a gate; returns its process id."""
         path = self.directory / f"at.{gate}"
         text = wait_for(f"a run is at {gate}", lambda: path.read_text() if path.exists() else None)
         return int(text.split()[0])
@@ -181,7 +181,7 @@ class DagsterStack:
         wait_for(f"all is acked up to {end}", acked, seconds_max)
 
     def require_lake_equals_source(self) -> None:
-        """Every number once, in order."""
+        """Checks that every number is in the lake once, in order."""
         numbers = [number for line in self.lake() for number in line["numbers"]]
         assert numbers == list(range(5, int((self.directory / "captured").read_text()) + 1))
 
@@ -189,7 +189,7 @@ class DagsterStack:
         return list(self.instance.get_runs(dg.RunsFilter(tags={DELIVERY_TAG: str(delivery)})))
 
     def execute_again(self, run: dg.DagsterRun) -> str:
-        """What the UI's "Re-execute" does: a new run with the config and the tags of the old one. Its id."""
+        """Does what the UI's "Re-execute" does: creates a new run with the config and the tags of the old one. Returns its id."""
         target = WorkspaceFileTarget([str(self.home / "workspace.yaml")])
         with WorkspaceProcessContext(self.instance, target) as process_context:
             context = process_context.create_request_context()
@@ -217,7 +217,7 @@ class DagsterStack:
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DagsterStack]:
-    """One stack for a module's tests, which follow each other in it."""
+    """One stack for a module's tests, which run in it one after the other."""
     made = DagsterStack(tmp_path_factory.mktemp("dagster"))
     try:
         made.start()

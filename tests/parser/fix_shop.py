@@ -1,4 +1,4 @@
-"""A database `shop` with one table on a server of each kind, and ways to write to it."""
+"""A database `shop` with one table on a server of each kind, and functions that write to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from console.toolchain.database.server import DatabaseServer
 
 @pytest.fixture(params=["mysql80", "mariadb114"])
 def server(request: pytest.FixtureRequest) -> DatabaseServer:
-    """Each kind of server in turn, shared with the whole run."""
+    """Each kind of server in turn, shared by the whole run."""
     found: DatabaseServer = request.getfixturevalue(request.param)
     return found
 
@@ -32,14 +32,14 @@ def make_shop(server: DatabaseServer) -> None:
 
 
 def run(server: DatabaseServer, *statements: str) -> None:
-    """Each statement committed on its own."""
+    """Executes and commits each statement separately."""
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
 
 
 def insert(server: DatabaseServer, numbers: Iterable[int]) -> None:
-    """One transaction a row."""
+    """Inserts each row in its own transaction."""
     with server.connect() as connection, connection.cursor() as cursor:
         for number in numbers:
             cursor.execute("INSERT INTO shop.orders VALUES (%s, %s)", (number, f"note {number}"))

@@ -1,4 +1,4 @@
-"""A reader on a test's server, and its tables as the schema history knows them."""
+"""A reader on a test's server, and its tables as the schema history describes them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def reading(server: DatabaseServer) -> Iterator[Reader]:
 
 
 def versions(server: DatabaseServer, database: str) -> dict[str, TableVersion]:
-    """The tables of a database, by name."""
+    """Returns the tables of a database, by name."""
     with server.connect() as connection:
         found = read_snapshot(connection, lambda name, _: name == database)
     return {table.table: table.version() for table in found.tables}

@@ -1,4 +1,4 @@
-"""What the tests of the merge share: a lake in a folder of the test, and how to read a table of it."""
+"""Shared by the tests of the merge: a lake in a folder of the test, and functions that read a table of it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark.staged import Segment, stage
 
 @dataclasses.dataclass
 class Lake:
-    """Delta tables under one folder, or under `root` in an object store, and batches merged into them."""
+    """Delta tables in one folder, or below `root` in an object store, and batches merged into them."""
 
     folder: Path
     spark: SparkSettings
@@ -53,7 +53,7 @@ class Lake:
         return deltalake.DeltaTable(self.path(name), storage_options=dict(self.storage_options) or None)
 
     def rows(self, name: str, *columns: str) -> list[tuple[Any, ...]]:
-        """All rows of a table in order, read without Spark; deletion vectors count."""
+        """Returns all rows of a table in order, read without Spark; deletion vectors are applied."""
         query = f"SELECT {', '.join(columns)} FROM t"
         batches = deltalake.QueryBuilder().register("t", self.log(name)).execute(query).read_all()
         found = [tuple(row.values()) for row in pa.table(batches).to_pylist()]
@@ -62,12 +62,12 @@ class Lake:
 
 @pytest.fixture
 def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
-    """An empty lake before the shared Spark server; a test that is for both ways of a merge asks for `way` too, and for one sets it."""
+    """An empty lake with the shared Spark server. A test of both ways of merging also uses `way`; a test of one way sets it."""
     return Lake(tmp_path, SparkSettings(remote=spark_server.url, lanes_file=tmp_path / "lanes.json"))
 
 
 @pytest.fixture(scope="module", params=["spark", "small"])
 def way(request: pytest.FixtureRequest) -> Wish:
-    """Both ways of a merge."""
+    """Both ways of merging."""
     chosen: Wish = request.param
     return chosen

@@ -1,4 +1,4 @@
-"""An engine's destination whose runs are made by hand, on a real server and Spark: for tests of what is done beside the stream."""
+"""A destination with a real engine, server and Spark, whose runs are started by the test: for tests of work outside the stream."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RUNS = itertools.count(1)
 
 
 class Pipeline:
-    """An engine's destination, with runs that are made by hand."""
+    """A destination with an engine, whose runs are started by the test."""
 
     def __init__(self, root: Path, server: DatabaseServer, spark: SparkConnectServer, **options: Any) -> None:
         self.captured = Captured(root, server)
@@ -43,7 +43,7 @@ class Pipeline:
         self.name = f"{self.captured.database}.numbers"
         if options:
             self.captured.describe(f"tables: {{{self.name}: {json.dumps(options)}}}")
-        self.captured.run("FLUSH BINARY LOGS")  # what other tests wrote into the future lies before
+        self.captured.run("FLUSH BINARY LOGS")  # what other tests wrote with future times is in an earlier file
         self.began = int(time.time())
         self.base = self.began + 1000
 
@@ -62,14 +62,14 @@ class Pipeline:
         self.captured.run(*(f"{each}" for each in statements))
 
     def merge(self, engine: Engine) -> None:
-        """All that the source has by now."""
+        """Merges everything that the source has now."""
         marker = 1000 + next(RUNS)
         self.captured.insert([marker])
 
         wait_for("all is merged", lambda: marker in self.merge_next(engine, f"run-{marker}"), 180)
 
     def merge_next(self, engine: Engine, run: str = "") -> list[int]:
-        """The next batch, if there is one soon, under the run lock; the numbers in it."""
+        """Merges the next batch under the run lock, if one arrives soon; returns the numbers in it."""
         batch = engine.hand_out(0.5)
         if batch is None:
             return []
@@ -92,17 +92,17 @@ class Pipeline:
             lanes[0].session.sql(statement)
 
     def rows(self, path: str = "") -> dict[int, str]:
-        """Number → its filler, without what `merge` wrote, and without what is marked as deleted."""
+        """Returns number → filler, without the rows that `merge` wrote and those marked as deleted."""
         log = deltalake.DeltaTable(path or self.path)
         soft = "_sluice_deleted" in log.schema().to_arrow().names
         return self._rows(log, "NOT coalesce(_sluice_deleted, false)" if soft else "true")
 
     def marked(self) -> dict[int, str]:
-        """The same of those that are marked as deleted."""
+        """Returns the same for rows marked as deleted."""
         return self._rows(deltalake.DeltaTable(self.path), "_sluice_deleted")
 
     def open_versions(self) -> dict[int, str]:
-        """The same of what is open in its history."""
+        """Returns the same for the current versions in the history."""
         return self._rows(deltalake.DeltaTable(f"{self.path}__history"), "is_current")
 
     def _rows(self, log: deltalake.DeltaTable, condition: str) -> dict[int, str]:
@@ -116,12 +116,12 @@ class Pipeline:
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
         with pytest.MonkeyPatch.context() as patch:
             now = time.time_ns
-            patch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows are of the future
+            patch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows have future times
             return run_backfill(ports, self.config, wish, Told(say=lambda _: None), run="by hand")
 
 
 def killed_at(gate: Path, command: list[str], environment: dict[str, str]) -> None:
-    """SIGKILL to a process of the command when it stands before the gate."""
+    """Starts the command and kills its process with SIGKILL when it reaches the gate."""
     reached = gate.with_suffix(".reached")
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as run:
         try:

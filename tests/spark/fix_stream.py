@@ -1,4 +1,6 @@
-"""A stream of row images of one table as a list, for the models of backfills and repairs. A row's value is where it was written."""
+"""Generates a stream of row images of one table as a list, for the models of backfills and repairs. A row's value is the position of its
+write.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ INSERT, BEFORE, AFTER, DELETE = 1, 2, 3, 4
 
 @dataclasses.dataclass(frozen=True)
 class Image:
-    """`at`: order key of the transaction; the value of a row is the place at which it was written."""
+    """A row image. `at`: order key of the transaction; it is also the row's value."""
 
     kind: int
     key: int
@@ -21,7 +23,7 @@ class Image:
 
 
 def stream(acts: list[tuple[str, int, int]]) -> list[Image]:
-    """Images of what a table does when it is told to; an act that cannot be is none."""
+    """Returns the images that the operations produce; an impossible operation produces none."""
     there: set[int] = set()
     images: list[Image] = []
     for at, (act, key, other) in enumerate(acts, start=1):

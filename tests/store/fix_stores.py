@@ -1,4 +1,4 @@
-"""The three stores, made as `instance` makes them: for the suite of what `ports.EventStore` promises."""
+"""The three stores, created like `instance` creates them: for the tests of the contract of `ports.EventStore`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_store(
     start: Position | None = None,
     ddl_isolation: bool = False,
 ) -> MemoryEventStore:
-    """A new store of that kind, with files of its own in `folder` where it has any."""
+    """Creates a store of that kind; its files, if any, are in `folder`."""
     spill = folder / "spill"
     if kind == "memory":
         return MemoryEventStore(

@@ -1,4 +1,6 @@
-"""An OpenTelemetry collector of the test's own: takes OTLP over HTTP and reads the protobuf. `holding`: takes and never answers."""
+"""An OpenTelemetry collector for tests: accepts OTLP over HTTP and parses the protobuf. `holding`: it accepts requests and never
+answers.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tests.waiting import wait_for
 
 
 class Collector:
-    """`spans`: all that came; `services`: `service.name` of who sent; `asked`: path and headers of each request."""
+    """The collector. `spans`: all received spans; `services`: the senders' `service.name`; `asked`: path and headers of each request."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -32,7 +34,7 @@ class Collector:
         self.address = f"http://{LOOPBACK}:{self.server.server_port}"
 
     def of_trace(self, trace_id: int) -> dict[str, Span]:
-        """Its spans by name."""
+        """Returns the spans of a trace by name."""
         wanted = trace_id.to_bytes(16)
         return {span.name: span for span in list(self.spans) if span.trace_id == wanted}
 
@@ -73,7 +75,7 @@ class Collector:
                 self.wfile.write(answer)
 
             def log_message(self, *_: object) -> None:
-                """Quiet."""
+                """Discards log messages."""
 
         return Answer
 

@@ -1,4 +1,4 @@
-"""A conf folder as Canal's distribution has it, with one instance."""
+"""A conf folder like that of Canal's distribution, with one instance."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ canal.mq.partition=0
 
 
 def meta(*clients: tuple[int, int, int], table_filter: str = r".*\..*") -> str:
-    """meta.dat of these clients: id, position, timestamp in ms."""
+    """Returns a meta.dat with these clients: id, position, timestamp in ms."""
     left = [
         {
             "clientIdentity": {"clientId": client, "destination": "example", "filter": table_filter},
@@ -109,7 +109,7 @@ def meta(*clients: tuple[int, int, int], table_filter: str = r".*\..*") -> str:
 
 
 def canal_folder(root: Path, server: str = "", instance: str = "", name: str = "example") -> Path:
-    """What is added comes last, and wins."""
+    """Writes a conf folder. The added settings come last and take precedence."""
     folder = root / "canal" / "conf"
     (folder / name).mkdir(parents=True)
     (folder / "canal.properties").write_text(f"{SERVER}{server}\n")

@@ -1,4 +1,4 @@
-"""What a consumer of an engine in this process gets, as the numbers of its rows."""
+"""Reads what a consumer of an engine in this process gets, as the numbers of its rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def numbers_in(content: tuple[Chosen, ...]) -> list[int]:
 
 
 def taken(service: Service, count: int, *, bytes_max: int = 1 << 20) -> list[int]:
-    """So many at least, each batch acked."""
+    """Takes and acks batches until at least `count` rows arrived; returns their numbers."""
     found: list[int] = []
 
     def enough() -> bool:

@@ -1,4 +1,4 @@
-"""Two servers of which one replicates from the other, a destination that names both, and a lake of two tables in memory."""
+"""Two servers, one of which replicates from the other, a destination that names both, and a lake of two tables in memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEARTBEAT = "heartbeat: {seconds: 0.2, timeout_seconds: 1, retries: 2}"
 
 
 class Lake:
-    """Rows by table, merged as the tables' guard does it: what an order key says is there already is not taken again."""
+    """Rows by table, merged with the tables' guard: a change whose order key is already merged is not merged again."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[int]] = {name: [] for name in TABLES}
@@ -46,7 +46,7 @@ class Lake:
 
 
 class Pair:
-    """`first` is the master at the beginning, `second` its replica."""
+    """The servers: `first` is the master at the beginning, `second` its replica."""
 
     def __init__(self, version: str, fresh_server: ServerFactory, root: Path, *, gtids: bool = True) -> None:
         without = {} if gtids else {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}
@@ -77,7 +77,7 @@ class Pair:
         return EngineSlot("shop", lambda: Engine(self.config, "shop", watch_seconds=0.5))
 
     def end_engine(self) -> None:
-        """The next one is made with what is described then; a slot that was stopped stays so."""
+        """Ends the engine. The next one is created from the destination's file at that time; a slot that was stopped stays stopped."""
         self.slot.stop()
         self.slot = self._slot()
 
@@ -91,7 +91,7 @@ class Pair:
         return load_config(self._root / "conf")
 
     def replicate(self, master: DatabaseServer, replica: DatabaseServer) -> None:
-        """`replica` follows `master` by GTIDs; what it has already it had before."""
+        """Makes `replica` follow `master` by GTIDs (by position without GTIDs), starting after the transactions that it already has."""
         by_gtid = "MASTER_USE_GTID = slave_pos, MASTER_SSL = 0" if self.mariadb else "MASTER_AUTO_POSITION = 1"
         if not self._gtids:
             file, offset, *_ = asked(master, "SHOW MASTER STATUS")[0]
@@ -108,7 +108,7 @@ class Pair:
         run(replica, "STOP SLAVE", "RESET SLAVE ALL")
 
     def write(self, server: DatabaseServer, count: int = 5) -> None:
-        """New numbers, each in a transaction for both tables; on MariaDB in two domains by turns."""
+        """Writes new numbers, each in one transaction for both tables; on MariaDB alternately in two domains."""
         for number in itertools.islice(self._counts, count):
             domain: tuple[str, ...] = (f"SET SESSION gtid_domain_id = {number % 2 * 7}",) if self.mariadb else ()
             domain += self._moment(number) if not self._gtids else ()
@@ -117,7 +117,7 @@ class Pair:
             self.written.append(number)
 
     def _moment(self, number: int) -> tuple[str, ...]:
-        """Ten seconds after the number before, by the binlog; all of them after the file began."""
+        """Returns statements that set the binlog's time to ten seconds after the previous number; all times are after the file's start."""
         moment = self._began + 10 * number
         return (f"SET TIMESTAMP = {moment}", f"SET original_commit_timestamp = {moment * 1_000_000 + 1}")
 
@@ -125,7 +125,7 @@ class Pair:
         count = f"SELECT COUNT(*) FROM {DATABASE}.notes"
         wait_for("the replica has all", lambda: asked(replica, count) == [(len(self.written),)])
 
-    # ── what a tick and a run do ──
+    # ── the work of a tick and a run ──
 
     def engine(self) -> Engine | None:
         try:
@@ -134,7 +134,7 @@ class Pair:
             return None
 
     def wait_until_read(self, server: DatabaseServer) -> None:
-        """Until the engine has read all that the server's binlog has, so that the next batch has it too."""
+        """Waits until the engine has read the server's whole binlog, so that the next batch includes it."""
         file, offset, *_ = asked(server, "SHOW MASTER STATUS")[0]
 
         def there() -> bool:
@@ -157,7 +157,7 @@ class Pair:
         return found[0]
 
     def settle(self, tables: Iterable[str] = TABLES) -> None:
-        """Batches are merged and acked until the lake has all that was written."""
+        """Merges and acks batches until the lake has everything that was written."""
 
         def all_there() -> bool:
             engine = self.engine()
@@ -174,7 +174,7 @@ class Pair:
         return engine.status().troubles if engine else ("it is being started",)
 
     def check(self) -> None:
-        """Equal tables, each change once: also the table without a key."""
+        """Checks that the tables are equal and have each change once, including the table without a key."""
         for table in TABLES:
             assert sorted(self.lake.rows[table]) == self.written, table
 

@@ -1,4 +1,4 @@
-"""An engine that only reads, so that all it read lies in its file store alone, and a source that purges that."""
+"""An engine that only reads, so that everything it read is in its file store only, and a source that purges its binlog."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ time.sleep(600)
 
 @contextmanager
 def reading(shop: Captured) -> Iterator[subprocess.Popen[bytes]]:
-    """An engine that reads and hands nothing out; ends by SIGKILL."""
+    """Runs an engine that reads and hands out nothing; ends it with SIGKILL."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen([sys.executable, "-c", READS, str(shop.conf)], env=environment)
     try:
@@ -37,7 +37,7 @@ def reading(shop: Captured) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def wait_until_read(shop: Captured) -> None:
-    """Until the engine's status says that it stands at the source's end."""
+    """Waits until the engine's status shows the position of the source's end."""
     with shop.server.connect() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW MASTER STATUS")
         file, offset = cursor.fetchone()[:2]

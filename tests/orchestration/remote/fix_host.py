@@ -1,4 +1,4 @@
-"""An engine host on the loopback address and who calls it, around any engines."""
+"""An engine host on the loopback address and its caller, with any engines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.orchestration.fix_location import make_config
 
 
 def config_at(root: Path, *ports: int, **engine: Any) -> SluiceConfig:
-    """That of `make_config`, with its engines at ports of this machine."""
+    """Returns the configuration of `make_config`, with its engines at ports of this machine."""
     address = ",".join(f"127.0.0.1:{port}" for port in ports)
     listen = f"127.0.0.1:{ports[0]}"
     wanted = EngineConfig(kind="remote", address=address, listen=listen, **engine)
@@ -32,7 +32,7 @@ def server_of(
 
 @contextlib.contextmanager
 def called(engines: EngineHost, root: Path) -> Iterator[RemoteHost]:
-    """The engines, as who calls them sees them."""
+    """Yields the engines as a caller sees them."""
     server = server_of(engines, config_at(root, 1))
     caller = RemoteHost(config_at(root, server.port))
     try:

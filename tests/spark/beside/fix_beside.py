@@ -1,4 +1,4 @@
-"""A table, its mirror and what is beside it, in a folder of the test; batches are written to them without Spark."""
+"""A table with its current-state table, change log and history in a folder of the test; batches are written to them without Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ORDERS = Schema({"id": "bigint", "note": "string"}, ("id",))
 
 @dataclasses.dataclass
 class Beside:
-    """`deliveries` number the batches."""
+    """The tables. `deliveries` numbers the batches."""
 
     folder: Path
     deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
@@ -50,7 +50,7 @@ class Beside:
 
     @property
     def paths(self) -> dict[str, str]:
-        """Of what is beside it, by kind."""
+        """Returns kind → path of change log and history."""
         return {"log": self.target.change_log, "history": self.target.history}
 
     def stage(self, *segments: Segment, ledger_id: str = LEDGER_ID) -> Path:
@@ -59,7 +59,7 @@ class Beside:
         )
 
     def merge(self, directory: Path) -> TableReport:
-        """The mirror alone."""
+        """Merges into the current-state table only."""
         batch = read_staged_batch(directory)
         (table,) = batch.tables
         given = dataclasses.replace(batch, tables=())
@@ -78,7 +78,7 @@ class Beside:
         return result[0]
 
     def write(self, directory: Path, **wanted: Any) -> None:
-        """What is beside it alone."""
+        """Writes change log and history only."""
         batch = read_staged_batch(directory)
         (table,) = batch.tables
         target = dataclasses.replace(self.target, **wanted)
@@ -90,7 +90,7 @@ class Beside:
         return [tuple(row.values()) for row in pa.table(found.read_all()).to_pylist()]
 
     def history(self) -> list[tuple[Any, ...]]:
-        """(id, note, place from, place to, current)."""
+        """Returns (id, note, from order key, to order key, is current)."""
         columns = "id, note, _sluice_from_order_key, _sluice_to_order_key, is_current"
         return self.rows(self.target.history, columns, "id, _sluice_from_order_key")
 

@@ -1,4 +1,4 @@
-"""Members of a group without servers: real windows, feeds and ledgers, sources of numbered events, and clocks that a test asks."""
+"""Members of a group without servers: real windows, feeds and ledgers, sources of numbered events, and clocks that only a test reads."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tests.fix_blocks import SERVER, Source
 from tests.instance.consumers.test_consumer_machine import ReadAlone, rows_in
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
-Row = tuple[str, int]  # a member, and the number of its row event
+Row = tuple[str, int]  # a member, and the number of a row event
 
 
 class StillClock(MemberClock):
-    """Asked by the test alone."""
+    """A clock that only the test reads."""
 
     def begin(self) -> None: ...
 
 
 @dataclasses.dataclass
 class Fake:
-    """A member. `now_us`: what time it is at its source; `held`: written, and not come over the line yet. Implements `clock.Asker`."""
+    """A member. `now_us`: the time at its source; `held`: blocks that were written and have not arrived yet. Implements `clock.Asker`."""
 
     name: str
     window_bytes: int = 1 << 20
@@ -43,13 +43,13 @@ class Fake:
 
     def __post_init__(self) -> None:
         self.source, self.blocks, self.held = Source(), list[Block](), list[Block]()
-        self.read_alone: list[Block] = self.blocks  # what a reader has that is behind the window
-        self.transactions: list[tuple[int, list[int]]] = []  # commit time, numbers of the rows
+        self.read_alone: list[Block] = self.blocks  # the blocks for a consumer whose position is before the window
+        self.transactions: list[tuple[int, list[int]]] = []  # commit time, row numbers
         self.end = START
         self.restart()
 
     def restart(self) -> None:
-        """Another engine: what it has read before is at hand for those who read alone."""
+        """Starts another engine; consumers with their own stream can still read what it has read before."""
         self.arrive()
         self.window = Window(self.end, bytes_max=self.window_bytes)
         self.consumers = Consumers(
@@ -64,7 +64,7 @@ class Fake:
         self.clock = StillClock(self.name, self)
 
     def write(self, *sizes: int, now_us: int = 0, held: bool = False) -> None:
-        """Transactions of so many rows, all at one time."""
+        """Writes transactions with these numbers of rows, all at one time."""
         self.source.time_us = self.now_us = now_us or self.now_us
         first = self.source.number
         for size in sizes:
@@ -99,7 +99,7 @@ class Fake:
 
 
 class Group:
-    """The group `all` of some members, over one ledger."""
+    """The group `all` of some members, with one ledger."""
 
     def __init__(self, *fakes: Fake, wait_seconds: float | None = None, meta: MetaManager | None = None) -> None:
         self.fakes, self.wait_seconds = {each.name: each for each in fakes}, wait_seconds
@@ -107,7 +107,7 @@ class Group:
         self.begin()
 
     def begin(self) -> None:
-        """A new engine of the group, with what the ledger has."""
+        """Starts a new engine of the group with the contents of the ledger."""
         members = Members(self.fakes, self._consumers_of, lambda name, _: self.fakes[name].clock)
         self.consumers = GroupConsumers(
             "all", self.meta, members, group_filter=TableFilter(), wait_seconds=self.wait_seconds
@@ -123,7 +123,7 @@ class Group:
             each.clock.ask()
 
     def got(self, client_id: int = 7) -> list[Row]:
-        """All that is to be had now, acked."""
+        """Takes and acks everything that is available now."""
         service, found = self.consumers.service(client_id), list[Row]()
         while (delivery := service.get(1 << 20))[1] is not None:
             found += rows_of(delivery[1])
