@@ -201,8 +201,8 @@ def _unnoted(_held: Held) -> None:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchemaDecisions:
     """Callbacks from which `history` gets policies and approvals, and to which it reports held statements. By default the lake follows
-    changes that harm no row, nothing is approved and nothing is reported. `resolved`: returns the schema that was given for a table
-    that stopped for a reason, at the end of the statement with this order key, 0 for no statement.
+    changes that harm no row, nothing is approved and nothing is reported. `resolved`: (database, table, reason, position of the
+    statement or empty) → the schema that was given for a table that stopped for this reason.
     """
 
     destination: str = ""

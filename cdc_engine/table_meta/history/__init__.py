@@ -1,1 +1,3 @@
-"""Schemas by position: kept, matched with table maps, read from the server, decided on by operators."""
+"""The schema history: stores schemas by position, matches them with table maps, reads them from the server, and applies operators'
+decisions.
+"""

@@ -1,6 +1,7 @@
-"""Which tables lose or change rows without row events when rows of another one go or change, by their foreign keys. For `history`.
+"""Finds the tables whose rows foreign keys delete or change without row events when rows of another table are deleted or changed. For
+`history`.
 
-InnoDB executes ON DELETE and ON UPDATE below the binlog: of a cascade only the change of the parent is logged.
+InnoDB executes ON DELETE and ON UPDATE below the binlog: only the change of the parent is logged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _DATES = frozenset({"date", "datetime", "timestamp"})
 
 
 class Cascades:
-    """All foreign keys that act, at one place in the stream."""
+    """All foreign keys that change rows, at one position of the stream."""
 
     def __init__(self, tables: Iterable[TableSchema], captured: Captured) -> None:
         known = {(table.database, table.table): table for table in tables}
@@ -49,7 +50,9 @@ class Cascades:
         self.children = {each.child for cascades in self._by_parent.values() for each in cascades}
 
     def below(self, name: TableKey) -> tuple[Cascade, ...]:
-        """Every cascade that a change of this table's rows may set off, its own first, as far as captured tables are at their end."""
+        """Returns every cascade that a change of this table's rows may trigger and that leads to a captured table, the table's own
+        first.
+        """
         found: list[Cascade] = []
         seen, waiting = {name}, [name]
         while waiting:
@@ -62,12 +65,12 @@ class Cascades:
         return tuple(found)
 
     def all(self) -> tuple[Cascade, ...]:
-        """Those whose child is captured, or leads to one that is."""
+        """Returns the cascades whose child is captured or leads to a captured table."""
         every = (each for cascades in self._by_parent.values() for each in cascades)
         return tuple(each for each in every if each.captured or each.child in self._reaching)
 
     def _find_reaching(self) -> set[TableKey]:
-        """Tables from which a captured one is reached, going from parents to children."""
+        """Returns the tables from which a captured table is reached by following cascades from parents to children."""
         parents = defaultdict(list)
         for cascades in self._by_parent.values():
             for each in cascades:
@@ -83,9 +86,10 @@ class Cascades:
 
 
 def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | None, referenced: Sequence[str]) -> str:
-    """Why values of the two cannot be held against each other, or empty.
+    """Returns why values of child and parent cannot be compared, or an empty string.
 
-    The server compares the numbers of labels, the lake has labels. It copies a char into a varchar with the blanks that fill it up.
+    The server compares the numbers of labels, but the lake has the labels. The server copies a char into a varchar with its padding
+    blanks.
     """
     if parent is None:
         return ""
@@ -98,7 +102,7 @@ def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | No
 
 
 def _named(table: TableSchema, names: Sequence[str]) -> list[DeclaredColumn]:
-    """In the order of the names, without those that are not there."""
+    """Returns the columns in the order of the names, without missing ones."""
     found = {column.name.lower(): column for column in table.columns}
     return [found[name.lower()] for name in names if name.lower() in found]
 

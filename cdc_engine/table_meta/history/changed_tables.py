@@ -1,7 +1,8 @@
-"""Which tables the statements of a stretch of the stream may have changed. `instance` asks it where a snapshot is younger than the stream.
+"""Finds the tables that the statements in an interval of the stream may have changed. `instance` uses it if a snapshot of the schema is
+newer than the stream's start.
 
-A snapshot is of now. Where the stream begins in the past, a table that a statement changed in between had other columns there, and nobody
-knows which: its schema of now must not be used for its rows of then.
+A snapshot of the schema shows the present. If the stream begins in the past, a table that a statement changed in between had other,
+unknown columns there: its present schema must not be used for its earlier rows.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
 
 
 class TouchedTables:
-    """Implements `ports.SchemaHistory` for a stretch without rows. `names`: what was touched, also of tables not in the snapshot."""
+    """Implements `ports.SchemaHistory` for an interval without rows. `names`: the changed tables, including tables that are not in the
+    snapshot.
+    """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -66,15 +69,19 @@ class TouchedTables:
         return False
 
     def rewind(self, position: Position) -> None:
-        """Nothing is kept by position."""
+        """Does nothing, because nothing is stored by position."""
 
     def left(self) -> Snapshot:
-        """The snapshot without what was touched: that becomes known by a statement that makes it, by its table map, or by an operator."""
+        """Returns the snapshot without the changed tables. Their schemas become known by a statement that creates them, by their table
+        maps, or from an operator.
+        """
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
         return dataclasses.replace(self._snapshot, tables=tables)
 
     def _meant(self, statement: Statement) -> set[TableKey]:
-        """Tables that a statement means without naming them: those of its database, or whatever it may be that cannot be read."""
+        """Returns the tables that a statement affects without naming them: those of its database or, if it cannot be read, those that
+        its text mentions.
+        """
         there = {(schema.database, schema.table) for schema in self._snapshot.tables}
         database = dropped_database(statement)
         if database is not None:
@@ -85,7 +92,9 @@ class TouchedTables:
 
 
 def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement, mariadb: bool) -> str:
-    """The captured table whose columns or name a statement may change; empty where there is none. What cannot be read may change any."""
+    """Returns the captured table whose columns or name a statement may change; empty if there is none. A statement that cannot be read
+    may change any.
+    """
     session = statement.session
     literals = Literals(session.client, session.connection)
     read = read_statement(statement.text, MARIADB if mariadb else MYSQL, session.sql_mode, literals)
@@ -99,7 +108,7 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
 
 
 def _named(statement: Statement) -> tuple[TableName, ...]:
-    """The tables whose columns a statement may change. One that changes rows only, or nothing, has none."""
+    """Returns the tables whose columns a statement may change; none for a statement that changes only rows, or nothing."""
     match statement:
         case CreateTable():
             return (statement.name,)

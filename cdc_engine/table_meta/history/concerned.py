@@ -1,4 +1,6 @@
-"""Which tables a statement may concern that cannot be followed: more of them rather than fewer. Pure; called by `effects` and `history`."""
+"""Finds the tables that a statement may affect if it cannot be followed: rather too many than too few. Pure functions; called by
+`effects` and `history`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ _ABOUT_DATABASES = re.compile(r"(?<![\w$])(?:DATABASE|SCHEMA)(?![\w$])", re.IGNO
 def concerned(
     statement: Statement, known: KnownSchemas, full_name: Callable[[TableName], TableKey], default_database: str
 ) -> list[TableKey]:
-    """Each table once, of those named and of all that were ever known of."""
+    """Returns each table once: tables that the statement names, and all known tables that it may affect."""
     return list(dict.fromkeys(_concerned(statement, known, full_name, default_database)))
 
 
@@ -47,7 +49,7 @@ def _concerned(
 
 
 def databases_in(text: str, known: Iterable[str], default_database: str) -> set[str]:
-    """The databases that a statement of this text may be about as a whole; none where it speaks of no database."""
+    """Returns the databases that a statement with this text may affect as a whole; none if it does not mention databases."""
     if not _ABOUT_DATABASES.search(text):
         return set()
     there = lowered(text)

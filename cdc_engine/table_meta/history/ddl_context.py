@@ -1,4 +1,4 @@
-"""What `effects` works with: the place of a statement with all that held before it, and what it means for one table. Pure."""
+"""The input and output of `effects`: a statement's position with the state before it, and its effect on one table. Pure values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
 
 @dataclasses.dataclass(frozen=True)
 class Effect:
-    """`change`: what the lake is told, None for nothing. `state`: what the history has from here on, None where it stays.
+    """The effect of a statement on one table. `change`: the kind of change for the lake, None for no change. `state`: the table's state
+    in the history from here on, None if it stays.
 
-    `early`: another change of the table follows at the same place, and each needs an order key of its own. `held`: what waits for review.
-    `renamed_from`: the captured table that got this name, as in TableChange. `told`: the schema for the lake, where it is not `state`.
+    `early`: another change of the table follows at the same position, and each needs its own order key. `held`: a statement that waits
+    for review. `renamed_from`: the captured table that got this name, as in TableChange. `told`: the schema for the lake, if it is not
+    `state`.
     """
 
     name: TableKey
@@ -36,9 +38,9 @@ class Effect:
 
 @dataclasses.dataclass(frozen=True)
 class DdlContext:
-    """The place of a statement and what held just before it (`key`). For sentences: `place`, `text` (of the statement), `destination`.
+    """A statement's position and the state immediately before it (`key`). For messages: `place`, `text` (of the statement), `destination`.
 
-    `answers`: what was found out for the rules so far.
+    `answers`: the answers to the rules' questions so far.
     """
 
     known: KnownSchemas
@@ -60,16 +62,16 @@ class DdlContext:
         return self.known.table(name, self.key)
 
     def schema(self, name: TableKey) -> TableSchema | None:
-        """What the table has here, also after a stop; None where it is not there or not known."""
+        """Returns the table's schema here, also after a stop; None if the table does not exist or its schema is unknown."""
         state = self.state(name)
         if isinstance(state, Stopped):
             return state.schema
         return state if isinstance(state, TableSchema) else None
 
     def running(self, name: TableKey) -> bool:
-        """Captured, and not stopped by an earlier statement: that one's reason stays."""
+        """Returns whether the table is captured and not stopped by an earlier statement, whose reason would be kept."""
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:
-        """All tables with a schema here, captured or not, stopped or not."""
+        """Returns all tables with a schema here, captured or not, stopped or not."""
         return [name for name in self.known.table_names() if self.schema(name) is not None]

@@ -1,6 +1,6 @@
-"""A type text from what a table map tells of a column: the inverse of `declared`, as far as there is one. Used by `fitting`.
+"""Derives a column's type text from a table map: the inverse of `declared`, as far as there is one. Used by `fitting`.
 
-Some types share one layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, every geometry like every other.
+Some types share one layout: a UUID looks like binary(16), a JSON of MariaDB like longtext, every geometry type like all others.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _VARIABLE = (TypeCode.VARCHAR, TypeCode.VAR_STRING, VARCHAR_COMPRESSED)
 
 
 def derived_type(column: Column, bytes_max: int) -> str:
-    """Canonical type text; `bytes_max`: bytes of a character of its charset, 0 where the table map does not tell the charset."""
+    """Returns the canonical type text. `bytes_max`: bytes per character of its charset, 0 if the table map does not contain the charset."""
     code, metadata = column.type_code, column.metadata
     if code in _NUMBERS:
         return DeclaredType(base=_NUMBERS[TypeCode(code)], unsigned=column.unsigned).text
@@ -59,7 +59,7 @@ def _string(column: Column, bytes_max: int) -> DeclaredType:
         return DeclaredType(base=base, compressed=column.type_code == BLOB_COMPRESSED)
     compressed = column.type_code == VARCHAR_COMPRESSED
     varying = "var" if column.type_code in _VARIABLE else ""
-    if binary or not bytes_max:  # without a charset the length in bytes is all there is to show
+    if binary or not bytes_max:  # without a charset only the length in bytes is known
         return DeclaredType(base=f"{varying}binary", length=column.metadata - compressed, compressed=compressed)
     return DeclaredType(
         base=f"{varying}char", length=(column.metadata - compressed) // bytes_max, compressed=compressed

@@ -1,9 +1,11 @@
-"""What a statement means for the captured tables: one effect a table, from the statement and the state before it. Pure; used by `history`.
+"""The effect of a statement on captured tables: one effect per table, from the statement and the state before it. Pure functions; used by
+`history`.
 
-What it must know beyond these (a policy, an approval, a schema that was given) it asks for: `questions`.
+Other input (a policy, an approval, a schema that was given) is requested as `questions`.
 
-One function a kind of statement, in EFFECTS. The schema is followed for every table, also for one that has stopped and for one that is
-not captured: either may be needed again, once a stop is lifted or a RENAME brings a table in. The lake is told of running tables alone.
+EFFECTS has one function per kind of statement. The schema is followed for every table, including stopped tables and tables that are not
+captured: both may be needed again, after a stop is resolved or when a RENAME makes a table captured. Changes for the lake are made only
+for running tables.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema, rows_els
 
 
 def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...] | Question:
-    """The effects in the order of their tables in the statement; or what must be known first, to be told in `context.answers`."""
+    """Returns the effects in the order of the tables in the statement, or a question whose answer must be added to `context.answers`
+    first.
+    """
     find = EFFECTS.get(type(statement))
     try:
         effects = [each for effect in (find(statement, context) if find else ()) for each in _resolved(effect, context)]
@@ -72,7 +76,7 @@ def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...] 
 
 
 def _pointing(statement: Statement, context: DdlContext, effects: list[Effect]) -> Iterator[Effect]:
-    """The effects, and those on other tables: foreign keys follow the tables and columns that they point at to their new names."""
+    """Yields the effects, and those on other tables: foreign keys follow renamed parent tables and columns."""
     tables, columns = _new_names(statement, context)
     states = {effect.name: effect.state for effect in effects if effect.state is not None}
     for effect in effects:
@@ -87,9 +91,10 @@ def _pointing(statement: Statement, context: DdlContext, effects: list[Effect]) 
 def _new_names(
     statement: Statement, context: DdlContext
 ) -> tuple[dict[TableKey, TableKey], dict[TableKey, dict[str, str]]]:
-    """Tables that a statement gives other names, and by table the columns, as `foreign_keys.pointing` takes them.
+    """Returns the tables and, per table, the columns that a statement renames, as `foreign_keys.pointing` takes them.
 
-    Of those that foreign keys can point at: what points at a table of MEMORY or MyISAM (foreign_key_checks=0) goes on to name it as before.
+    Only for tables that foreign keys can refer to. A foreign key to a table of MEMORY or MyISAM (foreign_key_checks=0) keeps the old
+    name.
     """
     pairs: list[tuple[TableKey, TableKey]] = []
     columns: dict[TableKey, dict[str, str]] = {}
@@ -117,7 +122,7 @@ def _pointed(
 
 
 def _resolved(effect: Effect, context: DdlContext) -> Iterable[Effect]:
-    """A table whose schema is not known has the one that was given for just this stop."""
+    """Replaces a stop because of an unknown schema by the schema that an operator gave for this stop."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
     schema = context.answers.resolved(effect.name, effect.state.reason)
@@ -129,9 +134,10 @@ def _resolved(effect: Effect, context: DdlContext) -> Iterable[Effect]:
 def _stop(
     context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
 ) -> Effect:
-    """The table cannot go on; `schema`: what it has from here on, None where that is not known.
+    """Returns the effect of stopping the table. `schema`: its schema from here on, None if unknown.
 
-    The lake is told of a running table. One that has stopped before keeps its reason; of one that is not captured only its schema counts.
+    Only a running table's stop is a change for the lake. A table that stopped before keeps its reason; of a table that is not captured
+    only the schema is stored.
     """
     there = context.state(name)
     if isinstance(there, Stopped):
@@ -146,7 +152,9 @@ def _stop(
 def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
 ) -> Iterator[Effect]:
-    """The table has another schema, if its policy lets the lake follow. `rows_lost`: actions that took rows without row events."""
+    """Yields the effects of another schema, if the table's policy lets the lake follow. `rows_lost`: actions that deleted rows without
+    row events.
+    """
     items = [*items_of(done.alterations), *(Item(kind=DROP_PARTITION, what=words.lower()) for words in rows_lost)]
     unknown = done.unknown or ", ".join(words for words in rows_lost if words not in PARTITION_LOST)
     if unknown or not context.running(name):
@@ -166,7 +174,7 @@ def _become(
 def _reviewed(
     context: DdlContext, name: TableKey, kind: str, items: list[Item], schema: TableSchema | None
 ) -> Decision | Effect:
-    """What the table's policy says of a statement: the decision to follow, or the effect of a stop."""
+    """Applies the table's policy to a statement. Returns the decision to follow, or the effect of a stop."""
     policy = context.answers.policy(name)
     decision = decide(items, policy, context.answers.approved(name))
     if decision.verdict is PolicyAnswer.FOLLOW:
@@ -218,25 +226,26 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
         return
     anew = isinstance(there, Dropped) or (isinstance(there, TableSchema) and statement.replaces)
     if anew and context.running(name):
-        yield Effect(name, TableChangeKind.TRUNCATE, early=True)  # no row of the table that had the name is in this one
+        # No row of the table that had the name before is in this one.
+        yield Effect(name, TableChangeKind.TRUNCATE, early=True)
         context = dataclasses.replace(context, answers=Answers(recreated=True))
     last = there.schema if isinstance(there, Dropped) else there if isinstance(there, TableSchema) else None
     yield from _become(context, name, statement.kind, Altered(schema=schema, alterations=_since(last, schema)))
 
 
 def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, ...]:
-    """What the lake's table has to follow, where it has one from before."""
+    """Returns what the lake's table has to follow, if it had an earlier schema."""
     return () if last is None else difference(last, schema)
 
 
 def elsewhere(engine: str) -> CannotFollowError | None:
-    """Why the rows of a table are not what its row events say, by its engine, as a schema has it."""
+    """Returns why a table's rows differ from its row events because of its engine, or None. `engine`: as from `rows_elsewhere`."""
     reason = f"the rows of a table of ENGINE={engine} are not what its row events say"
     return CannotFollowError(ROWS_ELSEWHERE, reason) if engine else None
 
 
 def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[Effect]:
-    """Tables under a MERGE table: rows that are written by way of it have row events of it alone."""
+    """Yields the stops of tables under a MERGE table: rows that are written through the MERGE table have row events only for it."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
             reason = f"the MERGE table {name[0]}.{name[1]} is over it: rows can change without row events of their own"
@@ -246,7 +255,7 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
 
 
 def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[Effect]:
-    """The second tables of a statement."""
+    """Yields the effects on the second tables of a statement."""
     for other, what in statement.others:
         there = context.full_name(other)
         if what == "CONVERT TABLE":
@@ -302,7 +311,7 @@ def _rename(statement: RenameTables, context: DdlContext) -> Iterator[Effect]:
 def _renamed(
     context: DdlContext, kind: str, pairs: list[tuple[TableKey, TableKey]], altered_to: dict[TableKey, Altered]
 ) -> Iterator[Effect]:
-    """`altered_to`: by name before, what the same statement made of tables."""
+    """Yields the effects of renames. `altered_to`: by name before, how the same statement altered tables."""
     now = moved(pairs)
     swapped = {
         origin for name, origin in now.items() if origin is not None and is_copy(name, origin) and name in now.values()
@@ -324,7 +333,9 @@ def _renamed(
 def _taken_over(
     context: DdlContext, kind: str, origin: TableKey, before: TableSchema, done: Altered
 ) -> Iterator[Effect]:
-    """The lake's table of the new name gets the rows and columns of the other one; then it follows what the same statement altered."""
+    """Yields the effects on a renamed table in the lake: it gets the rows and columns of the table with the former name, then follows
+    the alterations of the same statement.
+    """
     name = (before.database, before.table)
     if name == origin:
         return
@@ -337,7 +348,7 @@ def _taken_over(
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> Effect:
-    """A table got a name under which the lake cannot have its rows."""
+    """Returns the effect on a table that got a name under which the lake cannot have its rows."""
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
         return dataclasses.replace(effect, change=None)
@@ -345,7 +356,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bool = True) -> Iterator[Effect]:
-    """No table has this name any more. `told`: whether that means anything to the lake."""
+    """Yields the effects on a table that does not exist under this name any more. `told`: whether that is a change for the lake."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
@@ -362,7 +373,7 @@ def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bo
 
 
 def _without_table(effect: Effect) -> Effect:
-    """Of a stopped table that is gone: CREATE TABLE IF NOT EXISTS makes one."""
+    """Marks a stopped table as missing, so that CREATE TABLE IF NOT EXISTS creates it."""
     state = effect.state
     return (
         dataclasses.replace(effect, state=dataclasses.replace(state, gone=True))
@@ -403,13 +414,15 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
 
 
 def _unread(statement: Unread, context: DdlContext) -> Iterable[Effect]:
-    """Where even the table's name could not be read, every table that was ever known of and is named anywhere in it."""
+    """Yields the stops for a statement that cannot be read. If not even the table's name could be read, all known tables that are
+    mentioned in it are stopped.
+    """
     why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be read: {statement.reason}")
     return _stops(statement, why, context)
 
 
 def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[Effect, ...]:
-    """Where an exception that nobody foresaw came out of a statement: what it may concern stops."""
+    """Returns the stops of all tables that a statement may affect, after an unexpected exception."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be followed: {mistake(error)}")
     return tuple(_stops(statement, why, context))
 
@@ -430,13 +443,13 @@ def _row_change(statement: RowChange, context: DdlContext) -> Iterator[Effect]:
 
 
 def shortened(text: str) -> str:
-    """A statement as it is shown: one line, no backquote that would end it in Markdown."""
+    """Returns a statement for display: one line, without backquotes, which would end it in Markdown."""
     line = " ".join(shown(text).split()).replace("`", "")
     return line if len(line) <= STATEMENT_CHARS_MAX else f"{line[:STATEMENT_CHARS_MAX]} …"
 
 
 STATEMENT_CHARS_MAX = 500
-PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # of ALTER TABLE: rows went and none came
+PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # actions of ALTER TABLE that only delete rows
 EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[Effect]]] = {
     CreateTable: _create,
     AlterTable: _alter,

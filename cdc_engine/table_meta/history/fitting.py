@@ -1,8 +1,8 @@
-"""Brings a table map and the schema history together: the table version its row events have, or why there is none. Pure.
+"""Matches a table map with the schema history: finds the table version of its row events, or why there is none. Pure functions.
 
-A table map with full metadata tells all by itself; the history then only adds the declared types. Without names in it (MySQL's default is
-such, and MariaDB's has even less) names come from the history, and whatever the table map does tell must agree with it: a table of
-another shape at the same position means that a statement was missed, and its values would land in the wrong columns.
+A table map with full metadata is sufficient by itself; the history then only adds the declared types. A table map without names (MySQL's
+default; MariaDB's has even less) gets the names from the history, and everything that it contains must agree with the history: a
+different table at the same position means that a statement was missed, and its values would get into the wrong columns.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from cdc_engine.table_meta.ddl.declared_type import declared_type
 from cdc_engine.table_meta.history.derived_type import derived_type
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, table_version
 
-# formats of before MySQL 5.6, which a table keeps until it is rebuilt; they have no metadata, and a fraction only on MariaDB
+# Formats from before MySQL 5.6, which a table keeps until it is rebuilt. They have no metadata, and fractions only on MariaDB.
 _OLD_FORMATS = {
     TypeCode.TIMESTAMP2: TypeCode.TIMESTAMP,
     TypeCode.DATETIME2: TypeCode.DATETIME,
     TypeCode.TIME2: TypeCode.TIME,
 }
-# of a sequence of MariaDB: its four bounds have one type of integers (11.5: any), then increment, cache, cycles
+# The columns of a MariaDB sequence: four bounds of the same integer type (11.5: any), then increment, cache, cycles.
 _INTEGERS = {TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG}
 _BOUNDS, _SETTINGS = 4, (TypeCode.LONGLONG, TypeCode.LONGLONG, TypeCode.TINY, TypeCode.LONGLONG)
 _COLUMNS_SHOWN_MAX = 8
 VECTOR_ITEM_BYTES = 4
-HIDING_BYTES = {4, 16}  # of INET4; of UUID and INET6
+HIDING_BYTES = {4, 16}  # INET4; UUID and INET6
 
 
 def fit(
     table_map: TableMap, schema: TableSchema | None, *, mariadb: bool = False
 ) -> tuple[TableVersion, TableSchema | None]:
-    """The version to decode with, and the schema to record where the table map knew better than the history.
+    """Returns the version to decode with, and the schema to record if the table map is more accurate than the history.
 
-    Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_UNKNOWN (not in the history and not told by the table map) or SCHEMA_MISMATCH.
+    Raises TableStoppedError: TYPE_UNSUPPORTED, SCHEMA_UNKNOWN (neither in the history nor in the table map) or SCHEMA_MISMATCH.
     """
     columns = _readable_columns(table_map, mariadb=mariadb)
     problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)
@@ -59,7 +59,9 @@ def fit(
 
 
 def _readable_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
-    """The columns as far as the table map tells. Raises TableStoppedError (TYPE_UNSUPPORTED) where it cannot be read without a doubt."""
+    """Returns the columns as far as the table map contains them. Raises TableStoppedError (TYPE_UNSUPPORTED) if it cannot be read
+    unambiguously.
+    """
     reason = table_map.unreadable
     if not reason:
         try:
@@ -71,9 +73,9 @@ def _readable_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ..
 
 
 def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSchema, *, mariadb: bool = False) -> str:
-    """The first difference as a sentence that shows both sides; empty where all that the table map tells agrees.
+    """Returns the first difference, as a sentence with both sides; empty if everything in the table map agrees.
 
-    `columns`: those of the table map, as far as it tells.
+    `columns`: the table map's columns, as far as it contains them.
     """
     if table_map.column_count != len(schema.columns):
         return (
@@ -84,10 +86,10 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
         if difference := _column_difference(table_map, told, declared, mariadb=mariadb):
             return f"column {index + 1} ({declared.name}): {difference}"
     told_key = _told_key(table_map)
-    if told_key is not None:  # the time at which its rows ended is in every key of a system-versioned table
+    if told_key is not None:  # every key of a system-versioned table contains the end time of its rows
         ends = {column.name for column in schema.columns if column.generated in {ROW_END, HIDDEN_END}}
         told_key = tuple(name for name in told_key if name not in ends)
-    # a table map gives the first unique key for a primary key where there is none
+    # without a primary key, a table map contains the first unique key in its place
     if schema.key and told_key is not None and told_key != schema.key:
         return f"the table map has the primary key {_shown(told_key)}, the schema history {_shown(schema.key)}"
     return ""
@@ -108,7 +110,7 @@ def _column_difference(table_map: TableMap, told: Column, declared: DeclaredColu
     return ""
 
 
-# a TIMESTAMP is NOT NULL by itself where explicit_defaults_for_timestamp is off: DDL does not say which
+# A TIMESTAMP is NOT NULL by default if explicit_defaults_for_timestamp is off, which DDL does not show.
 _TIMESTAMPS = (TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
 
 
@@ -123,14 +125,16 @@ def _same_layout(told: Column, expected: Column, *, mariadb: bool) -> bool:
 
 
 def _hides_another(column: Column) -> bool:
-    """MariaDB's UUID and INET types look like BINARY, and its times from before 10.1 do not tell their fraction: only a schema knows."""
+    """Returns whether the column may have another type that only a schema shows: MariaDB's UUID and INET types look like BINARY, and
+    its times from before 10.1 do not show their fraction.
+    """
     if column.type_code in _OLD_FORMATS.values():
         return True
     return column.type_code == TypeCode.STRING and column.charset == "binary" and column.metadata in HIDING_BYTES
 
 
 def _has_row_times(told: TableSchema) -> bool:
-    """Whether a table may be system-versioned: which of its rows are those of now is told by columns that only a schema shows as such."""
+    """Returns whether a table may be system-versioned. Which of its rows are current depends on columns that only a schema identifies."""
     times = [column.name for column in told.columns if column.type == "timestamp(6)" and not column.nullable]
     return [column.name for column in told.columns[-2:]] == ["row_start", "row_end"] or (
         len(times) > 1 and bool(set(told.key) & set(times))
@@ -155,9 +159,9 @@ def _shown(items: tuple[str, ...] | list[str]) -> str:
 
 
 def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
-    """The history's columns in the layout that the table map has; the same but for old formats and a TIMESTAMP's NOT NULL.
+    """Returns the history's columns in the table map's layout. They differ only in old formats and in NOT NULL of a TIMESTAMP.
 
-    Of other columns a table map says that they may be NULL where the statement had the table on the inner side of an outer join.
+    For other columns the table map's NULL flag is not used: it is set if the statement had the table on the inner side of an outer join.
     """
     columns = tuple(
         dataclasses.replace(declared.column(), type_code=int(code), metadata=metadata)
@@ -171,7 +175,7 @@ def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
 
 
 def _map_columns(table_map: TableMap, *, mariadb: bool) -> tuple[Column, ...]:
-    """The columns as far as the table map tells: names, signs, charsets and labels may be missing."""
+    """Returns the columns as far as the table map contains them: names, signs, charsets and labels may be missing."""
     collations = table_map.collations(mariadb=mariadb) or (0,) * table_map.column_count
     return tuple(_map_column(table_map, index, collation) for index, collation in enumerate(collations))
 
@@ -192,7 +196,7 @@ def _map_column(table_map: TableMap, index: int, collation: int) -> Column:
 
 
 def is_sequence(table_map: TableMap) -> bool:
-    """Whether the columns are those of a sequence, whose row events (of MariaDB) look like those of a table."""
+    """Returns whether the columns are those of a sequence, whose row events (of MariaDB) look like those of a table."""
     bounds = table_map.type_codes[:_BOUNDS]
     return (
         table_map.type_codes[_BOUNDS:] == _SETTINGS
@@ -210,7 +214,7 @@ def _told_key(table_map: TableMap) -> tuple[str, ...] | None:
 
 
 def _told(table_map: TableMap, columns: tuple[Column, ...], default_charset: str) -> TableSchema | None:
-    """The schema that a table map with full metadata tells; None where it leaves something open."""
+    """Returns the schema in a table map with full metadata; None if it is incomplete."""
     key = _told_key(table_map)
     if table_map.names is None or key is None:
         return None

@@ -1,14 +1,14 @@
-"""The schema history by position: what every captured table looked like at any place in the stream. `ports.SchemaHistory`.
+"""The schema history by position: the schema of every captured table at any position of the stream. `ports.SchemaHistory`.
 
-Driven by the parser: `apply` for every statement and `resolve` for every new table map, both in stream order; `rewind` when the stream
-starts again somewhere; and by the instance: `seed` with a snapshot where nothing is known yet. What `apply` and `resolve` learn is on
-disk before they return, so the history is never behind what was handed on. It may be ahead of what was acked: then the stream passes
-the same statements again, `rewind` has taken their records back, and they give the same changes.
+The parser calls `apply` for every statement and `resolve` for every new table map, both in stream order, and `rewind` when the stream
+starts again at a position. The instance calls `seed` with a snapshot of the schema if nothing is known yet. What `apply` and `resolve`
+learn is on disk before they return, so the history is never behind what was handed on. It may be ahead of what was acked: then the stream
+passes the same statements again, after `rewind` removed their records, and they give the same changes.
 
-The history is for one stream: a snapshot taken at a position is what the statements behind it in the stream are applied to, and those
-before it are not. `compact` forgets what lies before every position that anyone may go back to.
+A history belongs to one stream: statements after a snapshot's position in the stream are applied to the snapshot, earlier ones are not.
+`compact` removes what is before every position to which the stream may return.
 
-A table that a statement stopped stays stopped in the history until a new `seed` gives it a schema or a `rewind` goes back before it.
+A table that a statement stopped stays stopped in the history until a new `seed` gives it a schema or a `rewind` goes to before the stop.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _UNKNOWN_SERVER = ServerFacts(flavour=MYSQL, charset="")
 
 
 class TableHistory:
-    """One destination's history, over its repository. `captured` says whether a table is of this destination."""
+    """One destination's history, with its repository. `captured`: whether a table belongs to this destination."""
 
     def __init__(
         self, kept: Path | Repository, captured: Callable[[str, str], bool], review: SchemaDecisions | None = None
     ) -> None:
-        """Loads what is `kept`, in a file or elsewhere. Raises MetaError when it is damaged.
+        """Loads the history from a file or a repository (`kept`). Raises MetaError if it is damaged.
 
         `review`: which changes the lake follows, and how.
         """
@@ -71,16 +71,16 @@ class TableHistory:
             ) from error
 
     def covers(self, position: Position) -> bool:
-        """Whether a snapshot was taken at or before this position; where not, the stream needs `seed` to begin there."""
+        """Returns whether a snapshot was taken at or before this position. If not, the stream needs `seed` to begin there."""
         return self._known.server(position.order_key) is not None
 
     def seed(self, snapshot: Snapshot, position: Position) -> None:
-        """Takes a snapshot as what holds from `position` on; statements after it in the stream are applied on top."""
+        """Stores a snapshot as the state from `position` on. Later statements in the stream are applied to it."""
         self.rewind(position)
         self._store(list(_snapshot_records(snapshot, position)))
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
-        """The version of the table whose row events follow at `position`.
+        """Returns the version of the table whose row events follow at `position`.
 
         Raises TableStoppedError: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, or the state in which a statement left the table.
         """
@@ -88,7 +88,7 @@ class TableHistory:
             version, learnt = self._resolved(table_map, position)
         except SluiceError:
             raise
-        except Exception as error:  # a mistake of ours stops the table that it met, not the stream
+        except Exception as error:  # a defect of Sluice stops the affected table, not the stream
             reason = f"the table map at {position} cannot be followed: {mistake(error)}"
             raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason) from error
         if learnt is not None:
@@ -105,14 +105,14 @@ class TableHistory:
             raise NotATableError(f"{table_map.database}.{table_map.table} is a sequence")
         schema = state if isinstance(state, TableSchema) else None
         version, learnt = self._fitted(table_map, schema, mariadb=server.flavour == MARIADB)
-        if learnt is not None and schema is not None:  # a table map says nothing of foreign keys
+        if learnt is not None and schema is not None:  # a table map contains no foreign keys
             learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys, engine=schema.engine)
         return version, learnt
 
     def _fitted(
         self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
     ) -> tuple[TableVersion, TableSchema | None]:
-        """As `fit`; where nothing fits, with the schema that an operator gave for just that, if it does."""
+        """Calls `fit`. If nothing fits, uses the schema that an operator gave for this case, if it fits."""
         try:
             return fit(table_map, schema, mariadb=mariadb)
         except TableStoppedError as error:
@@ -125,7 +125,7 @@ class TableHistory:
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION
     ) -> tuple[TableChange, ...]:
-        """Takes the statement whose event ends at `position`. The same one at the same position gives the same changes again."""
+        """Applies the statement whose event ends at `position`. The same statement at the same position gives the same changes again."""
         self._go_back_to(position)
         key = position.order_key - 1
         server = self._known.server(key) or _UNKNOWN_SERVER
@@ -155,15 +155,15 @@ class TableHistory:
         return changes
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:
-        """As `ports.SchemaHistory`: by what is known last."""
+        """As in `ports.SchemaHistory`, according to the newest state."""
         return self._cascades().below((database, table))
 
     def follows(self, database: str, table: str) -> bool:
-        """As `ports.SchemaHistory`: by what is known last."""
+        """As in `ports.SchemaHistory`, according to the newest state."""
         return (database, table) in self._cascades().children
 
     def all_cascades(self) -> tuple[Cascade, ...]:
-        """Every foreign key of a captured table that may change its rows, by what is known last; for `tables_file`."""
+        """Returns every foreign key that may change rows of a captured table, according to the newest state. For `tables_file`."""
         return self._cascades().all()
 
     def _cascades(self) -> Cascades:
@@ -178,20 +178,20 @@ class TableHistory:
         return self._known_cascades
 
     def rewind(self, position: Position) -> None:
-        """The stream starts again from here: what came after has not happened yet."""
+        """Removes everything after this position, because the stream starts again here."""
         self._known_cascades = None
         if self._known.drop_after(position.order_key):
             self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
 
     def take_anew(self, schema: TableSchema, position: Position) -> None:
-        """A table that stopped goes on at `position` with this schema. The stream starts again there."""
+        """Gives a stopped table this schema from `position` on, where the stream starts again."""
         self.rewind(position)
         self._store([_table_record(RecordKind.SNAPSHOT, position, schema)])
 
     def compact(self, places: Collection[Position], records_min: int = 1) -> int:
-        """Forgets what only held before all the places, from which alone anyone may go on; how many records that were.
+        """Removes records that are not needed to continue from any of the given positions. Returns their number.
 
-        Fewer than `records_min` are not worth it. Where the executed set of a place or record cannot be read, nothing is forgotten.
+        Does nothing for fewer than `records_min` records, or if the executed set of a position or record cannot be read.
         """
         records = self._repository.load()
         try:
@@ -204,25 +204,25 @@ class TableHistory:
         return len(records) - len(kept)
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Every captured table that has a schema at `position`, by name; for `tables_file`."""
+        """Returns every captured table that has a schema at `position`, by name. For `tables_file`."""
         states = [
             self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
         ]
         return tuple(state.version() for state in states if isinstance(state, TableSchema))
 
     def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
-        """Captured tables that a statement stopped, with the schema that is followed after the stop."""
+        """Returns the captured tables that a statement stopped, with their schemas after the stop."""
         states = [
             self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
         ]
         return tuple(state.schema.version() for state in states if isinstance(state, Stopped) and state.schema)
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
-        """What is known of a table at `position`: its schema, its stop (with the schema after it), that it was dropped, or nothing."""
+        """Returns what is known of a table at `position`: its schema, its stop (with the schema after it), that it was dropped, or None."""
         return self._known.table((database, table), position.order_key)
 
     def table_names(self) -> list[TableKey]:
-        """Every table that was ever known of, captured or not."""
+        """Returns every table that is or was in the history, captured or not."""
         return self._known.table_names()
 
     def _go_back_to(self, position: Position) -> None:
@@ -241,7 +241,7 @@ _Taken = tuple[tuple[Effect, ...], list[Record], tuple[TableChange, ...]]
 
 
 def _taken(context: DdlContext, review: SchemaDecisions, server: ServerFacts, position: Position) -> _Taken:
-    """What a statement means: effects, records, changes. Whatever a mistake of ours raises stops the tables that it may concern."""
+    """Returns a statement's effects, records and changes. An unexpected exception stops the tables that the statement may affect."""
     read: Statement = Unread(leading_words(context.text), "", text=context.text)
     try:
         read = read_statement(
@@ -258,7 +258,7 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: ServerFacts, po
 
 
 def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[Effect, ...]:
-    """What the rules ask for is found out, until they have all that they need. Raises what `review` raises."""
+    """Answers the rules' questions until they return the effects. Raises the exceptions of `review`."""
     while isinstance(meant := effects_of(read, context), Question):
         context = dataclasses.replace(context, answers=context.answers.told(meant, _answer(meant, context, review)))
     return meant
@@ -306,7 +306,7 @@ def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record
 def _database_records(
     statement: Statement, context: DdlContext, server: ServerFacts, position: Position
 ) -> Iterator[Record]:
-    if isinstance(statement, Unread) and statement.text:  # whatever it did to the charset of a database
+    if isinstance(statement, Unread) and statement.text:  # the charset of a database may have changed
         for name in databases_in(statement.text, context.known.database_names(), context.default_database):
             yield _charset_record(name, "", position)
     if not isinstance(statement, SetDatabase | DropDatabase):

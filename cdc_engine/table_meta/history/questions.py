@@ -1,7 +1,8 @@
-"""What a statement's meaning may hang on that neither the statement nor the history says. `effects` asks, `history` finds out. Pure.
+"""Questions whose answers a statement's effects depend on and that neither the statement nor the history contains. `effects` asks,
+`history` answers. Pure values.
 
-An answer may take a look at files or at the server. So the rules take none themselves: they return the first question that has no answer
-yet, and begin anew once it has one.
+An answer may need access to files or to the server. So the rules do not look it up themselves: they return the first unanswered question,
+and start again once it is answered.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Unknown(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """`reason`: of the stop, where a schema is asked for."""
+    """A question about a table. `reason`: of the stop, if a schema is requested."""
 
     what: Unknown
     table: TableKey
@@ -32,20 +33,20 @@ class Question:
 
 
 class UnansweredError(Exception):
-    """A rule came upon a question; never leaves `effects`."""
+    """A rule needs the answer to a question. Does not leave `effects`."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(question)
         self.question = question
 
 
-# a table that is made anew in the place of another has no row that an alteration could harm
+# a table that replaces another one has no rows that an alteration could harm
 OF_RECREATED: Policy = {kind: "keep" if kind == "drop" else "apply" for kind in PLANS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Answers:
-    """Those that are there so far. `recreated`: the table is made anew, so nothing of it needs to be asked."""
+    """The answers so far. `recreated`: the table is created again, so no question about it is needed."""
 
     known: Mapping[Question, Any] = dataclasses.field(default_factory=dict)
     recreated: bool = False
@@ -60,7 +61,7 @@ class Answers:
         return None if self.recreated else self._of(Question(Unknown.SCHEMA, name, reason))
 
     def told(self, question: Question, answer: Any) -> Answers:
-        """With one answer more."""
+        """Returns the answers with another one added."""
         return dataclasses.replace(self, known={**self.known, question: answer})
 
     def _of(self, question: Question) -> Any:

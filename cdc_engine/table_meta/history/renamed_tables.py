@@ -1,7 +1,7 @@
-"""Whether the lake can follow a table to its new name, and what it is told then. Pure; `effects` calls it.
+"""Decides whether the lake can follow a table to its new name, and with which changes. Pure functions; `effects` calls it.
 
-A table of the lake stands under its name, so that two names that are swapped swap rows: each is filled with what the other one had right
-before the statement (docs/decisions/renamed-tables.md).
+The path of a lake table depends on its name, so two swapped names swap rows: each table is filled with the rows that the other one had
+immediately before the statement (docs/decisions/renamed-tables.md).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from cdc_engine.table_meta.schema import Stopped, TableSchema
 
 
 def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
-    """Whether the lake has all rows of the table `origin` and may put them under `name`: both are captured, and neither has stopped.
+    """Returns whether the lake has all rows of the table `origin` and may move them to `name`: both are captured, and neither is stopped.
 
-    Of the copy of a schema change tool also its CREATE TABLE was in the stream: one that was there before may lack rows in the lake.
+    For the copy of a schema change tool, the stream must also have had its CREATE TABLE: an older copy may have rows that the lake lacks.
     """
     there = context.state(origin)
     if not isinstance(there, TableSchema) or (is_copy(name, origin) and not there.from_create):
@@ -29,7 +29,9 @@ def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
 
 
 def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> Effect:
-    """The lake's table of this name becomes the other one. `early`: it is altered too, and the history takes the schema of after that."""
+    """Returns the effect that makes the lake's table of this name a copy of the other one. `early`: the table is also altered, and the
+    history stores the schema after that.
+    """
     return Effect(
         name,
         TableChangeKind.SCHEMA,
@@ -41,13 +43,13 @@ def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: 
 
 
 def under_name(schema: TableSchema, name: TableKey) -> TableSchema:
-    """The schema with the table's new name; foreign keys whose names the server made follow it."""
+    """Returns the schema with the table's new name. Foreign keys with generated names are renamed too."""
     renamed = dataclasses.replace(schema, database=name[0], table=name[1])
     return dataclasses.replace(renamed, foreign_keys=foreign_keys.of_renamed(renamed, schema.table))
 
 
 def why_stopped(context: DdlContext, origin: TableKey, schema: TableSchema | None) -> CannotFollowError:
-    """Why the table cannot go on under another name; `schema`: what it has there, None where that is not known."""
+    """Returns why the table cannot continue under another name. `schema`: its schema there, None if unknown."""
     reason = f"the table was {'.'.join(origin)} before: its rows are not in the lake under this name"
     there = context.state(origin)
     if schema is not None and is_copy((schema.database, schema.table), origin):

@@ -1,7 +1,8 @@
-"""The schemas that operators gave for tables of which none could be known, one text each in the folder `schema-resolutions`.
+"""The schemas that operators gave for tables with unknown schemas, as one record each in the folder `schema-resolutions`.
 
-`sluice schema resolve` keeps one for the stop that a table is in; the history asks when it meets that stop again: the same table, stopped
-for the same reason, which names the place. Owns those texts, which are files or beside a shared ledger (`documents.texts`).
+`sluice schema resolve` stores one for a table's present stop. The history looks it up when it meets that stop again: the same table,
+stopped for the same reason, which contains the position. This module owns those records, which are files or in a shared record store
+(`documents.texts`).
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ FOLDER = "schema-resolutions"
 
 
 class Resolutions:
-    """Of the destination whose directory this is. Both methods raise MetaError when a text cannot be written or understood."""
+    """The resolutions of the destination with this directory. Both methods raise MetaError if a record cannot be written or read."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._texts = texts_of(destination_dir)
 
     def keep(self, schema: TableSchema, reason: str) -> None:
-        """`schema` holds from where the table stopped for this `reason`."""
+        """Stores `schema` as the table's schema at the stop for this `reason`."""
         name = _name(schema.database, schema.table, reason)
         record = {"database": schema.database, "table": schema.table, "reason": reason, "schema": schema.to_json()}
         self._texts.keep(name, json.dumps(record, indent=1))
 
     def schema(self, database: str, table: str, reason: str) -> TableSchema | None:
-        """What an operator said the table has where it stopped for this reason."""
+        """Returns the schema that an operator gave for the table's stop for this reason, or None."""
         name = _name(database, table, reason)
         text = self._texts.read(name)
         if text is None:

@@ -1,8 +1,9 @@
-"""The held changes and approvals of a destination, one text each in its folder `schema-changes`. Owns those texts (`documents.texts`).
+"""The held schema changes and the approvals of a destination, as one record each in its folder `schema-changes`. This module owns those
+records (`documents.texts`).
 
-The engine notes what it holds (`note`), the console reads it and approves (`approve`), the engine asks on its way past the statement
-(`approved`). A text is replaced whole, so a reader sees all of it or none. Approvals stay for as long as the destination does: the
-stream may pass the statement again.
+The engine stores held changes (`note`), the console reads and approves them (`approve`), and the engine asks for the approval when it
+passes the statement (`approved`). A record is replaced as a whole, so readers never see a part. Approvals are kept as long as the
+destination exists, because the stream may pass the statement again.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from cdc_engine.table_meta.change.policy import Held, described
 
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
-NAME_CHARS_MAX = 180  # of the table in a file's name: a file system takes 255 bytes
+NAME_CHARS_MAX = 180  # length of the table's part of a file name; file systems allow 255 bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HeldRecord:
-    """A held change as it was noted. `items`: (what, word → what the lake would do)."""
+    """A held change as it was stored. `items`: (description, plan → what the lake would do)."""
 
     database: str
     table: str
@@ -46,26 +47,26 @@ class HeldRecord:
 
 
 class ReviewFiles:
-    """The reviews of the destination whose directory this is."""
+    """The reviews of the destination with this directory."""
 
     def __init__(self, destination_dir: Path) -> None:
         self._texts = texts_of(destination_dir)
 
     def note(self, held: Held) -> None:
-        """Writes down what is held; once more for the same statement changes nothing."""
+        """Stores a held change. Storing the same statement again changes nothing."""
         items = [(item.what, dict(item.plans)) for item in held.items]
         alterations = [described(item.alteration) for item in held.items if item.alteration is not None]
         record = {**dataclasses.asdict(held), "reason": held.reason, "items": items, "alterations": alterations}
         self._texts.keep(_name(held.database, held.table, held.order_key, HELD), json.dumps(record, indent=1))
 
     def held(self, database: str, table: str, reason: str) -> HeldRecord | None:
-        """The change that stopped the table for this reason. Raises MetaError as `approved`."""
+        """Returns the change that stopped the table for this reason. Raises MetaError if a record cannot be read."""
         ending = f".{_quoted(database, table)}.{HELD}.json"
         found = (self._held(name, text) for name, text in self._texts.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
 
     def approve(self, held: HeldRecord, plan: str) -> None:
-        """Keeps the operator's decision."""
+        """Stores the operator's decision."""
         record = {
             "plan": plan,
             "statement": held.statement,
@@ -75,7 +76,7 @@ class ReviewFiles:
         self._texts.keep(_name(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))
 
     def approved(self, database: str, table: str, order_key: int) -> str:
-        """The plan that was approved for the statement, empty for none. Raises MetaError when the text cannot be understood."""
+        """Returns the plan that was approved for the statement, empty if there is none. Raises MetaError if the record cannot be read."""
         name = _name(database, table, order_key, APPROVED)
         text = self._texts.read(name)
         return "" if text is None else str(self._record(name, text)["plan"])
@@ -102,7 +103,7 @@ def _name(database: str, table: str, order_key: int, kind: str) -> str:
 
 
 def _quoted(database: str, table: str) -> str:
-    """As a file may be called: two tables never share a name, no dot and no letter of a glob's is left, and no name is too long."""
+    """Returns the table's part of a file name: unique per table, without dots and glob characters, and of limited length."""
     quoted = (urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table))
     whole = "+".join(quoted)
     if len(whole) <= NAME_CHARS_MAX:

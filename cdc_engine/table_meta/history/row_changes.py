@@ -1,9 +1,10 @@
-"""Which captured tables a statement changed rows of without row events, and why they stop. Pure; called by `effects`.
+"""Finds the captured tables in which a statement changed rows without row events, and why they stop. Pure functions; called by `effects`.
 
-A session that is not in row format logs its INSERT, UPDATE or DELETE as text: what it did to the rows is not told. The tables that it
-writes to stop, and those whose rows foreign keys change with them. A name that is no table known (a view, a temporary table) may mean any
-table of its database. Where it is not told what is written to (a function, a procedure), every table that the statement names, and every
-one of the databases that it is about, stops. A TRUNCATE of such a session may mean a temporary table that hides the captured one.
+A session that does not use row format logs its INSERT, UPDATE or DELETE as text, which does not show the changed rows. The tables that it
+writes stop, and so do tables whose rows foreign keys change with them. An unknown table name (a view, a temporary table) may stand for
+any table of its database. If the statement does not show what it writes (it calls a function or a procedure), every table that it names
+and every table of the databases that it mentions stops. A TRUNCATE of such a session may affect a temporary table that hides the captured
+one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _WAY_OUT = (
 
 
 def emptied_in_doubt() -> CannotFollowError:
-    """Of a TRUNCATE that used what only its session has: to empty the table, or not to, may both be wrong."""
+    """Returns the stop for a TRUNCATE that used session state: it may be wrong to empty the table, and wrong not to."""
     why = "its session may have had a temporary table of this name, and not this table may be empty"
     return CannotFollowError(
         TableState.STATEMENT_FORMAT, f"{why}; set binlog_format=ROW in every session, and take the rows anew"
@@ -39,9 +40,9 @@ def changed_without_rows(
     schemas: Sequence[TableSchema],
     captured: Callable[[str, str], bool],
 ) -> dict[TableKey, CannotFollowError]:
-    """The tables that stop. `names`: what the statement writes to, and whether it is a table that is known; empty where not told.
+    """Returns the tables that stop. `names`: the tables that the statement writes, and whether each is known; empty if unknown.
 
-    `words`: all names in the statement, in lower case. `schemas`: of the tables that are there.
+    `words`: all names in the statement, in lower case. `schemas`: of the existing tables.
     """
     there = [(schema.database, schema.table) for schema in schemas]
     found: dict[TableKey, CannotFollowError] = {}
@@ -62,7 +63,7 @@ def changed_without_rows(
 def _below(
     parents: Collection[TableKey], schemas: Sequence[TableSchema], captured: Callable[[str, str], bool]
 ) -> dict[TableKey, CannotFollowError]:
-    """The tables whose rows change with those of these, over all levels."""
+    """Returns the tables whose rows change with those of the given tables, over all levels."""
     cascades = Cascades(schemas, captured)
     found: dict[TableKey, CannotFollowError] = {}
     for parent in parents:

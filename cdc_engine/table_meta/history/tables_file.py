@@ -1,8 +1,8 @@
 """`tables.json`: the captured tables with columns and keys, and the foreign keys that change their rows without row events.
 
-Written by the instance, read where asset definitions are made and by the console.
+Written by the instance; read by the console and by the code that makes asset definitions.
 
-Reading it opens no connection. It is replaced as a whole: written beside, synced, renamed.
+Reading it opens no connection. It is replaced as a whole: the new file is written next to it, synced, and renamed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdc_engine.contracts import Cascade, Column, TableVersion
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 
-TABLES_FILE = "tables.json"  # in a destination's folder
+TABLES_FILE = "tables.json"  # name in a destination's folder
 FORMAT = 2
 CASCADE_WORDS = {
     "apply": "so it is carried out in the lake",
@@ -31,7 +31,7 @@ CASCADE_WORDS = {
 class ForeignKeyNote:
     """What a foreign key does to rows of the captured "database.table" without row events.
 
-    `followed`: whether the lake always does so too.
+    `followed`: whether the lake always follows it.
     """
 
     table: str
@@ -40,7 +40,7 @@ class ForeignKeyNote:
 
 
 def write_tables(path: Path, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> None:
-    """Replaces the file. Raises MetaError when it cannot be written; the old one is then untouched."""
+    """Replaces the file. Raises MetaError if it cannot be written; the old file is then unchanged."""
     record = {
         "format": FORMAT,
         "tables": [dataclasses.asdict(_seen(table)) for table in tables],
@@ -50,23 +50,26 @@ def write_tables(path: Path, tables: Iterable[TableVersion], cascades: Iterable[
 
 
 def _seen(table: TableVersion) -> TableVersion:
-    """Without the columns that are not in the lake."""
+    """Returns the table without columns that are not in the lake."""
     return dataclasses.replace(table, columns=tuple(each for each in table.columns if each.generated not in HIDDEN))
 
 
 def read_tables(path: Path) -> tuple[TableVersion, ...]:
-    """The tables of the file; none where there is no file yet. Raises MetaError when it cannot be understood."""
+    """Returns the tables in the file; none if there is no file yet. Raises MetaError if it cannot be read."""
     return _read(path)[0]
 
 
 def read_cascades(path: Path) -> tuple[Cascade, ...]:
-    """The foreign keys of the file that change captured tables' rows without row events. Raises as `read_tables`."""
+    """Returns the foreign keys in the file that change captured tables' rows without row events. Raises the same errors as
+    `read_tables`.
+    """
     return _read(path)[1]
 
 
 def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], str]) -> tuple[ForeignKeyNote, ...]:
-    """One for each foreign key that changes rows of a captured table without row events, by table. `policy`: of (database, table), its
-    `cascades`. Where the way leads through a table that is not captured, the sentence says so.
+    """Returns one note per foreign key that changes rows of a captured table without row events, ordered by table. `policy`:
+    (database, table) → its setting `cascades`. If the parent's rows change through a table that is not captured, the note mentions
+    that.
     """
     every = tuple(cascades)
     unseen = {each.child for each in every if not each.captured}
@@ -75,12 +78,12 @@ def foreign_key_notes(cascades: Iterable[Cascade], policy: Callable[[str, str], 
 
 
 def keyless_names(tables: Iterable[TableVersion], declared: Callable[[str, str], Sequence[str]]) -> tuple[str, ...]:
-    """The tables without a key, by name. `declared`: the key that conf/ gives to (database, table), or none."""
+    """Returns the names of the tables without a key. `declared`: (database, table) → the key in conf/, or none."""
     return tuple(sorted(each.name for each in tables if not each.key and not declared(each.database, each.table)))
 
 
 def keyless_sentence(destination: str, names: Sequence[str], *, verbose: bool = False) -> str:
-    """What tables without a key become. `verbose`: each by its name, else the first three."""
+    """Returns a sentence on what tables without a key become in the lake. `verbose`: with all names, otherwise with the first three."""
     shown = names if verbose else names[:3]
     more = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
     return (

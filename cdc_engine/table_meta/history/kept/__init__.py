@@ -1,1 +1,1 @@
-"""What the schema history keeps by position, in memory and in its repository."""
+"""Storage of the schema history by position, in memory and in its repository."""

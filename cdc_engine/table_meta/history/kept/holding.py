@@ -1,7 +1,8 @@
-"""Which records of the schema history hold at a place in the stream. Pure; asked by `history` and by streams that consumers read alone.
+"""Decides which records of the schema history apply at a position of the stream. Pure functions; used by `history` and by consumers' own
+streams.
 
-Order keys tell, within an epoch. Places of two epochs are on two servers, or in two numberings: there it is what was executed that
-tells, where that is known. A record of a statement, or of rows, has the set of what was executed before it.
+Within an epoch, order keys decide. Positions of two epochs are on two servers, or in two numberings of binlog files; there the executed
+sets decide, if they are known. A record of a statement, or of rows, has the executed set before it.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ FROM_ITS_PLACE_ON = frozenset({RecordKind.SERVER, RecordKind.DATABASE, RecordKin
 
 
 def holds_at(record: Record, place: Position) -> bool:
-    """Whether what the record tells had come to pass for who has all up to a place. Raises ValueError where a set cannot be read."""
+    """Returns whether a reader that has everything up to a position has passed the record. Raises ValueError if an executed set cannot
+    be read.
+    """
     at = record.position
     if at.counts_as(place) or not (at.gtid_set and place.gtid_set):
         return at.order_key <= place.order_key
@@ -26,7 +29,9 @@ def holds_at(record: Record, place: Position) -> bool:
 
 
 def needed(records: Sequence[Record], places: Iterable[Position]) -> list[Record]:
-    """Those that anyone needs who goes on from one of the places: what does not hold there yet, and of the rest the last of its kind."""
+    """Returns the records that are needed to continue from one of the positions: those that do not apply there yet and, of the others,
+    the last one per table, database and server.
+    """
     kept: set[int] = set()
     for place in places:
         last: dict[tuple[bool, str, str], int] = {}

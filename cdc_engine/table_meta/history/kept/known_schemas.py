@@ -1,4 +1,4 @@
-"""All that the history knows, in memory: the server, the databases and the tables, each along the stream. Owned by `history`."""
+"""The state of the schema history in memory: the server, the databases and the tables, each by position. Owned by `history`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TableKey = tuple[str, str]
 
 
 class KnownSchemas:
-    """Answers at an order key what held there. Records come in ascending order; `drop_after` goes back."""
+    """Returns the state at an order key. Records are added in ascending order; `drop_after` goes back."""
 
     def __init__(self) -> None:
         self._server: Timeline[ServerFacts] = Timeline()
@@ -31,11 +31,11 @@ class KnownSchemas:
         return None if timeline is None else timeline.at(key)
 
     def table_names(self) -> list[TableKey]:
-        """Every table that a record was ever about, sorted."""
+        """Returns every table that has or had a record, sorted."""
         return sorted(self._tables)
 
     def database_names(self) -> list[str]:
-        """Every database that a record was ever about, sorted."""
+        """Returns every database that has or had a record, sorted."""
         return sorted(self._databases)
 
     def remember(self, record: Record) -> None:
@@ -49,14 +49,14 @@ class KnownSchemas:
             self._tables.setdefault((record.database, record.table), Timeline()).put(key, table_state(record))
 
     def holds(self, record: Record) -> bool:
-        """Whether just this is known at the record's position already."""
+        """Returns whether the record's content is already known at its position."""
         key = record.position.order_key
         if record.kind is RecordKind.DATABASE:
             return self.database_charset(record.database, key) == str(record.content["charset"])
         return self.table((record.database, record.table), key) == table_state(record)
 
     def drop_after(self, key: int) -> bool:
-        """Forgets what came after `key`; whether that was anything."""
+        """Removes everything after `key`. Returns whether there was anything."""
         self.head = min(self.head, key)
         dropped = [self._server.drop_after(key)]
         dropped += [timeline.drop_after(key) for timeline in self._databases.values()]
@@ -65,7 +65,7 @@ class KnownSchemas:
 
 
 def table_state(record: Record) -> TableSchema | Stopped | Dropped:
-    """What a record says of its table. Raises KeyError or TypeError on a record of another shape."""
+    """Returns the state of a record's table. Raises KeyError or TypeError on a record of another structure."""
     if record.kind is RecordKind.STOPPED:
         return Stopped.from_json(record.database, record.table, record.content)
     schema = TableSchema.from_json(record.database, record.table, record.content)

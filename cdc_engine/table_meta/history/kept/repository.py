@@ -1,8 +1,9 @@
-"""Where the schema history is kept: its records, what a repository promises, and the file `schema.jsonl`. Driven by `history` alone.
+"""Storage of the schema history: its records, the interface of a repository, and the file `schema.jsonl`. Used only by `history`.
 
-The file is appended to, one JSON record a line; only compaction replaces it, as a whole. `sql_repository` keeps the same in a database.
-A record is on disk before `append` returns. A crash can tear only the last line: without its newline it never happened, and the next
-`load` cuts it off. Going back in the stream is a record too (`rewind`): reading the file from its start makes void what it takes back.
+The file is append-only, with one JSON record per line; only compaction replaces it, as a whole. `sql_repository` stores the same records
+in a database. A record is on disk before `append` returns. A crash can damage only the last line: a line without its newline does not
+count, and the next `load` removes it. Going back in the stream is a record too (`rewind`): it invalidates earlier records when the file
+is read from its start.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ FORMAT = 1
 
 
 class RecordKind(enum.Enum):
-    """What a line of the file tells."""
+    """The kind of a record."""
 
-    SERVER = "server"  #: flavour, default charset: with the snapshot
+    SERVER = "server"  # flavour, default charset; stored with the snapshot
     DATABASE = "database"  #: a database's default charset
     SNAPSHOT = "snapshot"  #: a table's schema, read from information_schema
     DDL = "ddl"  #: a table's schema after a statement
-    TABLE_MAP = "table_map"  #: a table's schema, told by a table map with full metadata
+    TABLE_MAP = "table_map"  # a table's schema, from a table map with full metadata
     STOPPED = "stopped"  #: a table cannot be followed from here on
-    DROPPED = "dropped"  #: a table is gone; its last schema
+    DROPPED = "dropped"  # a table was dropped; its last schema
     REWIND = "rewind"  #: all records above this position are void
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """`content` depends on `kind`; a record about a table names it, one about a database has no table."""
+    """A record. `content` depends on `kind`. A record about a table names it; one about a database has no table."""
 
     kind: RecordKind
     position: Position
@@ -57,7 +58,7 @@ class Record:
 
     @classmethod
     def from_line(cls, line: bytes) -> Record:
-        """Inverse of `to_line`; raises ValueError, KeyError or TypeError on anything else."""
+        """Inverse of `to_line`. Raises ValueError, KeyError or TypeError on anything else."""
         record = json.loads(line)
         return cls(
             kind=RecordKind(record["kind"]),
@@ -69,20 +70,22 @@ class Record:
 
 
 class Repository(Protocol):
-    """Keeps records in the order in which they were written. All methods raise MetaError when that is not possible."""
+    """Stores records in the order in which they were written. All methods raise MetaError if that is not possible."""
 
     def load(self) -> list[Record]:
-        """All records that hold: those that a REWIND took back are left out, and so is the REWIND."""
+        """Returns all valid records, without those that a REWIND invalidated and without the REWIND."""
 
     def append(self, records: Iterable[Record]) -> None:
-        """All or none of them is kept, for good when this returns."""
+        """Adds all of the records or none; they are durable when this returns."""
 
     def replace(self, records: Iterable[Record]) -> None:
-        """These instead of all before, at once."""
+        """Replaces all records by these, atomically."""
 
 
 class RecordsInMemory:
-    """A repository beside a destination's, for a history that nothing outlives: what is added is nobody's but that history's."""
+    """A temporary repository in addition to a destination's, for a history that is not stored. Added records are visible only to that
+    history.
+    """
 
     def __init__(self, records: list[Record]) -> None:
         self._records = records
@@ -91,25 +94,25 @@ class RecordsInMemory:
         return self._records
 
     def append(self, records: Iterable[Record]) -> None:
-        """The history has them."""
+        """Does nothing: the history has the records."""
 
     def replace(self, records: Iterable[Record]) -> None:
-        """As `append`."""
+        """Does nothing, as `append`."""
 
 
 _HEADER = json.dumps({"format": FORMAT, "what": "schema history"}).encode() + b"\n"
 
 
 class SchemaRepository:
-    """One file of one destination; its lease keeps other writers away."""
+    """The file of one destination. The destination's lease excludes other writers."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def load(self) -> list[Record]:
-        """All records that hold, in the order they were written. Cuts off a torn last line.
+        """Returns all valid records, in the order they were written. Removes an incomplete last line.
 
-        Raises MetaError when the file is not a schema history, is of another format, or is damaged before its last line.
+        Raises MetaError if the file is not a schema history, has another format, or is damaged before its last line.
         """
         content, whole = self._read()
         if len(whole) < len(content):
@@ -117,11 +120,11 @@ class SchemaRepository:
         return self._holding(whole)
 
     def look(self) -> list[Record]:
-        """As `load`, of a file that another process may be writing to: nothing is changed. Raises MetaError as that."""
+        """Does the same as `load` for a file that another process may be writing: changes nothing. Raises the same errors."""
         return self._holding(self._read()[1])
 
     def _read(self) -> tuple[bytes, bytes]:
-        """All that is there, and of it the whole lines."""
+        """Returns the file's content, and its complete lines."""
         content = self._path.read_bytes() if self._path.exists() else b""
         return content, content[: content.rfind(b"\n") + 1]
 
@@ -134,7 +137,7 @@ class SchemaRepository:
         return holding(self._record(line, number) for number, line in enumerate(lines[1:], start=2))
 
     def append(self, records: Iterable[Record]) -> None:
-        """Writes records; they are on disk when this returns. Raises MetaError when they cannot be written."""
+        """Writes records; they are on disk when this returns. Raises MetaError if they cannot be written."""
         lines = b"".join(record.to_line() for record in records)
         try:
             make_folder(self._path.parent)
@@ -147,7 +150,7 @@ class SchemaRepository:
             raise MetaError(f"the schema history {self._path} cannot be written: {error.strerror}") from error
 
     def replace(self, records: Iterable[Record]) -> None:
-        """Written beside, synced, renamed: a crash leaves the old file or the new one."""
+        """Writes a new file next to the old one, syncs and renames it: a crash leaves the old file or the new one."""
         try:
             replace_file(self._path, _HEADER + b"".join(record.to_line() for record in records))
         except OSError as error:
@@ -171,19 +174,19 @@ class SchemaRepository:
 
 
 def has_records(kept: Path | Repository) -> bool:
-    """Whether anything was ever kept there. Raises MetaError where it cannot be read."""
+    """Returns whether the history has any records. Raises MetaError if it cannot be read."""
     if isinstance(kept, Path):
         return bool(SchemaRepository(kept).load())
     return bool(kept.load())
 
 
 def look_at(kept: Path | Repository) -> list[Record]:
-    """All records that hold, read beside whoever writes them. Raises MetaError where they cannot be read."""
+    """Returns all valid records while another process may be writing. Raises MetaError if they cannot be read."""
     return SchemaRepository(kept).look() if isinstance(kept, Path) else kept.load()
 
 
 def forget_history(kept: Path | Repository) -> None:
-    """Nothing is known any more: whoever starts next asks the server. Raises MetaError."""
+    """Removes all records, so that the next start reads the schema from the server. Raises MetaError."""
     if not isinstance(kept, Path):
         kept.replace([])
     elif kept.exists():
@@ -191,7 +194,7 @@ def forget_history(kept: Path | Repository) -> None:
 
 
 def holding(records: Iterable[Record]) -> list[Record]:
-    """The records that none after them took back."""
+    """Returns the records that no later REWIND invalidated."""
     held: list[Record] = []
     for record in records:
         if record.kind is RecordKind.REWIND:
@@ -203,7 +206,9 @@ def holding(records: Iterable[Record]) -> list[Record]:
 
 
 def _write_or_take_back(descriptor: int, content: bytes) -> None:
-    """A write that the full disk cuts short is taken back, so that the next one does not go on in the middle of a line."""
+    """Appends the content. A write that a full disk interrupts is undone, so that the next one does not continue in the middle of a
+    line.
+    """
     size_before = os.fstat(descriptor).st_size
     try:
         written = 0

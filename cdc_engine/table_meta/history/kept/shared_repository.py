@@ -1,9 +1,9 @@
-"""The schema history beside a ledger that several hosts share: in SQL, ZooKeeper or memory. Made by `instance`.
+"""The schema history in a record store that several hosts share: in SQL, ZooKeeper or memory. Created by `instance`.
 
-Records are in texts of some hundred kilobytes (a node of ZooKeeper takes a megabyte), and a head says which of them count: `schema-head`
-has a generation and how many texts it has, `schema-<generation>-<number>` are they. New records are written first and count with the head,
-which is replaced under the lease's token: what a crash leaves before that counts for nobody and is written over, and who held the lease
-before can add nothing.
+Lines are stored in chunks of some hundred kilobytes (a node of ZooKeeper holds a megabyte), and a head states which chunks are valid:
+`schema-head` has a generation and the number of chunks, which are named `schema-<generation>-<number>`. New chunks are written first and
+become valid with the head, which is replaced under the lease's token. So chunks that a crash leaves before that are invalid and are
+overwritten, and an earlier holder of the lease can add nothing.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from cdc_engine.table_meta.history.kept.repository import Record, holding
 
 FORMAT = 1
 PREFIX, HEAD = "schema-", "schema-head"
-TEXT_BYTES_MAX = 400_000  # of a text with more than one record
+TEXT_BYTES_MAX = 400_000  # maximum size of a chunk with more than one record
 TRIES_MAX = 10
 
 
 @dataclasses.dataclass(frozen=True)
 class Head:
-    """Which texts count. `version`: of the head itself."""
+    """The head: which chunks are valid. `version`: of the head itself."""
 
     generation: int = 0
     texts: int = 0
@@ -44,12 +44,12 @@ class Head:
 
 
 class SharedRepository:
-    """`Repository` of one destination. `token`: of the lease; 0 of who only reads."""
+    """The `Repository` of one destination. `token`: of the lease; 0 for readers."""
 
     def __init__(self, documents: Documents, token: int = 0) -> None:
         self._documents, self._token = documents, token
-        self._counted: Head | None = None  # the texts that this process knows to count
-        self._unsure = False  # whether a write of the head that nobody answered may have been kept
+        self._counted: Head | None = None  # the head that this process wrote or read last
+        self._unsure = False  # whether a write of the head that got no answer may have succeeded
 
     def load(self) -> list[Record]:
         for _ in range(TRIES_MAX):
@@ -84,7 +84,7 @@ class SharedRepository:
         return f"the schema history in {self._documents}"
 
     def _add(self, head: Head, texts: list[str]) -> None:
-        """After those of the head, all of them with the head's next version."""
+        """Writes chunks after those of the head. All become valid with the head's next version."""
         for number, text in enumerate(texts, start=head.texts):
             self._write(head.name(number), text)
         self._counted = self._headed(dataclasses.replace(head, texts=head.texts + len(texts)))
@@ -100,7 +100,9 @@ class SharedRepository:
             ) from error
 
     def _settled(self) -> Head:
-        """The head. What nobody answered about and was kept all the same is taken back first: whoever wrote it took it for refused."""
+        """Returns the head. First undoes an unanswered write of the head that succeeded all the same, because its writer took it for
+        refused.
+        """
         head = self._head()
         if self._unsure and self._counted is not None and self._counted.counts != head.counts:
             head = self._headed(dataclasses.replace(self._counted, version=head.version))
@@ -108,19 +110,21 @@ class SharedRepository:
         return head
 
     def _headed(self, head: Head) -> Head:
-        """In place of the head of its version."""
+        """Replaces the head of the given version."""
         self._unsure = True
         version = self._documents.write(HEAD, head.to_text(), version=head.version, token=self._token)
         self._unsure = False
         return dataclasses.replace(head, version=version)
 
     def _write(self, name: str, text: str) -> None:
-        """Also over what somebody left there without a head that counts it."""
+        """Writes a chunk, replacing an invalid one that another process left."""
         there = self._documents.read(name)
         self._documents.write(name, text, version=there.version if there else NOT_THERE, token=self._token)
 
     def _claimed(self) -> Head:
-        """The head under this lease's token: from now on no earlier holder's write fits. Raises LeaseLostError where a later one has it."""
+        """Returns the head under this lease's token, so that writes of earlier holders are refused from now on. Raises LeaseLostError
+        if a later holder has it.
+        """
         for _ in range(TRIES_MAX):
             head = self._head()
             if head.version == NOT_THERE:
@@ -158,7 +162,7 @@ class SharedRepository:
 
 
 def _texts(records: Iterable[Record]) -> Iterator[str]:
-    """Lines as in the file, as many to a text as go into it; a record is never cut."""
+    """Yields lines as in the file, joined into chunks. A record is never split."""
     lines: list[bytes] = []
     size = 0
     for record in records:

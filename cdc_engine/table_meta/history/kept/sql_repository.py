@@ -1,7 +1,8 @@
-"""The schema history in a table of any SQL database that SQLAlchemy reaches by URL, for hosts that share no file. Made by `instance`.
+"""The schema history in a table of any SQL database that SQLAlchemy reaches by URL, for hosts without a shared file system. Created by
+`instance`.
 
-Records are rows as they are lines in the file: only added, in their order, until compaction replaces them in one transaction. The lease
-keeps other writers away.
+Rows correspond to lines of the file: they are only added, in order, until compaction replaces them in one transaction. The lease excludes
+other writers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from cdc_engine.sql_url import url_with_password
 from cdc_engine.table_meta.history.kept.repository import Record, holding
 
 TABLE = "sluice_schema_history"
-LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT would end at 64 KiB
+LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT ends at 64 KiB
 _metadata = sqlalchemy.MetaData()
 _rows = sqlalchemy.Table(
     TABLE,
@@ -30,10 +31,12 @@ _rows = sqlalchemy.Table(
 
 
 class SqlRepository:
-    """One destination's records. `url`: SQLAlchemy's; a password of the form $NAME is taken from the environment."""
+    """One destination's records. `url`: for SQLAlchemy; a password of the form $NAME is read from the environment."""
 
     def __init__(self, url: str, destination: str) -> None:
-        """Makes the table where it is missing. Raises ConfigurationError for a URL of no use, MetaError where it cannot be reached."""
+        """Creates the table if it is missing. Raises ConfigurationError for an unusable URL, MetaError if the database cannot be
+        reached.
+        """
         full_url = url_with_password(url, "schema_history_url")
         self._name = f"{full_url.render_as_string(hide_password=True)} ({TABLE}, {destination})"
         self._destination = destination

@@ -1,1 +1,1 @@
-"""What the source's server says of its tables now."""
+"""Reads the present schemas of the source's tables from the server."""

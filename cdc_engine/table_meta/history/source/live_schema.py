@@ -1,7 +1,8 @@
-"""A table's schema as the server has it now, where that is also what it had at a place in the stream: at the live end. Used by `instance`.
+"""Returns a table's present schema on the server if it is also the table's schema at a position near the end of the binlog. Used by
+`instance`.
 
-It is the same wherever no statement about the table lies between the place and the end of the binlog. The server itself lists the events
-between them; where they are too many, or in another file, the reader is behind and nothing can be said.
+It is the same if no statement about the table is between the position and the end of the binlog. The server lists the events in between.
+If these are too many, or in another file, the reader is too far behind, and the result is unknown.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from cdc_engine.table_meta.ddl.statement import Nothing
 from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_snapshot
 from cdc_engine.table_meta.schema import TableSchema
 
-EVENTS_BEHIND_MAX = 5000  # between the place and the end; more take too long to look through
+EVENTS_BEHIND_MAX = 5000  # between the position and the end; reading more takes too long
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")
 
 
 def schema_now(session: Connection[Any], database: str, table: str, place: str) -> TableSchema | None:
-    """The table's schema at the statement whose event ends at this place (text of a Position); None where it cannot be said.
+    """Returns the table's schema at the statement whose event ends at `place` (text of a Position); None if it is unknown.
 
-    Raises pymysql.MySQLError when the server refuses.
+    Raises pymysql.MySQLError if the server refuses.
     """
     place_file, _, rest = place.rpartition(":")
     offset = int(rest.partition("@")[0])
@@ -41,7 +42,7 @@ def schema_now(session: Connection[Any], database: str, table: str, place: str) 
 
 
 def is_view(session: Connection[Any], database: str, table: str) -> bool:
-    """Whether the server has a view of that name now. Raises pymysql.MySQLError when the server refuses."""
+    """Returns whether the server has a view of that name now. Raises pymysql.MySQLError if the server refuses."""
     with session.cursor(Cursor) as cursor:
         cursor.execute(
             "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s AND table_type = 'VIEW'",
@@ -64,7 +65,7 @@ def _end(cursor: Cursor) -> tuple[str, int]:
 
 
 def _untouched(cursor: Cursor, file: str, offset: int, table: str, flavour: str) -> bool:
-    """Whether no statement from there on concerns the table; a name that only occurs in one counts as concerned."""
+    """Returns whether no later statement affects the table. A statement that merely contains the name counts as affecting it."""
     cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT %s", (file, offset, EVENTS_BEHIND_MAX + 1))
     events = cursor.fetchall()
     texts = [_DEFAULT_DATABASE.sub("", str(event[5]), count=1) for event in events if "query" in str(event[2]).lower()]

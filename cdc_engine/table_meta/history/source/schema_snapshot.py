@@ -1,7 +1,7 @@
-"""The schema as the server has it now, from information_schema, over a PyMySQL connection given by the caller. Feeds `history.seed`.
+"""Reads the server's present schema from information_schema, over the caller's PyMySQL connection. Used for `history.seed`.
 
-Views and sequences are left out: they are no tables, though sequences have row events. System-versioned tables have columns in their row
-events that information_schema does not show, unless they were named.
+Views and sequences are left out: they are not tables, although sequences have row events. The row events of system-versioned tables have
+columns that information_schema does not show unless they were named.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ from cdc_engine.table_meta.schema import (
     with_row_times,
 )
 
-ATTEMPTS_MAX = 5  # of a snapshot during which nobody changes the schema
-INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)  # from there on REFERENCES of a column makes a foreign key
-MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # from there on actions after MATCH count
+ATTEMPTS_MAX = 5  # attempts to read the schema without a concurrent change
+# From these versions on, REFERENCES in a column definition creates a foreign key.
+INLINE_MARIADB, INLINE_MYSQL = (10, 5), (9, 0)
+MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # from these versions on, actions after MATCH count
 
-_WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}  # have characters that a server shows as `?`
+# Charsets with characters that a server shows as `?`.
+_WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
 _SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
-# the variable is there since MySQL executes foreign keys above its storage engines (9.6), and is OFF where it does
+# The variable exists since MySQL can execute foreign keys above its storage engines (9.6), and is OFF if it does.
 _NATIVE_FOREIGN_KEYS = (
     "SHOW GLOBAL VARIABLES WHERE Variable_name = 'innodb_native_foreign_keys' AND Value IN ('OFF', '0')"
 )
@@ -65,7 +67,7 @@ _COLUMNS = (
     "FROM information_schema.columns WHERE table_schema IN %s ORDER BY table_schema, table_name, ordinal_position"
 )
 _EXTRA = "extra"
-# where there are system-versioned tables: which columns have the times of their rows
+# for system-versioned tables: the columns with the times of their rows
 _EXTRA_OF_VERSIONED = (
     "IF(generation_expression IN ('ROW START', 'ROW END'), CONCAT(generation_expression, ', ', extra), extra)"
 )
@@ -89,9 +91,11 @@ _ACTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """`databases`: (name, default charset). `unreadable`: (database, table, reason) of tables with a column of a type not known.
+    """The schema of the source. `databases`: (name, default charset). `unreadable`: (database, table, reason) of tables with a column of
+    an unknown type.
 
-    `elsewhere`: (database, table, reason) of tables whose rows are not what their row events say, by their engine or one over them.
+    `elsewhere`: (database, table, reason) of tables whose rows differ from their row events because of their engine or of a table over
+    them.
     """
 
     server: ServerFacts
@@ -102,7 +106,7 @@ class Snapshot:
 
 
 def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> Snapshot:
-    """The captured tables as they are now. Raises pymysql.MySQLError when the server refuses."""
+    """Returns the captured tables as they are now. Raises pymysql.MySQLError if the server refuses."""
     with connection.cursor(Cursor) as cursor:
         facts = _rows(cursor, _SERVER)[0]
         server = _server(facts, logs_cascades=bool(_rows(cursor, _NATIVE_FOREIGN_KEYS)))
@@ -142,9 +146,9 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
 def stable_snapshot(
     connection: Connection[Any], captured: Callable[[str, str], bool], position_now: Callable[[], Position]
 ) -> tuple[Snapshot, Position]:
-    """A snapshot and a position at which it holds, without locking anything: the schema was the same before and after the position.
+    """Returns a snapshot and a position at which it is valid, without locks: the schema was the same before and after the position.
 
-    Raises SourceConnectionError when the schema changed during each of several attempts.
+    Raises SourceConnectionError if the schema changed during each of several attempts.
     """
     before = read_snapshot(connection, captured)
     for _ in range(ATTEMPTS_MAX):
@@ -159,12 +163,12 @@ def stable_snapshot(
 
 
 def is_of_users(database: str) -> bool:
-    """Not one of the databases that a server keeps for itself."""
+    """Returns whether the database is not one of the server's system databases."""
     return database.lower() not in _SYSTEM_DATABASES
 
 
 def charset_name(name: str) -> str:
-    """`utf8` is what MySQL 5.7 and MariaDB call utf8mb3."""
+    """Returns a charset's name: `utf8` is the name of utf8mb3 in MySQL 5.7 and MariaDB."""
     return "utf8mb3" if name == "utf8" else name
 
 
@@ -174,7 +178,9 @@ def _rows(cursor: Cursor, statement: str, databases: tuple[str, ...] = ()) -> li
 
 
 def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> dict[tuple[str, str], list[ForeignKey]]:
-    """By table. MariaDB 11 shows what foreign keys do only to who may change the table; SHOW CREATE TABLE shows it to all."""
+    """Returns the foreign keys by table. MariaDB 11 shows their actions only to users who may change the table; SHOW CREATE TABLE
+    shows them to all.
+    """
     columns: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
     for database, table, constraint, *column in _rows(cursor, _REFERENCES, databases):
         columns[database, table, constraint].append(column)
@@ -201,7 +207,9 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
 
 
 def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str) -> Iterator[tuple[str, str, str]]:
-    """(database, table, reason) of tables whose rows are not what their row events say: by their engine, and those under a MERGE table."""
+    """Yields (database, table, reason) of tables whose rows differ from their row events: because of their engine, or because they are
+    under a MERGE table.
+    """
     for name, engine in sorted(engines.items()):
         if not rows_elsewhere(engine):
             continue
@@ -216,13 +224,13 @@ def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str
 
 
 def _shown_table(cursor: Cursor, name: tuple[str, str], flavour: str) -> Statement:
-    """Raises MySQLError where the server refuses, as it does of a MERGE table over others that are gone."""
+    """Reads SHOW CREATE TABLE. Raises MySQLError if the server refuses, for example for a MERGE table over missing tables."""
     quoted = ".".join(_quoted(part) for part in name)
     return read_statement(str(_rows(cursor, f"SHOW CREATE TABLE {quoted}")[0][1]), flavour)
 
 
 def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[tuple[str, str, str], tuple[str, str]]:
-    """(database, table, constraint) → what it does on DELETE and UPDATE, from SHOW CREATE TABLE; none where that cannot be read."""
+    """Returns (database, table, constraint) → its actions on DELETE and UPDATE, from SHOW CREATE TABLE; empty if that cannot be read."""
     statement = _shown_table(cursor, name, flavour)
     keys = statement.foreign_keys if isinstance(statement, CreateTable) else ()
     return {(*name, key.symbol): (key.on_delete, key.on_update) for key in keys}
@@ -231,9 +239,9 @@ def _shown_actions(cursor: Cursor, name: tuple[str, str], flavour: str) -> dict[
 class _Notation(enum.Enum):
     """How information_schema shows a DEFAULT."""
 
-    EXPRESSION = "MariaDB"  #: as in DDL
-    TEXT = "MySQL 5.7"  #: a constant's text
-    HEXADECIMAL = "MySQL 8.0"  #: as TEXT, but of a binary string 0x616263, up to its first byte of zero
+    EXPRESSION = "MariaDB"  # as in DDL
+    TEXT = "MySQL 5.7"  # the text of a constant
+    HEXADECIMAL = "MySQL 8.0"  # as TEXT, but a binary string as 0x616263, up to its first zero byte
 
 
 def _notation(flavour: str, version: str) -> _Notation:
@@ -276,7 +284,7 @@ def _table(
 
 def _column(name: str, column_type: str, charset: str | None, nullable: str, extra: str) -> DeclaredColumn:
     declared = declared_type(column_type)
-    charset = charset_name(charset) if charset else "binary"  # MySQL shows none for an enum of bytes
+    charset = charset_name(charset) if charset else "binary"  # MySQL shows no charset for an enum of bytes
     if charset in _WITHOUT_LIMIT:
         declared = dataclasses.replace(
             declared, labels=tuple(label.replace(UNKNOWN, HIDDEN_CHARACTER) for label in declared.labels)
@@ -307,7 +315,7 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
         and UNKNOWN in default.value
         and column.charset not in ("", "ascii", "latin1", "utf8mb3")
     ):
-        return ()  # a server shows a character that utf8mb3 does not have so
+        return ()  # the server shows a character that is not in utf8mb3 like this
     definition = ColumnDefinition(
         column.name,
         declared,
@@ -322,7 +330,9 @@ def _default(column: DeclaredColumn, extra: str, shown: str | None, notation: _N
 
 
 def _shown_default(shown: str | None, extra: str, notation: _Notation, declared: DeclaredType) -> Default | None:
-    """Raises UnreadableError or ValueError where it cannot be read, or does not tell the value."""
+    """Returns the default that information_schema shows. Raises UnreadableError or ValueError if it cannot be read, or does not show
+    the value.
+    """
     if shown is None:
         return None
     default = read_default(TokenCursor(tokens(shown))) if notation is _Notation.EXPRESSION else Default(shown)
@@ -338,7 +348,7 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
 
 
 def _is_cut(shown: str, default: Default, notation: _Notation, declared: DeclaredType) -> bool:
-    """Whether more may stand after what is shown: digits of a float, and bytes that are no text."""
+    """Returns whether the shown text may be incomplete: digits of a float, or bytes that are not text."""
     if declared.base == "float" and declared.scale < 0:
         return len(re.sub(r"[-+.]|e.*", "", shown).strip("0")) > FLOAT_DIGITS_SHOWN
     if not declared.is_binary_string or default.notation is not Notation.STRING:
@@ -350,7 +360,9 @@ def _is_cut(shown: str, default: Default, notation: _Notation, declared: Declare
 
 
 def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], notation: _Notation) -> TableSchema:
-    """Asks the server itself for defaults that information_schema cuts; those of NOT NULL columns it does not tell without a row."""
+    """Returns the table with defaults that information_schema truncates, as queried from the server. Those of NOT NULL columns cannot
+    be queried without a row.
+    """
     cut = [
         column
         for column, (*_, extra, default) in zip(table.columns, shown, strict=False)
@@ -366,10 +378,10 @@ def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], not
 
 
 def _printed(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) -> dict[str, tuple[str | None, ...]]:
-    """By column, from SHOW CREATE TABLE: those of bytes that are all ASCII there, for another is shown as `?`."""
+    """Returns defaults by column from SHOW CREATE TABLE, only for bytes that are all ASCII there, because others are shown as `?`."""
     try:
         statement = _shown_table(cursor, (table.database, table.table), MYSQL)
-    except MySQLError:  # no right to see it
+    except MySQLError:  # missing privilege
         return {}
     read = {each.name: each.default for each in statement.columns} if isinstance(statement, CreateTable) else {}
     found: dict[str, tuple[str | None, ...]] = {}
@@ -393,7 +405,7 @@ def _asked(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) ->
     relation = f"{_quoted(table.database)}.{_quoted(table.table)}"
     try:
         (row,) = _rows(cursor, f"SELECT {', '.join(values)} FROM (SELECT 1) AS one LEFT JOIN {relation} ON FALSE")
-    except MySQLError:  # no right to read the table
+    except MySQLError:  # missing privilege to read the table
         return [() for _ in columns]
     return [() if value is None else (value if isinstance(value, str) else repr(value),) for value in row]
 
@@ -402,4 +414,4 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-FLOAT_DIGITS_SHOWN = 5  # and surely no more than those
+FLOAT_DIGITS_SHOWN = 5  # digits of a float that a server certainly shows

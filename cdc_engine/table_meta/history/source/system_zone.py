@@ -1,6 +1,7 @@
-"""The zone that a server means by time_zone=SYSTEM, as one with rules: found by what the server's clocks show. For `schema_snapshot`.
+"""Finds the time zone with rules that a server means by time_zone=SYSTEM, from the times that the server's clock shows. For
+`schema_snapshot`.
 
-A server tells no more of it than a short name (CST is three zones), and DDL with DEFAULT CURRENT_TIMESTAMP needs its rules.
+A server reports only a short name of it (three zones are called CST), but DDL with DEFAULT CURRENT_TIMESTAMP needs its rules.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import functools
 import zoneinfo
 from collections.abc import Callable
 
-FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5  # two zones that agree at each of these moments are taken for one
+FIRST_YEAR, LAST_YEAR, STEP_DAYS = 2012, 2035, 5  # zones that agree at each of these times are considered equal
 _FORM = "%Y-%m-%d %H:%M:%S"
-Ask = Callable[[str], tuple[object, ...]]  # one row of a SELECT
+Ask = Callable[[str], tuple[object, ...]]  # returns one row of a SELECT
 
 
 def system_zone(ask: Ask) -> str:
-    """A name of the zone database; empty where no zone in it shows what the server shows."""
+    """Returns a name of the zone database; empty if no zone in it shows the same times as the server."""
     there = _moments()
     texts = ", ".join(f"CONVERT_TZ('{moment.strftime(_FORM)}', '+00:00', 'SYSTEM')" for moment in there)
     shown = tuple(str(each)[:19] for each in ask(f"SELECT {texts}"))
