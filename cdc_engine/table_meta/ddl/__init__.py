@@ -1,1 +1,1 @@
-"""DDL text → statements as values."""
+"""Parses DDL statements of MySQL and MariaDB into values."""

@@ -1,7 +1,7 @@
-"""ALTER TABLE after its name: one entry of ACTIONS per kind of action. Called by `ddl`.
+"""Parses ALTER TABLE after the table's name: one entry of ACTIONS per kind of action. Called by `reader`.
 
-An action leaves columns and rows alone, or is noted as an item that `alteration` follows, or as one that changes rows without row events.
-An action that no entry matches makes the statement unreadable.
+An action either changes no columns and no rows, or is recorded as an item that `alteration` applies, or as an action that changes rows
+without row events. An action without an entry makes the statement unreadable.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Alteration:
 
 @dataclasses.dataclass(frozen=True)
 class _Action:
-    """`words`: what the pattern matched; the cursor stands after it."""
+    """An action. `words`: what the pattern matched; the cursor is after it."""
 
     cursor: TokenCursor
     words: str
@@ -80,7 +80,7 @@ class _Action:
 
 
 def read_actions(cursor: TokenCursor, name: TableName, flavour: str, *, ignore: bool = False) -> AlterTable:
-    """Raises UnreadableError at an action that is not known. `ignore`: rows that break a rule are deleted."""
+    """Parses the actions. Raises UnreadableError at an unknown action. `ignore`: the server deletes rows that violate a constraint."""
     alteration = _Alteration(flavour)
     if cursor.accept("WAIT"):
         cursor.next()
@@ -114,7 +114,7 @@ def _read_action(cursor: TokenCursor, alteration: _Alteration) -> None:
             return
     if cursor.peek(1) != Token(TokenKind.SIGN, "="):
         raise cursor.unreadable()
-    cursor.next()  # an option of a storage engine, whose name may stand in backquotes
+    cursor.next()  # an option of a storage engine, whose name may be in backquotes
     _option(_Action(cursor, "", alteration))
 
 
@@ -131,7 +131,7 @@ def _skip_nothing(_action: _Action) -> None:
 
 
 def _option(action: _Action) -> None:
-    """One table option; the next one may follow without a comma."""
+    """Skips one table option. The next one may follow without a comma."""
     action.cursor.accept_sign("=")
     if action.cursor.peek().text == "(":
         action.cursor.skip_parentheses()
@@ -140,13 +140,13 @@ def _option(action: _Action) -> None:
 
 
 def _rows_lost_all(action: _Action) -> None:
-    """The names of partitions after it are separated by commas too, and nothing can follow."""
+    """Records an action on partitions. Partition names are also separated by commas, and no other action can follow."""
     action.alteration.rows_lost.append(action.words)
     action.cursor.skip_all()
 
 
 def _exchange(action: _Action) -> None:
-    """EXCHANGE PARTITION p WITH TABLE t: each has the other's rows afterwards."""
+    """Parses EXCHANGE PARTITION p WITH TABLE t: partition and table swap their rows."""
     cursor = action.cursor
     action.alteration.rows_lost.append(f"{action.words} PARTITION")
     while not cursor.accept("WITH", "TABLE"):
@@ -158,7 +158,9 @@ def _exchange(action: _Action) -> None:
 
 
 def _convert_partition(action: _Action) -> None:
-    """MariaDB's CONVERT PARTITION p TO TABLE t and CONVERT TABLE t TO PARTITION p …: a table appears with rows, or goes with them."""
+    """Parses MariaDB's CONVERT PARTITION p TO TABLE t and CONVERT TABLE t TO PARTITION p …: a table is created with rows, or removed
+    with its rows.
+    """
     cursor = action.cursor
     action.alteration.rows_lost.append(action.words)
     if action.words == "CONVERT PARTITION":
@@ -184,7 +186,7 @@ def _versioning(action: _Action) -> None:
 
 
 def _add_period(action: _Action) -> None:
-    """ADD PERIOD FOR name (begin, end): both columns are NOT NULL by it, but for those with the times of rows."""
+    """Parses ADD PERIOD FOR name (begin, end). It makes both columns NOT NULL, except those with the times of rows (SYSTEM_TIME)."""
     name = action.cursor.expect_name()
     columns = read_key_columns(action.cursor)
     if name.upper() != "SYSTEM_TIME":
@@ -213,7 +215,7 @@ _INDEX = re.compile(r"(?:INDEX|KEY|PRIMARY|UNIQUE|FULLTEXT|SPATIAL|FOREIGN|CONST
 
 
 def _read_constraint(action: _Action) -> bool:
-    """Whether an index or a constraint stood among columns in parentheses: ADD (a int, KEY (a))."""
+    """Parses an index or a constraint among columns in parentheses: ADD (a int, KEY (a)). Returns whether there was one."""
     if not _INDEX.match(action.cursor.words(1)) and not is_vector_index(action.cursor):
         return False
     action.alteration.acted.append(f"ADD {action.cursor.peek().word}")
@@ -300,7 +302,7 @@ def _rename_column(action: _Action) -> None:
 
 
 def _alter_column(action: _Action) -> None:
-    """SET DEFAULT and DROP DEFAULT are for rows to come; SET VISIBLE changes what SELECT * shows."""
+    """Parses ALTER COLUMN. SET DEFAULT and DROP DEFAULT affect future rows; SET VISIBLE changes what SELECT * shows."""
     name = action.cursor.expect_last_name()
     if action.cursor.accept("SET", "DEFAULT"):
         action.note(SetDefault(name, read_default(action.cursor), action.if_exists))
@@ -329,7 +331,7 @@ def _charset(action: _Action) -> None:
 
 
 def _collation(action: _Action) -> None:
-    """COLLATE = DEFAULT is MySQL's way back to the database's character set; MariaDB leaves it as it is."""
+    """Parses COLLATE. MySQL's COLLATE = DEFAULT returns to the database's character set; MariaDB's changes nothing."""
     if accept_default(action.cursor):
         if action.alteration.flavour == MYSQL:
             action.note(SetCharset(None))
@@ -338,7 +340,7 @@ def _collation(action: _Action) -> None:
 
 
 def _order_by(action: _Action) -> None:
-    """ORDER BY a, b DESC: a comma goes on with the list where a bare column follows."""
+    """Skips ORDER BY a, b DESC. The list continues after a comma if a bare column follows."""
     cursor = action.cursor
     while True:
         cursor.expect_name()
@@ -361,7 +363,7 @@ _OPTIONS = (
     r"|SECONDARY_ENGINE_ATTRIBUTE|STATS_AUTO_RECALC|STATS_PERSISTENT|STATS_SAMPLE_PAGES|STORAGE|TABLE_CHECKSUM|TABLESPACE"
     r"|TRANSACTIONAL|ALGORITHM|LOCK)"
 )
-# of ALTER IGNORE: what no row can break
+# actions after which ALTER IGNORE cannot delete rows
 _HARMLESS = re.compile(
     rf"(?:ADD (?:COLUMN|INDEX|KEY|FULLTEXT|SPATIAL|VECTOR|FOREIGN)|RENAME|ALTER|DISABLE|ENABLE|FORCE|WITH|ORDER|DEFAULT"
     rf"|DROP (?:INDEX|KEY|FOREIGN|CONSTRAINT|CHECK)|CHARACTER|CHAR|CHARSET|COLLATE|ENGINE|TYPE|{_OPTIONS}) "

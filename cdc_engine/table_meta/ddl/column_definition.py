@@ -1,6 +1,6 @@
-"""One column as a DDL statement defines it. Read by `ddl` from the tokens of CREATE TABLE and ALTER TABLE … ADD.
+"""Parses one column definition of a DDL statement. Called by the parsers of CREATE TABLE and ALTER TABLE … ADD.
 
-Attributes are entries of a table: a word that is not in it makes the statement unreadable, because it could change what the column is.
+Attributes are entries of a table. An unknown attribute makes the statement unreadable, because it could change the column.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_ref
 from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
-# They follow the last column of an ALTER without a comma.
+# These follow the last column of an ALTER without a comma.
 _PARTITIONS = re.compile(r"PARTITION BY |REMOVE PARTITIONING ")
-FIRST = ""  # as the column that a new one stands after: none, it stands first
+FIRST = ""  # value of `after` for a column that becomes the first one
 
 
 @dataclasses.dataclass
 class ColumnDefinition:
-    """`charset`: as said for the column, None where the table's applies. `after`: column it stands after, FIRST, or None: at the end.
+    """A column definition. `charset`: the column's own, None if the table's applies. `after`: the column that it follows, FIRST, or None
+    for the end.
 
-    `says_null`: the statement has NULL, without which a TIMESTAMP may be NOT NULL. `literals`: what its labels and DEFAULT go through.
+    `says_null`: the statement contains NULL, without which a TIMESTAMP may be NOT NULL. `literals`: how its labels and DEFAULT are
+    converted.
     """
 
     name: str
@@ -49,7 +51,7 @@ class ColumnDefinition:
 
 
 def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
-    """Name, type and attributes, up to the comma or parenthesis behind. Raises UnreadableError at what is not understood."""
+    """Parses name, type and attributes, up to the next comma or parenthesis. Raises UnreadableError at an unknown element."""
     name = cursor.expect_last_name()
     first = cursor.peek().word
     second = cursor.peek(1).word
@@ -66,7 +68,7 @@ def read_column(cursor: TokenCursor, flavour: str) -> ColumnDefinition:
 
 
 def read_charset(cursor: TokenCursor) -> str:
-    """The name after CHARACTER SET. Raises UnreadableError where no server has it (or it is DEFAULT)."""
+    """Parses the name after CHARACTER SET. Raises UnreadableError for an unknown charset (or DEFAULT)."""
     cursor.accept_sign("=")
     name = cursor.expect_name()
     charset = charset_of_name(name)
@@ -76,7 +78,7 @@ def read_charset(cursor: TokenCursor) -> str:
 
 
 def accept_default(cursor: TokenCursor) -> bool:
-    """Whether DEFAULT stands where the name of a charset or a collation may (MySQL 5.7, MariaDB)."""
+    """Accepts DEFAULT in place of the name of a charset or a collation (MySQL 5.7, MariaDB). Returns whether it was there."""
     equals = cursor.peek().text == "="
     if cursor.peek(int(equals)).word != "DEFAULT":
         return False
@@ -85,7 +87,9 @@ def accept_default(cursor: TokenCursor) -> bool:
 
 
 def read_collation(cursor: TokenCursor) -> str | None:
-    """The charset of the collation after COLLATE; None for MariaDB's that go with any Unicode charset and change none."""
+    """Returns the charset of the collation after COLLATE; None for MariaDB's collations that apply to any Unicode charset and change
+    none.
+    """
     cursor.accept_sign("=")
     name = cursor.expect_name()
     charset = charset_of_collation(name)
@@ -111,7 +115,7 @@ def _set_charset(cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _set_collation(cursor: TokenCursor, column: ColumnDefinition) -> None:
-    if not accept_default(cursor):  # MariaDB's: that of the charset
+    if not accept_default(cursor):  # DEFAULT is MariaDB's: the charset's collation
         column.charset = read_collation(cursor) or column.charset
 
 
@@ -127,7 +131,7 @@ def _not_null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
-    column.nullable = column.says_null = True  # the last word counts
+    column.nullable = column.says_null = True  # the last one is valid
 
 
 def _primary(_cursor: TokenCursor, column: ColumnDefinition) -> None:
@@ -208,7 +212,7 @@ def _default(cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 Attribute = Callable[[TokenCursor, ColumnDefinition], None]
-# longer runs of words before their beginnings
+# longer sequences of keywords come before their prefixes
 _ATTRIBUTES: tuple[tuple[tuple[str, ...], Attribute], ...] = (
     (("NOT", "NULL"), _not_null),
     (("NULL",), _null),

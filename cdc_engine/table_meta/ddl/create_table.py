@@ -1,4 +1,4 @@
-"""CREATE TABLE after its name: columns, primary key, the options that matter, LIKE, SELECT. Called by `ddl`."""
+"""Parses CREATE TABLE after the table's name: columns, primary key, relevant options, LIKE, SELECT. Called by `reader`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SELECTS = {"SELECT", "AS", "IGNORE", "REPLACE", "WITH", "VALUES", "TABLE"}
 
 
 def read_create_table(cursor: TokenCursor, name: TableName, flavour: str) -> CreateTable:
-    """Raises UnreadableError at what is not understood."""
+    """Parses the rest of the statement. Raises UnreadableError at an unknown element."""
     statement = CreateTable("", name)
     if cursor.accept("LIKE"):
         return dataclasses.replace(statement, like=read_table_name(cursor))
@@ -79,13 +79,13 @@ def _read_elements(
             ends = {column.name.lower() for column in columns if column.generated == ROW_END}
             key = key or tuple(column.name for column in columns if column.primary)
             key = _without_periods(key, periods)
-            key = tuple(name for name in key if name.lower() not in ends)  # it is in every key of such a table
+            key = tuple(name for name in key if name.lower() not in ends)  # every key of such a table contains it
             return tuple(columns), key, tuple(foreign_keys)
         cursor.expect_sign(",")
 
 
 def _read_period(cursor: TokenCursor) -> dict[str, tuple[str, ...]]:
-    """MariaDB's PERIOD FOR name (begin, end): both columns are NOT NULL by it."""
+    """Parses MariaDB's PERIOD FOR name (begin, end), which makes both columns NOT NULL."""
     cursor.expect("PERIOD")
     cursor.expect("FOR")
     name = cursor.expect_name().lower()
@@ -93,7 +93,7 @@ def _read_period(cursor: TokenCursor) -> dict[str, tuple[str, ...]]:
 
 
 def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The columns that a period WITHOUT OVERLAPS brings into a key."""
+    """Returns the key with each period WITHOUT OVERLAPS replaced by its columns."""
     found: list[str] = []
     for name in key:
         if isinstance(name, PeriodName) and name.lower() not in periods:
@@ -103,7 +103,7 @@ def _without_periods(key: tuple[str, ...], periods: dict[str, tuple[str, ...]]) 
 
 
 def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
-    """Options are many and new ones come; only those that decide about columns or bring rows are looked at."""
+    """Parses table options. There are many, and new ones are added; only those that affect columns or insert rows are evaluated."""
     charset: str | None = None
     while not cursor.at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):
@@ -133,14 +133,14 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
 
 
 def _skip_option(cursor: TokenCursor) -> None:
-    """A word, and after an equals sign its value, which may be a word that means something elsewhere."""
+    """Skips a keyword and, after an equals sign, its value, which may be a keyword with another meaning elsewhere."""
     cursor.next()
     if cursor.accept_sign("=") and cursor.peek().text != "(":
         cursor.next()
 
 
 def _selects_after(cursor: TokenCursor) -> bool:
-    """Whether a SELECT follows the partitions."""
+    """Returns whether a SELECT follows the partitions."""
     while not cursor.at_end:
         if cursor.peek().text == "(":
             cursor.skip_parentheses()

@@ -1,8 +1,8 @@
-"""A column's declared type: read from DDL or from information_schema.columns.column_type, and laid out as a table map tells it.
+"""A column's declared type: parsed from DDL or from information_schema.columns.column_type, and converted to the layout of a table map.
 
-Both servers' many spellings of a type come to one canonical text, close to what MySQL 8.0 prints (`int unsigned`, `varchar(20)`,
-`enum('a','b')`), so that a version of a table does not depend on where its schema was learnt. Display widths and zerofill are dropped, but
-for `tinyint(1)`, which many take for a boolean. Pure; used by `column_definition`, `snapshot` and `schema`.
+The many spellings of a type in both servers are converted to one canonical text, close to MySQL 8.0's (`int unsigned`, `varchar(20)`,
+`enum('a','b')`), so that a table's version does not depend on the origin of its schema. Display widths and zerofill are dropped, except
+in `tinyint(1)`, which many treat as a boolean. Pure functions; used by `column_definition`, `snapshot` and `schema`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from cdc_engine.table_meta.ddl.default_value import bytes_of
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind, UnreadableError, tokens
 
 MYSQL, MARIADB = "mysql", "mariadb"
-OLD_UUID = "uuid /* old */"  # as MariaDB shows it in information_schema
+OLD_UUID = "uuid /* old */"  # as in MariaDB's information_schema
 
-# spelling → canonical base; the longest run of words that is here is the type's name
+# Spelling → canonical base. The longest matching sequence of words is the type's name.
 _NAMES = {
     **dict.fromkeys(("TINYINT", "INT1"), "tinyint"),
     **dict.fromkeys(("SMALLINT", "INT2"), "smallint"),
@@ -70,7 +70,7 @@ _NAME_WORDS_MAX = 3
 
 
 def is_type(word: str) -> bool:
-    """Whether a type's name may begin with a keyword."""
+    """Returns whether a type's name can begin with the keyword."""
     return any(name.partition(" ")[0] == word for name in _NAMES)
 
 
@@ -101,13 +101,15 @@ _BINARY_OF = {
 }
 _NUMBERS = {"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"}
 _NATIONAL = {"nchar": "char", "nvarchar": "varchar"}
-_LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}  # length where none is declared
+_LENGTHS = {"bit": 1, "char": 1, "nchar": 1, "binary": 1, "vector": 2048}  # length if none is declared
 FLOAT_DIGITS_MAX = 24  # binary digits; FLOAT(25) and more is a double
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeclaredType:
-    """`base`: canonical name without attributes. `length`: characters, bytes, bits, precision or fraction digits; -1 where none is said."""
+    """A declared type. `base`: canonical name without attributes. `length`: characters, bytes, bits, precision or fraction digits; -1
+    if none is declared.
+    """
 
     base: str
     length: int = -1
@@ -118,12 +120,12 @@ class DeclaredType:
 
     @property
     def has_charset(self) -> bool:
-        """Whether a character set decides what its bytes mean."""
+        """Whether its bytes are text in a character set."""
         return self.base in _TEXTS or self.base in {"enum", "set"}
 
     @property
     def is_binary_string(self) -> bool:
-        """Strings of bytes: their charset is `binary`."""
+        """Whether it is a string of bytes, whose charset is `binary`."""
         return self.base in _FIXED_BYTES or self.base in _BINARY_OF.values() or self.base == "vector"
 
     @property
@@ -131,7 +133,7 @@ class DeclaredType:
         return self.base in _NUMBERS
 
     def as_binary(self) -> DeclaredType:
-        """What a text type becomes with CHARACTER SET binary."""
+        """Returns what a text type becomes with CHARACTER SET binary."""
         return dataclasses.replace(self, base=_BINARY_OF.get(self.base, self.base))
 
     @property
@@ -142,7 +144,7 @@ class DeclaredType:
         return f"{self.base}{inside}{' unsigned' if self.unsigned else ''}{' compressed' if self.compressed else ''}"
 
     def layout(self, bytes_max: int) -> tuple[int, int]:
-        """Type code and metadata of a table map, for a charset of `bytes_max` bytes a character."""
+        """Returns type code and metadata as in a table map, for a charset of `bytes_max` bytes per character."""
         if self.base in _PLAIN:
             return _PLAIN[self.base], 0
         if self.base in _BLOBS:
@@ -179,7 +181,7 @@ class DeclaredType:
 
 
 def quoted(text: str) -> str:
-    """A string literal as MySQL prints it."""
+    """Returns a string literal as MySQL prints it."""
     escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\0", "\\0").replace("'", "''")
     return f"'{escaped}'"
 
@@ -192,7 +194,7 @@ _SAME_AS = {
 
 @functools.lru_cache(maxsize=4096)
 def declared_type(text: str) -> DeclaredType:
-    """Reads a whole column_type text. Raises UnreadableError where it is not one that is known."""
+    """Parses a whole column_type text. Raises UnreadableError if it is unknown."""
     if OLD_UUID in text:
         raise UnreadableError("it is a uuid of before MariaDB 10.11.5, whose bytes lie otherwise; ALTER TABLE … FORCE")
     cursor = TokenCursor(tokens(text))
@@ -203,21 +205,22 @@ def declared_type(text: str) -> DeclaredType:
 
 
 def read_type(cursor: TokenCursor, flavour: str) -> DeclaredType:
-    """A type's name and its arguments, without the attributes after it; national types come out as char and varchar."""
+    """Parses a type's name and arguments, without the attributes after it. National types become char and varchar."""
     base = _read_qualified(cursor) if flavour == MARIADB and cursor.peek(1).text == "." else _read_base(cursor)
     if base in {"enum", "set"}:
         return DeclaredType(base=base, labels=_read_labels(cursor))
     length, scale = _read_arguments(cursor)
     if base == "json" and flavour == MARIADB:
         return DeclaredType(base="longtext")
-    if length == 0 and flavour == MARIADB and base in _BLOBS:  # TEXT(0) is a text there, in MySQL 8.0 a tinytext
+    # TEXT(0) is a text in MariaDB and a tinytext in MySQL 8.0.
+    if length == 0 and flavour == MARIADB and base in _BLOBS:
         length = -1
     return _canonical(base, length, scale)
 
 
-# MariaDB's words for a mode whose types are meant (`mariadb_schema.date`), with those that are others there
+# MariaDB's qualifiers for the types of a mode (`mariadb_schema.date`), with the types that differ in that mode.
 _MODES = {"MARIADB_SCHEMA": {}, "ORACLE_SCHEMA": {"date": "datetime"}, "MAXDB_SCHEMA": {"timestamp": "datetime"}}
-_QUALIFIED = {"date", "timestamp", "datetime", "time"}  # no mode has others of these
+_QUALIFIED = {"date", "timestamp", "datetime", "time"}  # modes differ at most in these types
 
 
 def _read_qualified(cursor: TokenCursor) -> str:
@@ -250,7 +253,7 @@ def _read_labels(cursor: TokenCursor) -> tuple[str, ...]:
         if (raw := bytes_of(token)) is not None:
             labels.append(raw_literal(raw))
         elif token.kind is TokenKind.STRING:
-            labels.append(token.text.rstrip(" "))  # the server drops a label's trailing blanks
+            labels.append(token.text.rstrip(" "))  # the server removes a label's trailing blanks
         else:
             raise cursor.unreadable(token)
         if cursor.accept_sign(")"):
@@ -268,7 +271,7 @@ def _read_arguments(cursor: TokenCursor) -> tuple[int, int]:
 
 
 def _read_length(cursor: TokenCursor) -> int:
-    """The servers take decimal(19.5) for decimal(19)."""
+    """Parses a length. The servers read decimal(19.5) as decimal(19)."""
     if re.fullmatch(r"\d+\.\d*", cursor.peek().text):
         return int(cursor.next().text.partition(".")[0])
     return cursor.expect_number()
@@ -295,7 +298,7 @@ def _canonical(base: str, length: int, scale: int) -> DeclaredType:
 
 
 def fitted(declared: DeclaredType, bytes_max: int) -> DeclaredType:
-    """TEXT(n) and BLOB(n) are the smallest of their kind that holds n characters."""
+    """Returns the type of TEXT(n) or BLOB(n): the smallest of its kind that holds n characters."""
     if declared.base not in {"text", "blob"} or declared.length < 0:
         return declared
     size_bytes = declared.length * (bytes_max if declared.base == "text" else 1)
@@ -304,7 +307,7 @@ def fitted(declared: DeclaredType, bytes_max: int) -> DeclaredType:
 
 
 def read_type_attribute(cursor: TokenCursor, declared: DeclaredType) -> DeclaredType:
-    """One attribute that belongs to the type itself."""
+    """Parses one attribute that belongs to the type itself."""
     if cursor.accept("UNSIGNED") or cursor.accept("ZEROFILL"):
         return dataclasses.replace(declared, unsigned=declared.is_number)
     if cursor.accept("SIGNED"):

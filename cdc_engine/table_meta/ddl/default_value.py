@@ -1,7 +1,7 @@
-"""What stands after DEFAULT in a column's definition, as a value. Read by `column_definition`, and for `schema_snapshot`.
+"""Parses the part of a column definition after DEFAULT into a value. Used by `column_definition` and `schema_snapshot`.
 
-A literal keeps its notation: the same characters mean another value as a number than in quotes (`enum('2','1') DEFAULT 1` is '2'), and
-what a column of the type makes of it is decided in `table_meta.change.literal_value`.
+A literal keeps its notation, because the same characters can mean different values as a number and in quotes (`enum('2','1') DEFAULT 1`
+is '2'). `table_meta.change.literal_value` converts it to the value that a column of the type stores.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 _BITS = re.compile(r"(?:[bB]'|0b)([01]*)'?")
 _HEXADECIMAL = re.compile(r"(?:[xX]'|0[xX])([0-9a-fA-F]*)'?")
 _MOMENTS = {"DATE", "TIME", "TIMESTAMP"}
-# spelling → what it is of the moment at which the statement began
+# spelling → part of the time at which the statement began
 CLOCKS = {
     **dict.fromkeys(("CURRENT_TIMESTAMP", "NOW", "LOCALTIME", "LOCALTIMESTAMP"), "now"),
     **dict.fromkeys(("CURRENT_DATE", "CURDATE"), "date"),
 }
 _DIGITS_MAX = 6
-# need no parentheses
+# these need no parentheses
 _BARE_CLOCKS = set(CLOCKS) - {"NOW", "CURDATE"}
 
 
 class Notation(enum.Enum):
     NULL = "NULL"
     STRING = "a string"
-    NUMBER = "a number"  #: `value` as written, with its sign
-    BYTES = "bytes"  #: x'4142', 0x4142, b'101': `value` is their hexadecimal
-    MOMENT = "a moment"  #: DATE'…', TIME'…', TIMESTAMP'…': `said` is the word before it
-    CLOCK = "the time"  #: `value` as in CLOCKS, `digits` of a second, -1 where not said
-    EXPRESSION = "an expression"  #: has no value here
+    NUMBER = "a number"  # `value` as written, with its sign
+    BYTES = "bytes"  # x'4142', 0x4142, b'101': `value` is in hexadecimal
+    MOMENT = "a moment"  # DATE'…', TIME'…', TIMESTAMP'…': `said` is the keyword before it
+    CLOCK = "the time"  # `value` as in CLOCKS, `digits` of a second, -1 if not declared
+    EXPRESSION = "an expression"  # has no value here
 
 
 @dataclasses.dataclass(frozen=True)
 class Default:
-    """A column's DEFAULT. `said`: the charset that introduces a string or bytes (`_latin1 x'E4'`), or the word before a moment."""
+    """A column's DEFAULT. `said`: the charset introducer of a string or bytes (`_latin1 x'E4'`), or the keyword before a date or time."""
 
     value: str | None
     notation: Notation = Notation.STRING
@@ -55,7 +55,7 @@ EXPRESSION = Default(None, Notation.EXPRESSION)
 
 
 def read_default(cursor: TokenCursor) -> Default:
-    """Reads what follows DEFAULT. Raises UnreadableError where nothing follows."""
+    """Parses what follows DEFAULT. Raises UnreadableError if nothing follows."""
     if cursor.peek() == Token(TokenKind.SIGN, "("):
         return _in_parentheses(_parenthesized(cursor))
     found = read_operand(cursor)
@@ -65,14 +65,14 @@ def read_default(cursor: TokenCursor) -> Default:
 
 
 def _in_parentheses(inside: tuple[Token, ...]) -> Default:
-    """Reads an expression that is no more than a literal or a clock; any other one is EXPRESSION."""
+    """Parses an expression that is only a literal or a clock; any other one is EXPRESSION."""
     cursor = TokenCursor(list(_without_parentheses(inside)))
     found = read_operand(cursor, in_expression=True)
     return found if found is not None and cursor.at_end else EXPRESSION
 
 
 def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
-    """Without those that stand around all of it."""
+    """Returns the tokens without parentheses that enclose all of them."""
     opened: list[int] = []
     closes: dict[int, int] = {}
     for place, token in enumerate(inside):
@@ -87,14 +87,14 @@ def _without_parentheses(inside: tuple[Token, ...]) -> tuple[Token, ...]:
 
 
 def _parenthesized(cursor: TokenCursor) -> tuple[Token, ...]:
-    """The tokens between two parentheses; the cursor stands after them."""
+    """Returns the tokens between two parentheses and moves the cursor after them."""
     begin = cursor.place
     cursor.skip_parentheses()
     return cursor.since(begin)[1:-1]
 
 
 def read_operand(cursor: TokenCursor, *, in_expression: bool = False) -> Default | None:
-    """A literal or a clock; None, and the cursor where it was, where something else stands there."""
+    """Parses a literal or a clock. Returns None for anything else, without moving the cursor."""
     sign = cursor.peek().text if cursor.peek().kind is TokenKind.SIGN and cursor.peek().text in {"-", "+"} else ""
     at = 1 if sign else 0
     if not sign and (found := _introduced(cursor)):
@@ -111,7 +111,7 @@ def read_operand(cursor: TokenCursor, *, in_expression: bool = False) -> Default
 
 
 def _introduced(cursor: TokenCursor) -> Default | None:
-    """_utf8mb4'text', _latin1 x'E4', DATE'2020-01-01'."""
+    """Parses a literal with an introducer: _utf8mb4'text', _latin1 x'E4', DATE'2020-01-01'."""
     word, token = cursor.peek().word, cursor.peek(1)
     if word in _MOMENTS and token.kind is TokenKind.STRING:
         found = Default(token.text, Notation.MOMENT, said=word)
@@ -127,7 +127,7 @@ def _introduced(cursor: TokenCursor) -> Default | None:
 
 
 def bytes_of(token: Token) -> bytes | None:
-    """What 0x4142, x'4142' or b'101' says; None of any other token."""
+    """Returns the bytes of 0x4142, x'4142' or b'101'; None for any other token."""
     found = _literal(token)
     return bytes.fromhex(found.value or "") if found is not None and found.notation is Notation.BYTES else None
 
@@ -148,7 +148,7 @@ def _literal(token: Token) -> Default | None:
 
 
 def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
-    """CURRENT_TIMESTAMP, NOW(3), and in an expression also what shows a part of it."""
+    """Parses CURRENT_TIMESTAMP or NOW(3), and in an expression also functions that return a part of it."""
     word = cursor.peek().word
     what = CLOCKS.get(word)
     if what is None or (what != "now" and not in_expression and word not in _BARE_CLOCKS):
@@ -170,7 +170,7 @@ def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
 
 
 def skip_value(cursor: TokenCursor) -> None:
-    """A literal, an expression in parentheses, or a function with or without arguments (also `schema.function`)."""
+    """Skips a literal, an expression in parentheses, or a function with or without arguments (also `schema.function`)."""
     if cursor.peek().text == "(" and cursor.peek().kind is TokenKind.SIGN:
         cursor.skip_parentheses()
         return

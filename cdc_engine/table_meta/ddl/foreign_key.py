@@ -1,6 +1,7 @@
-"""A foreign key as a DDL statement defines it: FOREIGN KEY (…) REFERENCES … of a table, or REFERENCES … of a column.
+"""Parses a foreign key in a DDL statement: FOREIGN KEY (…) REFERENCES … of a table, or REFERENCES … of a column.
 
-Read for what it makes the server do without a row event: delete or change the rows of this table when a row of the other one goes.
+It determines what the server does without row events: delete or change rows of this table when a row of the other one is deleted or
+changed.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ CASCADE, SET_NULL = "CASCADE", "SET NULL"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignKeyDefinition:
-    """`parent`: (database, table), the database empty where not said. `referenced`: empty where not said: the parent's primary key.
+    """A foreign key definition. `parent`: (database, table), the database empty if not given. `referenced`: empty if not given, which
+    means the parent's primary key.
 
-    `symbol`: as said after CONSTRAINT; `index`: after FOREIGN KEY, which is the name on MariaDB where there is no symbol. `on_delete`,
-    `on_update`: CASCADE, SET NULL, or empty for all that changes no row. `inline`: said of a column, which servers may ignore. `matches`:
-    a MATCH stands before the actions, and servers may ignore these then.
+    `symbol`: the name after CONSTRAINT; `index`: the name after FOREIGN KEY, which MariaDB uses if there is no symbol. `on_delete`,
+    `on_update`: CASCADE, SET NULL, or empty for all actions that change no row. `inline`: part of a column definition, which servers may
+    ignore. `matches`: there is a MATCH before the actions, which servers may then ignore.
     """
 
     columns: tuple[str, ...]
@@ -34,7 +36,7 @@ class ForeignKeyDefinition:
 
 
 def read_foreign_key(cursor: TokenCursor, symbol: str) -> ForeignKeyDefinition:
-    """From FOREIGN on, up to the comma or parenthesis behind. Raises UnreadableError at what is not understood."""
+    """Parses from FOREIGN on, up to the next comma or parenthesis. Raises UnreadableError at an unknown element."""
     cursor.expect("FOREIGN")
     cursor.expect("KEY")
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
@@ -46,7 +48,7 @@ def read_foreign_key(cursor: TokenCursor, symbol: str) -> ForeignKeyDefinition:
 
 
 def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKeyDefinition:
-    """What stands after REFERENCES: `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
+    """Parses what follows REFERENCES: `t (c) MATCH FULL ON DELETE SET NULL ON UPDATE NO ACTION`."""
     cursor.accept_sign(".")
     database, table = "", cursor.expect_name()
     if cursor.accept_sign("."):
@@ -71,7 +73,7 @@ def read_references(cursor: TokenCursor, columns: tuple[str, ...]) -> ForeignKey
 
 
 def _action(cursor: TokenCursor) -> str:
-    """SET DEFAULT is refused or executed as RESTRICT by InnoDB, on all servers."""
+    """Parses an action. InnoDB refuses SET DEFAULT or executes it as RESTRICT, on all servers."""
     if cursor.accept("CASCADE"):
         return CASCADE
     if cursor.accept("SET", "NULL"):
@@ -82,7 +84,7 @@ def _action(cursor: TokenCursor) -> str:
 
 
 def _names(cursor: TokenCursor) -> tuple[str, ...]:
-    """(a, b), each perhaps with a length or a direction, which mean nothing here."""
+    """Parses (a, b). Lengths and directions of the columns are ignored."""
     cursor.expect_sign("(")
     names = [_part(cursor)]
     while cursor.accept_sign(","):

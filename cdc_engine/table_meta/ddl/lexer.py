@@ -1,9 +1,10 @@
-"""A DDL statement as words, names, strings and signs, the way MySQL and MariaDB cut it. Used by `ddl` and `declared`.
+r"""Splits a DDL statement into words, names, strings and signs, as MySQL and MariaDB do. Used by `reader` and `declared_type`.
 
-sqlglot's tokenizer was tried and does not do for this: it takes the inside of executable comments (`/*!80023 INVISIBLE */`) for a comment,
-drops the backslash of '\\n' in a label, and splits names that begin with a digit; its parser gives up on half of MySQL's column types.
+sqlglot's tokenizer is not suitable: it treats the contents of executable comments (`/*!80023 INVISIBLE */`) as a comment, drops the
+backslash of '\n' in a label, and splits names that begin with a digit; its parser does not support half of MySQL's column types.
 
-The session's sql_mode decides about quotes: under ANSI_QUOTES double ones are a name's, under NO_BACKSLASH_ESCAPES a backslash is itself.
+The session's sql_mode determines the meaning of quotes: under ANSI_QUOTES double quotes enclose names, under NO_BACKSLASH_ESCAPES a
+backslash is an ordinary character.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from cdc_engine.binlog.charsets.statement_text import BLANK_NO_BREAK_SPACE, Lite
 
 
 class UnreadableError(Exception):
-    """The statement cannot be read from here on; the message says what stands there."""
+    """The statement cannot be parsed from here on. The message contains the text there."""
 
 
 class TokenKind(enum.Enum):
-    WORD = "word"  #: keyword or bare name
-    NAME = "name"  #: in backquotes, or in double quotes that are a name's
+    WORD = "word"  # keyword or bare name
+    NAME = "name"  # in backquotes, or in double quotes that enclose a name
     STRING = "string"
-    NUMBER = "number"  #: also hexadecimal and bit literals
+    NUMBER = "number"  # also hexadecimal and bit literals
     SIGN = "sign"
     END = "end"
 
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """`text`: of strings and names without quotes and escapes, else as written."""
+    """A token. `text`: for strings and names without quotes and escapes, otherwise as written."""
 
     kind: TokenKind
     text: str
 
     @property
     def word(self) -> str:
-        """The keyword in upper case; empty for all that cannot be one."""
+        """The keyword in upper case; empty if the token cannot be a keyword."""
         return self.text.upper() if self.kind is TokenKind.WORD else ""
 
 
 _END = Token(TokenKind.END, "")
-# alternatives are tried in order; an executable comment only loses its fence, with the version in it
+# Alternatives are tried in order. An executable comment only loses its delimiters, including the version.
 _SHAPES = r"""
     (?P<space>{blank}+ | --(?=[\x00-\x20]|\Z)[^\n]* | \#[^\n]* | {fence} | /\*.*?\*/ | \*/ )
   | (?P<name>`(?:[^`]|``)*` {more_names})
@@ -53,10 +54,10 @@ _SHAPES = r"""
   | (?P<word>{letter}+)
   | (?P<sign>[^'"`])
 """
-# Also what Python takes for a blank or a sign: a server does so with ASCII alone.
+# Includes characters that Python considers blanks or signs: servers consider only ASCII ones.
 _LETTER = r"[0-9A-Za-z_$\x80-\U0010FFFF]"
 _BLANK = r"[\t-\r\x20]"
-# what counts as the version in an executable comment; its other digits are the statement's
+# the version in an executable comment; further digits belong to the statement
 _FENCES = {
     True: r"/\*M?!(?:\d{5,6})?",
     False: r"/\*!(?:[01]\d{5}|\d{5})?",
@@ -66,9 +67,9 @@ _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", 
 
 @dataclasses.dataclass(frozen=True)
 class Notation:
-    """How a session writes statements. `mariadb`: `/*M! … */` is executed too. `client`: charset of its text, empty where not told.
+    """How a session writes statements. `mariadb`: `/*M! … */` is executed too. `client`: charset of the text, empty if unknown.
 
-    A server that does not execute an executable comment, for its version, writes it into the binlog as a plain one.
+    If a server does not execute an executable comment because of its version, it writes it into the binlog as a plain comment.
     """
 
     ansi_quotes: bool = False
@@ -83,7 +84,7 @@ _NOWHERE = -2
 
 @functools.cache
 def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """Of any token, and of the name after a point."""
+    """Returns the pattern of any token, and that of the name after a point."""
     letter, blank = _LETTER, _BLANK
     if notation.client in BLANK_NO_BREAK_SPACE:
         letter, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
@@ -104,13 +105,13 @@ def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
-    """Cuts a statement. Raises UnreadableError where a quote is not closed."""
+    """Splits a statement. Raises UnreadableError if a quote is not closed."""
     pattern, name_pattern = _patterns(notation)
     characters = word_characters(notation.client)
     found: list[Token] = []
-    at, point = 0, _NOWHERE  # where a name ends that a point may follow
+    at, point = 0, _NOWHERE  # the end of a name that a point may follow
     while at < len(statement):
-        # after a point that stands right after a name is a name, though it were a number elsewhere: d.20151214
+        # After a point that immediately follows a name, there is a name, even if it would be a number elsewhere: d.20151214.
         match = (name_pattern.match(statement, at) if at == point + 1 else None) or pattern.match(statement, at)
         if match is None:
             raise UnreadableError(f"a quote is not closed at character {at}")
@@ -158,9 +159,10 @@ def _unescaped(escaped: str | None, quote: str) -> str:
 
 
 class TokenCursor:
-    """A place in a statement. `literals`: what its session's go through.
+    """A position in a statement. `literals`: how literals of its session are converted.
 
-    `accept…` moves on and answers True if that stands there; `expect…` raises UnreadableError otherwise."""
+    `accept…` moves on and returns True if the tokens are next; `expect…` raises UnreadableError if they are not.
+    """
 
     def __init__(self, found: list[Token], literals: Literals = Literals()) -> None:  # noqa: B008 - a value
         self.literals = literals
@@ -178,11 +180,11 @@ class TokenCursor:
 
     @property
     def place(self) -> int:
-        """Where the cursor is, for `since`."""
+        """The cursor's position, for `since`."""
         return self._at
 
     def since(self, place: int) -> tuple[Token, ...]:
-        """The tokens from a place before up to here."""
+        """Returns the tokens from an earlier position up to here."""
         return tuple(self._tokens[place : self._at])
 
     @property
@@ -190,11 +192,11 @@ class TokenCursor:
         return self.peek().kind is TokenKind.END
 
     def skip_all(self) -> None:
-        """To the end of the statement."""
+        """Moves to the end of the statement."""
         self._at = len(self._tokens)
 
     def words(self, count: int) -> str:
-        """The keywords from here on, up to `count` or to the first token that is none, joined by blanks and ended by one."""
+        """Returns the next keywords, up to `count` or to the first token that is not a keyword, each followed by a blank."""
         found = []
         for ahead in range(count):
             if not self.peek(ahead).word:
@@ -203,7 +205,7 @@ class TokenCursor:
         return "".join(found)
 
     def accept(self, *words: str) -> bool:
-        """All of these keywords, one after the other."""
+        """Accepts all of these keywords, one after the other."""
         if any(self.peek(index).word != word for index, word in enumerate(words)):
             return False
         self._at += len(words)
@@ -230,7 +232,7 @@ class TokenCursor:
         return token.text
 
     def expect_last_name(self) -> str:
-        """`c` of `c`, `t.c`, `d.t.c` or `.c`, as MySQL 5.7 and MariaDB take a column's name."""
+        """Returns `c` of `c`, `t.c`, `d.t.c` or `.c`, as MySQL 5.7 and MariaDB parse a column's name."""
         if self.accept_sign("."):
             return self.expect_name()
         name = self.expect_name()
@@ -245,7 +247,7 @@ class TokenCursor:
         return int(token.text)
 
     def skip_parentheses(self) -> None:
-        """Over `( … )` with all that is inside."""
+        """Skips `( … )` with its contents."""
         self.expect_sign("(")
         depth = 1
         while depth:

@@ -1,13 +1,14 @@
-"""Lower case as the servers have it for names of databases and tables (lower_case_table_names): that of Unicode 3.0, letter by letter.
+"""Converts names of databases and tables to lower case as the servers do (lower_case_table_names): by Unicode 3.0, letter by letter.
 
-Python knows letters of after it, and two that become others by what stands around them. Held against the servers by tests/table_meta.
+Python also converts letters that were added later, and two letters depending on their context. Compared with the servers by
+tests/table_meta.
 """
 
 from __future__ import annotations
 
 import functools
 
-# from first to last, letters that have a small one in Python and none in the servers
+# (first, last) of letters that have a lower case in Python but not in the servers
 _LEFT_ALONE = (
     *((0x0220, 0x0220), (0x023A, 0x037F), (0x03CF, 0x03D8), (0x03F4, 0x03FF), (0x048A, 0x048A), (0x04C0, 0x04C0)),
     *((0x04C5, 0x04C5), (0x04C9, 0x04C9), (0x04CD, 0x04CD), (0x04F6, 0x04F6), (0x04FA, 0x052E), (0x10A0, 0x1CBF)),
@@ -16,7 +17,7 @@ _LEFT_ALONE = (
 
 
 def lowered(name: str) -> str:
-    """As the servers write the name of a table where they fold names; it has as many characters as before."""
+    """Returns a table name as servers that fold names write it. The number of characters stays the same."""
     return name.lower() if name.isascii() else "".join(map(_lowered, name))
 
 
@@ -24,4 +25,4 @@ def lowered(name: str) -> str:
 def _lowered(character: str) -> str:
     if any(first <= ord(character) <= last for first, last in _LEFT_ALONE):
         return character
-    return character.lower()[0]  # of the capital I with a dot, the i
+    return character.lower()[0]  # for the capital I with a dot: i

@@ -1,4 +1,4 @@
-"""Names and lists of key parts inside DDL; used by the readers of its forms."""
+"""Parses names and lists of key parts in DDL. Used by the other parsers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cdc_engine.table_meta.ddl.statement import TableName
 
 
 def read_table_name(cursor: TokenCursor) -> TableName:
-    """`t`, `d.t`, or `.t` (the default database)."""
+    """Parses `t`, `d.t`, or `.t` (the default database)."""
     if cursor.accept_sign("."):
         return TableName("", cursor.expect_name())
     first = cursor.expect_name()
@@ -16,7 +16,7 @@ def read_table_name(cursor: TokenCursor) -> TableName:
 
 
 def read_table_names(cursor: TokenCursor) -> tuple[TableName, ...]:
-    """`(t, d.u)`, also with nothing in it."""
+    """Parses `(t, d.u)`, which may be empty."""
     names: list[TableName] = []
     cursor.expect_sign("(")
     while not cursor.accept_sign(")"):
@@ -26,7 +26,7 @@ def read_table_names(cursor: TokenCursor) -> tuple[TableName, ...]:
 
 
 def read_key_columns(cursor: TokenCursor) -> tuple[str, ...]:
-    """PRIMARY KEY [name] [USING x] (a, b(10) DESC) with the index options after it, up to the comma or parenthesis."""
+    """Parses PRIMARY KEY [name] [USING x] (a, b(10) DESC) and the index options after it, up to the comma or parenthesis."""
     while cursor.peek().text != "(" or cursor.peek().kind is not TokenKind.SIGN:
         if cursor.at_end:
             raise cursor.unreadable()
@@ -41,7 +41,7 @@ def read_key_columns(cursor: TokenCursor) -> tuple[str, ...]:
 
 
 class PeriodName(str):
-    """A key part `name WITHOUT OVERLAPS` (MariaDB): it stands for the period's end and its begin, in this order."""
+    """A key part `name WITHOUT OVERLAPS` (MariaDB). It stands for the period's end and begin, in this order."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ def _key_part(cursor: TokenCursor) -> str:
 
 
 def is_vector_index(cursor: TokenCursor) -> bool:
-    """MariaDB's VECTOR (v) or VECTOR name (v); a column of that name has a type after it."""
+    """Returns whether MariaDB's VECTOR (v) or VECTOR name (v) is next. A column named VECTOR has a type after the name."""
     if cursor.peek().word != "VECTOR":
         return False
     opening = Token(TokenKind.SIGN, "(")
@@ -67,7 +67,7 @@ def is_vector_index(cursor: TokenCursor) -> bool:
 
 
 def skip_to_comma(cursor: TokenCursor) -> None:
-    """To the next comma or closing parenthesis outside of any parentheses opened on the way, or to the end."""
+    """Moves to the next comma or closing parenthesis outside nested parentheses, or to the end."""
     while not cursor.at_end:
         token = cursor.peek()
         if token.kind is TokenKind.SIGN and token.text in {",", ")"}:

@@ -1,7 +1,7 @@
-"""Reads a statement of the binlog: which form it has, and what that form says. Pure; called by `history`.
+"""Parses a statement of the binlog: finds its form and parses its contents. Pure functions; called by `history`.
 
-Every form is an entry of FORMS: a pattern over the keywords that the statement begins with, and the function that reads the rest. To
-handle a form that stops a table today, give it an entry that reads more. What no entry matches is `Unread`.
+Every form is an entry of FORMS: a pattern over the keywords at the beginning, and the function that parses the rest. To support a form
+that stops a table today, change its entry to one that parses more. A statement without an entry is `Unread`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 @dataclasses.dataclass(frozen=True)
 class Reading:
-    """What a form's reader gets: the cursor after the form's keywords, and what they were. `strict`: the session refused bad values."""
+    """The input of a form's parser: the cursor after the form's keywords, and the keywords. `strict`: the session refused invalid
+    values.
+    """
 
     cursor: TokenCursor
     kind: str
@@ -66,22 +68,22 @@ def read_statement(
     sql_mode: int = 0,
     literals: Literals = Literals(),  # noqa: B008 - a value
 ) -> Statement:
-    """Reads one statement. Never raises: what cannot be read, for what it says or for a mistake here, comes back as `Unread`."""
+    """Parses one statement. Never raises: if it cannot be parsed, because of its contents or a defect in the parser, returns `Unread`."""
     try:
         return _read_statement(statement, flavour, sql_mode, literals)
     except UnreadableError as error:
         return Unread(leading_words(statement), str(error), text=statement)
-    except Exception as error:  # no statement may end the stream
+    except Exception as error:  # no statement may stop the stream
         return Unread(leading_words(statement), mistake(error), text=statement)
 
 
 def leading_words(statement: str) -> str:
-    """What kind of statement it seems to be, where it could not be read."""
+    """Returns the first words of a statement that could not be parsed, as a hint at its kind."""
     return " ".join(re.findall(r"[A-Za-z_]+", statement)[:2]).upper()
 
 
 def mistake(error: Exception) -> str:
-    """An exception that nobody foresaw, in words."""
+    """Describes an unexpected exception in words."""
     return f"Sluice made a mistake with it, which should be reported ({type(error).__name__}: {error})"
 
 
@@ -106,7 +108,7 @@ def _defines_columns(statement: Statement) -> bool:
 
 
 def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> list[Token]:
-    """The statement cut as the session's modes say."""
+    """Splits the statement according to the session's modes."""
     notation = Notation(
         ansi_quotes=bool(sql_mode & ANSI_QUOTES),
         backslash_escapes=not sql_mode & NO_BACKSLASH_ESCAPES,
@@ -114,7 +116,7 @@ def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> l
         client=client,
     )
     found = tokens(statement, notation)
-    if sql_mode & REAL_AS_FLOAT:  # a reserved word: where it stands bare it is the type
+    if sql_mode & REAL_AS_FLOAT:  # a reserved word: without quotes it is the type
         found = [Token(TokenKind.WORD, "FLOAT") if token.word == "REAL" else token for token in found]
     return found
 
@@ -150,7 +152,7 @@ def _read_row_change(reading: Reading) -> Statement:
 
 
 def _read_set_statement(reading: Reading) -> Statement:
-    """MariaDB's SET STATEMENT variable = value, … FOR statement."""
+    """Parses MariaDB's SET STATEMENT variable = value, … FOR statement."""
     while not reading.cursor.accept("FOR"):
         if reading.cursor.at_end:
             raise reading.cursor.unreadable()
@@ -172,7 +174,7 @@ def _read_create_table(reading: Reading) -> Statement:
 
 
 def _read_alter_table(reading: Reading) -> Statement:
-    """IGNORE: MariaDB deletes rows that break a rule, and converts values as outside of strict mode."""
+    """Parses ALTER TABLE. With IGNORE, MariaDB deletes rows that violate a constraint, and converts values as outside strict mode."""
     name = read_table_name(reading.cursor)
     ignore = " IGNORE " in reading.kind
     try:
@@ -207,7 +209,7 @@ def _read_rename_table(reading: Reading) -> Statement:
 
 
 def _read_drop_index(reading: Reading) -> Statement:
-    """Only DROP INDEX `PRIMARY` changes the table as the lake sees it."""
+    """Parses DROP INDEX. Only DROP INDEX `PRIMARY` changes what the lake has of the table."""
     is_key = reading.cursor.expect_name().upper() == "PRIMARY"
     reading.cursor.expect("ON")
     name = read_table_name(reading.cursor)
@@ -222,12 +224,14 @@ def _read_database(reading: Reading) -> Statement:
     try:
         charset = _database_charset(cursor, reading.flavour)
     except UnreadableError:
-        charset = ""  # not known: a table made without one stops
+        charset = ""  # unknown: a table that is created without a charset stops
     return SetDatabase(reading.kind, name, charset, creates=reading.kind.startswith("CREATE"))
 
 
 def _database_charset(cursor: TokenCursor, flavour: str) -> str | None:
-    """None where none is said. DEFAULT is the session's (collation_server); MariaDB's COLLATE DEFAULT leaves what there is."""
+    """Parses a database's charset; None if none is given. DEFAULT is the session's (collation_server); MariaDB's COLLATE DEFAULT
+    changes nothing.
+    """
     charset: str | None = None
     while not cursor.at_end:
         if cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET"):

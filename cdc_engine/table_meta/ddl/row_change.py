@@ -1,7 +1,7 @@
-"""Which tables a change of rows in statement form writes to: INSERT, REPLACE, UPDATE, DELETE, LOAD DATA. Called by `reader`.
+"""Finds the tables that a row change in statement format writes: INSERT, REPLACE, UPDATE, DELETE, LOAD DATA. Called by `reader`.
 
-Of one with several tables every table that it reads is taken for written to. What cannot be told is none at all: a function or a
-procedure may write anywhere.
+If a statement has several tables, every table that it reads is assumed to be written. The result is empty if the tables are unknown: a
+function or a procedure may write any table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ _OPEN, _CLOSE, _COMMA, _POINT, _STAR = (Token(TokenKind.SIGN, sign) for sign in 
 
 
 def changed_tables(cursor: TokenCursor, kind: str) -> tuple[TableName, ...]:
-    """`kind`: the statement's first word, the cursor stands after it. Raises UnreadableError where a name should stand and none does."""
+    """Returns the tables. `kind`: the statement's first word; the cursor is after it. Raises UnreadableError if a name is expected and
+    missing.
+    """
     if kind == "LOAD":
         return _loaded(cursor)
     if kind in {"INSERT", "REPLACE"}:
@@ -43,11 +45,11 @@ def _loaded(cursor: TokenCursor) -> tuple[TableName, ...]:
 
 
 def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
-    """UPDATE t SET, UPDATE t JOIN (u, v) SET, DELETE FROM t, DELETE t FROM t JOIN u, DELETE FROM t USING t JOIN u."""
+    """Parses UPDATE t SET, UPDATE t JOIN (u, v) SET, DELETE FROM t, DELETE t FROM t JOIN u, DELETE FROM t USING t JOIN u."""
     found: list[TableName] = []
-    places = {0}  # depths of parentheses at which a comma stands between tables
+    places = {0}  # nesting depths at which a comma separates tables
     _skip_modifiers(cursor)
-    named, depth = True, 0  # whether a table's name may stand here
+    named, depth = True, 0  # whether a table's name may be next
     while not cursor.at_end and not (depth == 0 and cursor.peek().word in ends):
         token = cursor.peek()
         if named and token.kind in {TokenKind.WORD, TokenKind.NAME} and token.word not in {"SELECT", "LATERAL"}:
@@ -58,7 +60,7 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
         depth += {_OPEN: 1, _CLOSE: -1}.get(token, 0)
         using = token.word == "USING" and cursor.peek() != _OPEN
         if depth == 0 and (using or token.word == "FROM"):
-            found.clear()  # those were names of what follows
+            found.clear()  # those names only refer to tables that follow
         if token == _OPEN or token.word in {"SELECT", "FROM"}:
             places = places | {depth} if token.word == "FROM" or (token == _OPEN and named) else places - {depth}
         named = (token == _COMMA and depth in places) or token.word in _JOINS or using or (named and token == _OPEN)
@@ -66,7 +68,7 @@ def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
 
 
 def _table_name(cursor: TokenCursor) -> TableName:
-    """`t`, `d.t`, and before FROM also `t.*`."""
+    """Parses `t`, `d.t`, and before FROM also `t.*`."""
     if cursor.peek(1) == _POINT and cursor.peek(2) == _STAR:
         name = TableName("", cursor.expect_name())
     elif cursor.peek(3) == _POINT and cursor.peek(4) == _STAR:

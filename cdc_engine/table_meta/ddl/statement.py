@@ -1,4 +1,4 @@
-"""What a DDL statement says, as values: what `ddl` reads and `evolution` acts on."""
+"""DDL statements as values: the output of `reader` and the input of `evolution`."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ OF_SESSION = "DEFAULT"
 
 @dataclasses.dataclass(frozen=True)
 class TableName:
-    """`database` is empty where the statement does not say it."""
+    """A table's name. `database` is empty if the statement does not contain it."""
 
     database: str
     table: str
 
     def key(self, default_database: str, *, lower_case: bool) -> tuple[str, str]:
-        """`known.TableKey`. `lower_case`: the server's lower_case_table_names is not 0."""
+        """Returns the `known.TableKey`. `lower_case`: whether the server's lower_case_table_names is not 0."""
         key = (self.database or default_database, self.table)
         return (lowered(key[0]), lowered(key[1])) if lower_case else key
 
 
 @dataclasses.dataclass(frozen=True)
 class Nothing:
-    """Touches no column and no row of any table."""
+    """A statement that changes no column and no row of any table."""
 
     kind: str
 
 
 @dataclasses.dataclass(frozen=True)
 class CreateTable:
-    """`charset`: as said for the table, None where the database's applies. `like`: CREATE TABLE … LIKE. `selects`: it brings rows.
+    """CREATE TABLE. `charset`: the table's own, None if the database's applies. `like`: CREATE TABLE … LIKE. `selects`: it inserts rows
+    from a SELECT.
 
-    `foreign_keys`: in the statement's order, with those of columns. `engine`: as said, empty for the server's default.
-    `union`: the tables that the rows of a MERGE table are in. `versioned`: MariaDB keeps what its rows were (WITH SYSTEM VERSIONING).
-    `sequence`: it is no table, but a sequence of MariaDB (SEQUENCE=1).
+    `foreign_keys`: in the statement's order, including those of columns. `engine`: as written, empty for the server's default. `union`:
+    the tables that contain the rows of a MERGE table. `versioned`: MariaDB keeps earlier versions of rows (WITH SYSTEM VERSIONING).
+    `sequence`: it is not a table but a MariaDB sequence (SEQUENCE=1).
     """
 
     kind: str
@@ -73,7 +74,7 @@ class DropColumn:
 
 @dataclasses.dataclass(frozen=True)
 class ChangeColumn:
-    """MODIFY and CHANGE: all of the column's definition anew. `name`: its name so far."""
+    """MODIFY or CHANGE, with the column's whole new definition. `name`: its name before."""
 
     name: str
     definition: ColumnDefinition
@@ -89,7 +90,7 @@ class RenameColumn:
 
 @dataclasses.dataclass(frozen=True)
 class SetVisible:
-    """ALTER COLUMN … SET VISIBLE and SET INVISIBLE."""
+    """ALTER COLUMN … SET VISIBLE or SET INVISIBLE."""
 
     name: str
     visible: bool
@@ -97,7 +98,7 @@ class SetVisible:
 
 @dataclasses.dataclass(frozen=True)
 class SetDefault:
-    """ALTER COLUMN … SET DEFAULT and DROP DEFAULT: then None."""
+    """ALTER COLUMN … SET DEFAULT, or DROP DEFAULT, for which the default is None."""
 
     name: str
     default: Default | None
@@ -106,7 +107,9 @@ class SetDefault:
 
 @dataclasses.dataclass(frozen=True)
 class SetCharset:
-    """`charset`: default of the table's columns to come, None for the database's. `converts`: CONVERT TO, for the columns there too."""
+    """A change of the charset. `charset`: default of the table's new columns, None for the database's. `converts`: CONVERT TO, which
+    also converts existing columns.
+    """
 
     charset: str | None
     converts: bool = False
@@ -132,7 +135,9 @@ class AddForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class DropForeignKey:
-    """`certain`: it is one (DROP FOREIGN KEY); DROP CONSTRAINT may mean another kind."""
+    """DROP FOREIGN KEY or DROP CONSTRAINT. `certain`: it is a foreign key (DROP FOREIGN KEY); DROP CONSTRAINT may drop another
+    constraint.
+    """
 
     name: str
     certain: bool
@@ -141,14 +146,14 @@ class DropForeignKey:
 
 @dataclasses.dataclass(frozen=True)
 class SetVersioning:
-    """ADD and DROP SYSTEM VERSIONING; the times of rows are in columns that nobody named, or in those that are added."""
+    """ADD or DROP SYSTEM VERSIONING. The times of rows are in unnamed columns, or in columns that are added."""
 
     versioned: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class SetPeriod:
-    """ADD PERIOD FOR a name: its columns are NOT NULL by it."""
+    """ADD PERIOD FOR a name, which makes its columns NOT NULL."""
 
     columns: tuple[str, ...]
     if_not_exists: bool = False
@@ -173,12 +178,14 @@ AlterItem = (
 
 @dataclasses.dataclass(frozen=True)
 class AlterTable:
-    """`items` in their order. `rows_lost`: actions that take rows away or put rows in without row events (DROP PARTITION, …).
+    """ALTER TABLE. `items`: in the statement's order. `rows_lost`: actions that remove or insert rows without row events (DROP PARTITION,
+    …).
 
-    `others`: second tables that such an action takes rows from, or puts rows into, with what it is. `engine`, `union`: as of CreateTable.
+    `others`: further tables that such an action takes rows from or puts rows into, each with the action. `engine`, `union`: as in
+    CreateTable.
 
-    `renames_to`: the table's new name, where it gets one. `strict`: the session refused values that a new type cannot hold; outside of
-    strict mode NULL becomes a value where a column becomes NOT NULL.
+    `renames_to`: the table's new name, if it gets one. `strict`: the session refused values that a new type cannot hold; outside strict
+    mode NULL becomes a value if a column becomes NOT NULL.
     """
 
     kind: str
@@ -194,7 +201,9 @@ class AlterTable:
 
 @dataclasses.dataclass(frozen=True)
 class RenameTables:
-    """Pairs of old and new name, executed from left to right. `if_exists`: a pair whose old name is not there is passed over."""
+    """RENAME TABLE: pairs of old and new name, executed from left to right. `if_exists`: a pair whose old name does not exist is
+    skipped.
+    """
 
     kind: str
     pairs: tuple[tuple[TableName, TableName], ...]
@@ -203,7 +212,7 @@ class RenameTables:
 
 @dataclasses.dataclass(frozen=True)
 class DropTables:
-    """`if_exists`: nothing happens to tables that are not there."""
+    """DROP TABLE. `if_exists`: tables that do not exist are skipped."""
 
     kind: str
     names: tuple[TableName, ...]
@@ -218,7 +227,7 @@ class Truncate:
 
 @dataclasses.dataclass(frozen=True)
 class SetDatabase:
-    """CREATE and ALTER DATABASE. `name` None: the default database; `charset` None: not said, OF_SESSION: that of collation_server."""
+    """CREATE or ALTER DATABASE. `name` None: the default database. `charset` None: not given; OF_SESSION: that of collation_server."""
 
     kind: str
     name: str | None
@@ -234,8 +243,9 @@ class DropDatabase:
 
 @dataclasses.dataclass(frozen=True)
 class Unread:
-    """A statement that could not be read. `names`: the tables it is about where that much was clear; else it may concern every table
-    that is named by one of `words` (lower case), or anywhere in `text` where it could not even be cut into words."""
+    """A statement that could not be parsed. `names`: the affected tables, if that much is known. Otherwise it may affect every table
+    that is named by one of `words` (lower case) or, if it could not even be split into words, anywhere in `text`.
+    """
 
     kind: str
     reason: str
@@ -246,8 +256,9 @@ class Unread:
 
 @dataclasses.dataclass(frozen=True)
 class RowChange:
-    """A change of rows in statement form. `names`: the tables that it writes to, none where that cannot be told: then it may concern
-    every table of the databases, and every table, that is named by one of `words` (lower case)."""
+    """A row change in statement format. `names`: the tables that it writes, empty if unknown: then it may affect every table, and
+    every table of the databases, that is named by one of `words` (lower case).
+    """
 
     kind: str
     words: frozenset[str]
@@ -269,14 +280,14 @@ Statement = (
 
 
 def dropped_database(statement: Statement) -> str | None:
-    """The database whose tables the statement drops; MariaDB's CREATE OR REPLACE DATABASE begins with that."""
+    """Returns the database whose tables the statement drops; MariaDB's CREATE OR REPLACE DATABASE drops them first."""
     if isinstance(statement, SetDatabase):
         return statement.name if "REPLACE" in statement.kind else None
     return statement.name if isinstance(statement, DropDatabase) else None
 
 
 def names_in(statement: Statement) -> tuple[TableName, ...]:
-    """Every table that the statement names and may do something to."""
+    """Returns every table that the statement names and may change."""
     match statement:
         case CreateTable():
             return (statement.name, *statement.union)
@@ -294,21 +305,22 @@ def names_in(statement: Statement) -> tuple[TableName, ...]:
 
 
 def mentioned(tables: Iterable[tuple[str, str]], words: frozenset[str]) -> list[tuple[str, str]]:
-    """Those of the tables (database and name) that a statement with these words may be about."""
+    """Returns the tables (database, name) that a statement with these words may affect."""
     return [table for table in tables if lowered(table[1]) in words]
 
 
 def mentioned_in(tables: Iterable[tuple[str, str]], text: str) -> list[tuple[str, str]]:
-    """Those of the tables that a statement with this text may be about: a name in it, also as a part of what is no name.
+    """Returns the tables that a statement with this text may affect: those whose name is in the text, even as part of something that is
+    not a name.
 
-    Where some bytes of the text are no characters, they may be a name that has such.
+    If some bytes of the text are not characters, they may be a name with non-ASCII characters.
     """
     there, garbled = lowered(text), has_no_character(text)
     return [table for table in tables if (garbled and not table[1].isascii()) or is_named(table[1], there)]
 
 
 def is_named(name: str, text: str) -> bool:
-    """Whether a name stands in a text in lower case, in quotes of any kind or in none."""
+    """Returns whether a name is in a lower-case text, in quotes of any kind or without."""
     spellings = {lowered(name).replace(quote, 2 * quote) if quote else lowered(name) for quote in ("", "`", '"')}
     pieces = "|".join(re.escape(spelling) for spelling in spellings)
     return re.search(rf"(?<![\w$])(?:{pieces})(?![\w$])", text) is not None
