@@ -22,21 +22,20 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import SluiceError
 from orchestration.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
-from orchestration.checks import quarantine_evaluation, quarantines
+from orchestration.checks import FlowingTables, quarantine_evaluation, quarantines
 from orchestration.ports import MergeFailedError, Ports
 from orchestration.run.claim import claim_of, with_what_came
 from orchestration.run.drain_run import DrainRun, drain
 from orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
-from orchestration.sensor.observations import TABLE_CHECK, result_of
 from orchestration.table_catalog import (
     SourceColumns,
     checkable,
     delta_key,
-    engine_key,
     foreign_keys,
     group_of,
     owners_of,
     size_metadata,
+    source_group_of,
     source_key,
     source_schema,
 )
@@ -64,12 +63,12 @@ def merge_name(destination: str) -> str:
 
 
 def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVersion, ...]) -> list[dg.AssetSpec]:
-    """Returns the external assets: the MySQL tables, and the engine, which is observed once a minute."""
+    """Returns the external assets: the tables of the source."""
     settings = config.destinations[destination]
-    specs = [
+    return [
         dg.AssetSpec(
             source_key(destination, table.name),
-            group_name=group_of(settings, table.name),
+            group_name=source_group_of(settings, table.name),
             owners=owners_of(settings, table.name),
             kinds={"mysql"},
             description=f"The table {table.name} in the source of {destination}.",
@@ -77,14 +76,6 @@ def source_specs(config: SluiceConfig, destination: str, tables: tuple[TableVers
         )
         for table in tables
     ]
-    engine = dg.AssetSpec(
-        engine_key(destination),
-        group_name=group_of(settings),
-        owners=owners_of(settings),
-        kinds={"mysql", "python"},
-        description=f"The engine of {destination}: how far it has read, how far behind it is, and whether it runs.",
-    )
-    return [engine, *specs]
 
 
 def delta_assets(
@@ -113,8 +104,12 @@ def delta_assets(
         config_schema=MERGE_CONFIG,
     )
     def merge(context: dg.AssetExecutionContext) -> Iterator[dg.MaterializeResult[Any]]:
-        selected, unsaid = set(context.selected_asset_keys), set(checked if drains else ())
-        op, sources = context.op_execution_context, SourceColumns(config, destination)
+        selected, unreported = set(context.selected_asset_keys), set(checked)
+        op, sources, flowing = (
+            context.op_execution_context,
+            SourceColumns(config, destination),
+            FlowingTables(config, destination),
+        )
         if not op.op_config:
             take_anew(op, config, destination, sorted(table_of[key] for key in selected))
             return
@@ -133,9 +128,10 @@ def delta_assets(
                 _tell(op, _materialization(key, merged, sources), drains=drains)
             if merged.outcome.name in quarantining:
                 tell_quarantine(op, config, destination, merged.outcome.name)
-            if merged.outcome.name in unsaid:
-                unsaid.remove(merged.outcome.name)
-                tell_flowing(op, key)
+            if merged.outcome.name in unreported and not merged.outcome.held:
+                unreported.remove(merged.outcome.name)
+                for result in flowing.passed(merged.outcome.name):
+                    _tell(op, result, drains=drains)
 
     return merge
 
@@ -220,14 +216,6 @@ def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destin
         context.log.warning("%s: nobody can say how many values are in quarantine: %s", table, error.description)
         return
     _tell(context, found, drains=config.destinations[destination].runs == "drain")
-
-
-def tell_flowing(context: dg.OpExecutionContext, key: dg.AssetKey) -> None:
-    """Reports that a table's changes are taken. A run that drains calls it once per table, because Dagster shows a check's result only
-    until another run materializes the table. A run of one batch leaves the check as the sensor reported it: one more event per table and
-    batch would cost more than it is worth.
-    """
-    _tell(context, result_of(key, TABLE_CHECK, ""), drains=True)
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, sources: SourceColumns) -> dg.AssetMaterialization:

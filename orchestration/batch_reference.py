@@ -19,14 +19,12 @@ from cdc_engine.position import file_number, order_key
 if TYPE_CHECKING:
     from cdc_engine.contracts import OutstandingBatch
 
+# A tag per question that somebody asks Dagster; the rest of a batch's name is in the run's config.
+# The queue, which has one run per destination (dagster.yaml), and people, who filter runs by it.
 DESTINATION_TAG = "sluice/destination"
-LEDGER_TAG = "sluice/ledger"
-EPOCH_TAG = "sluice/epoch"
-END_TAG = "sluice/end"
-DELIVERY_TAG = "sluice/delivery"
-BATCH_TAG = "sluice/batch"  # the whole name in one tag: one indexed query finds the runs of a batch
-# Which batches a run takes: DRAIN or BATCH. Its other tags name its current batch. DRAIN: its own and those that follow. BATCH: its own
-# only, extended by the changes that arrived while the run started.
+BATCH_TAG = "sluice/batch"  # the ticks: the runs of a batch, by one indexed query
+# The ticks: which runs take further batches; a value below. The tag of the batch names the one that a run is at. DRAIN: the run takes
+# those that follow its own too. BATCH: its own alone, with what arrived while it started.
 RUNS_TAG = "sluice/runs"
 DRAIN, BATCH = "drain", "batch"
 
@@ -87,14 +85,7 @@ class BatchReference:
         return f"delivery {self.delivery} up to {self.end}@{self.epoch} of {self.destination}"
 
     def to_tags(self) -> dict[str, str]:
-        return {
-            DESTINATION_TAG: self.destination,
-            LEDGER_TAG: self.ledger,
-            EPOCH_TAG: str(self.epoch),
-            END_TAG: self.end,
-            DELIVERY_TAG: str(self.delivery),
-            BATCH_TAG: self.run_key,
-        }
+        return {DESTINATION_TAG: self.destination, BATCH_TAG: self.run_key}
 
     def to_config(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -127,6 +118,16 @@ class BatchReference:
             delivery=batch.delivery,
             path=batch.path,
         )
+
+
+def delivery_of(tags: Mapping[str, str]) -> str:
+    """Returns the delivery that a run's tags name; empty if they name none."""
+    return tags.get(BATCH_TAG, "").rpartition(":")[2]
+
+
+def changes_of(tags: Mapping[str, str]) -> str:
+    """Returns what the deliveries of the same changes have in common in a run's tags; empty if they name no batch."""
+    return tags.get(BATCH_TAG, "").rpartition(":")[0]
 
 
 def check_tags(reference: BatchReference, tags: Mapping[str, str]) -> None:

@@ -6,6 +6,7 @@ engine.
 
 # no `from __future__ import annotations`: Dagster looks at the type of `context` itself
 
+import contextlib
 import json
 import math
 import time
@@ -17,6 +18,7 @@ import dagster as dg
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import LakeTables
+from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import ended
 from orchestration.ports import MergeFailedError
@@ -34,11 +36,12 @@ from orchestration.sensor.observations import (
     stopped_sentence,
     why_stopped,
 )
-from orchestration.table_catalog import checkable, delta_key, engine_key, foreign_keys
+from orchestration.table_catalog import checkable, defined_tables, delta_key, engine_key, foreign_keys
 
 QUARANTINE_CHECK = "all_decoded"  # check of Delta tables whose undecodable values go to quarantine
 STATUS_FILE = "status.json"  # written about once a second by the engine
 STATUS_SECONDS_MAX = 60.0  # an older file has no writer
+LOOK_SECONDS = 2.0  # between two reads of status.json by one run
 
 
 def destination_checks(
@@ -140,6 +143,35 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
 def _taken(told: list[str] | None) -> str:
     """Returns the description of a table's check, including the foreign keys that change its rows without row events."""
     return " ".join(["The table's changes are taken.", *(f"{sentence}." for sentence in told or ())])
+
+
+class FlowingTables:
+    """The check `flowing` of the tables that a run materializes. For one run.
+
+    Dagster counts the result of a check only until its table is materialized by another run, and shows "0 / 1 Passed" from then on. So
+    the run that materializes a table gives its result too. A failure is the sensor's to report: it repeats one every minute, so a run
+    that comes late hides none for longer. A failure that a late run repeated would stay.
+    """
+
+    def __init__(self, config: SluiceConfig, destination: str) -> None:
+        self._directory, self._destination = config.destination_dir(destination), destination
+        self._names = frozenset(checkable(destination, [each.name for each in defined_tables(config, destination)]))
+        self._failing, self._read_at = frozenset[str](), -math.inf
+
+    def passed(self, table: str) -> list[dg.AssetCheckEvaluation]:
+        """Returns the result of a "database.table"; nothing if it has no such check, or if its changes are not taken."""
+        if table not in self._names or table in self._failing_now():
+            return []
+        return [result_of(delta_key(self._destination, table), TABLE_CHECK, "")]
+
+    def _failing_now(self) -> frozenset[str]:
+        if time.monotonic() - self._read_at >= LOOK_SECONDS:
+            failing = dict[str, str]()
+            with contextlib.suppress(SluiceError):  # a check fails no run that has merged
+                failing = older_tables(self._directory)
+            failing |= read_failures(self._directory, time.time())
+            self._failing, self._read_at = frozenset(failing), time.monotonic()
+        return self._failing
 
 
 def older_tables(directory: Path) -> dict[str, str]:

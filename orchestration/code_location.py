@@ -18,6 +18,7 @@ from orchestration.run.maintain_jobs import maintain_job, maintain_schedules
 from orchestration.run.repair_jobs import repair_job
 from orchestration.run.snapshot_run import snapshot_job
 from orchestration.run_kinds import run_kinds
+from orchestration.sensor.engine_asset import engine_asset
 from orchestration.sensor.lake_watch import LakeWatch
 from orchestration.sensor.sensors import engine_sensor
 from orchestration.sensor.snapshot_sensor import snapshot_sensor
@@ -59,7 +60,10 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         kinds=run_kinds(config, destination),
         only_one=len(config.destinations) == 1,
     )
-    assets: list[dg.AssetsDefinition | dg.AssetSpec] = [*source_specs(config, destination, tables)]
+    assets: list[dg.AssetsDefinition | dg.AssetSpec] = [
+        engine_asset(config, destination),
+        *source_specs(config, destination, tables),
+    ]
     if tables:
         assets.append(delta_assets(config, destination, tables, ports))
     reading = snapshot_job(config, destination, ports)

@@ -1,4 +1,7 @@
-"""Defines the asset check `equals_source` of each Delta table, which compares the table with the source, and its job and schedule.
+"""The asset check `equals_lake` of each table in the source: does its Delta table have the same rows? With its job and its schedule.
+
+The check belongs to the asset of the table in the source. Dagster counts a result only until the asset of the check is materialized
+again, and a Delta table is with each batch: there, a difference that was found would be out of sight after the next merge.
 
 The run's config bounds the cost: all rows, a share of the chunks, or the chunks that changed since their last comparison. The check takes
 no lock and its runs are not merges, so merges and comparisons run at the same time.
@@ -18,9 +21,9 @@ from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import SluiceError
 from equality.values import Extent, TableResult, Verdict
 from orchestration.ports import Compare
-from orchestration.table_catalog import checkable, delta_key
+from orchestration.table_catalog import checkable, source_key
 
-EQUAL_CHECK = "equals_source"
+EQUAL_CHECK = "equals_lake"  # on a table in the source
 Metadata = dict[str, dg.MetadataValue[Any]]
 NIGHTLY = "17 3 * * *"  # the time of a schedule that conf/ does not switch on
 # Dagster's config has no type for a value with a hyphen
@@ -45,12 +48,12 @@ class EqualityRun(dg.Config):
 def equality_check(
     config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: Compare
 ) -> dg.AssetChecksDefinition | None:
-    """Returns one check per table, or None while no table is known."""
+    """Returns one check per table; None before any table is known."""
     table_of, settings = _tables(config, destination, tables), config
     if not table_of:
         return None
     specs = [
-        dg.AssetCheckSpec(EQUAL_CHECK, asset=key, description=f"The Delta table is what {table_of[key]} holds.")
+        dg.AssetCheckSpec(EQUAL_CHECK, asset=key, description=f"The Delta table of {table_of[key]} has its rows.")
         for key in table_of
     ]
 
@@ -131,7 +134,7 @@ def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Met
 
 def evaluation_of(config: SluiceConfig, destination: str, found: TableResult) -> dg.AssetCheckEvaluation:
     """Returns a comparison's result as an event, for runs that do not execute the check itself."""
-    key = delta_key(destination, found.table)
+    key = source_key(destination, found.table)
     made = result_of(key, found, repaired_metadata(config, destination, found.table))
     return dg.AssetCheckEvaluation(
         asset_key=key,
@@ -202,4 +205,4 @@ def _tables(config: SluiceConfig, destination: str, tables: Sequence[TableVersio
     """Returns asset key → table name of the tables that can have a check. A table that has only a change log has no rows to compare."""
     settings = config.destinations[destination]
     names = [table.name for table in tables if settings.table(table.database, table.table).tells_rows]
-    return {delta_key(destination, name): name for name in checkable(destination, names)}
+    return {source_key(destination, name): name for name in checkable(destination, names)}

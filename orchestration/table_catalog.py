@@ -35,6 +35,8 @@ from cdc_engine.table_meta.history import tables_file
 
 log = logging.getLogger(__name__)
 
+ENGINE = "engine"  # the last part of the key of an engine's asset
+SOURCE = "Source"  # the first part of the keys of tables in a source: with a capital letter, which no destination begins with
 LOOK_SECONDS = 2.0  # interval between two reads of a list in an object store
 LINEAGE_COLUMNS_MAX = 200  # each adds a few hundred bytes to every materialization
 
@@ -135,21 +137,25 @@ def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]
 
 
 def delta_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the asset key of a Delta table. `name` is "database.table", split at its first dot (database names contain no dot in
-    practice).
+    """Returns the key of the asset of a Delta table; `name` is "database.table".
+
+    The database is left out if it has the destination's name: shop/orders, not shop/shop/orders. Such a key has two parts and every other
+    one three, so no two tables of any destinations have one key. A table of such a database that is called as the engine's asset keeps
+    all three. The first dot separates the names: the name of a database contains none in practice.
     """
     database, _, table = name.partition(".")
-    return dg.AssetKey([destination, database, table])
+    short = database == destination and table != ENGINE
+    return dg.AssetKey([destination, table] if short else [destination, database, table])
 
 
 def source_key(destination: str, name: str) -> dg.AssetKey:
-    """Returns the key of a MySQL table's external asset."""
-    return dg.AssetKey(["mysql", *delta_key(destination, name).path])
+    """Returns the key of the external asset of a table in the source."""
+    return dg.AssetKey([SOURCE, *delta_key(destination, name).path])
 
 
 def engine_key(destination: str) -> dg.AssetKey:
-    """Returns the key of the engine's external asset, which is observed once a minute."""
-    return dg.AssetKey([destination, "engine"])
+    """Returns the key of the asset of the engine itself, which is observed once a minute."""
+    return dg.AssetKey([destination, ENGINE])
 
 
 def owners_of(settings: DestinationConfig, table: str = "") -> tuple[str, ...]:
@@ -159,9 +165,17 @@ def owners_of(settings: DestinationConfig, table: str = "") -> tuple[str, ...]:
 
 
 def group_of(settings: DestinationConfig, table: str = "") -> str:
-    """Returns the asset group of a "database.table", or of the engine."""
+    """Returns the asset group of a "database.table" in the lake, or of the engine."""
     own = settings.table(*table.split(".", 1)).group if table else ""
     return own or settings.group or settings.name
+
+
+def source_group_of(settings: DestinationConfig, table: str) -> str:
+    """Returns the asset group of a "database.table" in the source.
+
+    Dagster's sidebar lists the last part of each key by group. In the group of the lake's tables each name would be there twice.
+    """
+    return f"{group_of(settings, table)}_source"
 
 
 def source_schema(columns: Iterable[Column]) -> dg.TableSchema:

@@ -10,7 +10,7 @@ from pydantic import Field
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
 from cdc_engine.keeping import acts
-from orchestration.one_destination import one_destination
+from orchestration.one_destination import one_destination, with_destination
 from orchestration.ports import MergeFailedError
 from orchestration.run.merge_run import failure
 
@@ -33,21 +33,27 @@ class Instance(dg.Config):
     """What the launchpad asks for."""
 
     act: Act = Field(
-        description="stop: it stays stopped, over restarts and on every host, until it is started. release: another host takes it."
+        default=Act.start,
+        description=(
+            "start: changes nothing for an engine that runs. stop: it stays stopped, over restarts and on every host, until it is started. "
+            "release: another host takes it."
+        ),
     )
-    destination: str = Field(
-        default="", description="A file of conf/destinations; may be empty where there is but one."
-    )
+    destination: str = ""  # `with_destination` makes it one of the names in conf/
     wait_seconds: float = Field(default=acts.WAIT_SECONDS, description="In which it is to be seen to happen.")
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
     """Returns the job; it succeeds after the requested operation was observed to have happened."""
 
-    @dg.op(name="act_on_instance")
-    def act_on_instance(context: dg.OpExecutionContext, config: Instance) -> None:
+    names = {*settings.destinations, *settings.groups}
+    asked = with_destination(Instance, names)
+
+    @dg.op(name="act_on_instance", config_schema=asked.to_config_schema().as_field())
+    def act_on_instance(context: dg.OpExecutionContext) -> None:
+        config = asked(**context.op_config)
         try:
-            name = one_destination(config.destination, {*settings.destinations, *settings.groups})
+            name = one_destination(config.destination, names)
             outcome = ACTS[config.act](name, settings.destination_dir(name), config.wait_seconds)
         except SluiceError as error:
             raise failure(error) from None

@@ -13,8 +13,9 @@ from pydantic import Field
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
 from equality.values import TableResult
+from orchestration.checks import FlowingTables
 from orchestration.equality_check import evaluation_of
-from orchestration.one_destination import one_destination
+from orchestration.one_destination import one_destination, with_destination
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
 from orchestration.run.merge_run import failure
 from orchestration.run.repair_run import Listener, Repaired, RepairWish, plan_repair, run_repair
@@ -29,9 +30,7 @@ WAIT_SECONDS = 6 * 3600.0  # wait for a backfill or another repair of the destin
 class OfDestination(dg.Config):
     """What the launchpad asks for."""
 
-    destination: str = Field(
-        default="", description="A file of conf/destinations; may be empty where there is but one."
-    )
+    destination: str = ""  # `with_destination` makes it one of the names in conf/
     tables: list[str] = Field(default=[], description='"database.table" each; all that are captured if empty.')
     only_plan: bool = Field(default=False, description="Compare and say what would be done; change nothing.")
     settle_seconds: float = Field(default=300.0, description="How long the merges may take to come up to the source.")
@@ -44,10 +43,13 @@ def wish_of(config: SluiceConfig, given: OfDestination) -> RepairWish:
 
 
 def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
-    """Returns the job; its last events are the checks `equals_source` of the repaired tables."""
+    """Returns the job; its last events are the checks `equals_lake` of the repaired tables."""
 
-    @dg.op(name=STEP)
-    def repair(context: dg.OpExecutionContext, config: OfDestination) -> None:
+    asked = with_destination(OfDestination, settings.destinations)
+
+    @dg.op(name=STEP, config_schema=asked.to_config_schema().as_field())
+    def repair(context: dg.OpExecutionContext) -> None:
+        config = asked(**context.op_config)
         try:
             # this run is a fork of a process that may have started before the source changed
             now = settings.with_sources_in_use()
@@ -78,6 +80,8 @@ def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
 
 
 def _listener(context: dg.OpExecutionContext, config: SluiceConfig, wish: RepairWish) -> Listener:
+    flowing = FlowingTables(config, wish.destination)
+
     def done(outcome: TableOutcome) -> None:
         key = delta_key(wish.destination, outcome.name)
         names = (
@@ -94,6 +98,8 @@ def _listener(context: dg.OpExecutionContext, config: SluiceConfig, wish: Repair
             **SourceColumns(config, wish.destination).metadata(outcome.name, outcome.columns),
         }
         context.log_event(dg.AssetMaterialization(key, description="repaired", metadata=told))
+        for result in flowing.passed(outcome.name):
+            context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
 
     def checked(result: TableResult) -> None:
         context.log_event(evaluation_of(config, wish.destination, result))  # type: ignore[arg-type]  # Dagster takes it

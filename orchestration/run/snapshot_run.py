@@ -18,6 +18,7 @@ from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.record import SnapshotRecord, progress
 from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration import failpoints
+from orchestration.checks import FlowingTables
 from orchestration.ports import MergeFailedError, Ports, PublishOutcome
 from orchestration.run.merge_run import failure, only_writer
 from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
@@ -77,6 +78,7 @@ class _Told:
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:
         self._context, self._config, self._destination, self._ports = context, config, destination, ports
+        self._flowing = FlowingTables(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
         self._fence: Callable[[], str] = lambda: "this run does not hold the run lock"
@@ -107,6 +109,8 @@ class _Told:
             size = size_metadata(outcome.table_rows, outcome.table_bytes)
             told = {**_published(record, outcome), **size, **columns}
             self._context.log_event(dg.AssetMaterialization(key, metadata=told))
+            for result in self._flowing.passed(record.name):
+                self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
         elif now - self._observed.get(record.name, 0.0) >= OBSERVED_SECONDS:
             self._observed[record.name] = now
             self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))

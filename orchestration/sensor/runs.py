@@ -21,13 +21,11 @@ from dagster._core.storage.tags import RUN_KEY_TAG
 from orchestration.batch_reference import (
     BATCH,
     BATCH_TAG,
-    DELIVERY_TAG,
     DRAIN,
-    END_TAG,
-    EPOCH_TAG,
-    LEDGER_TAG,
     RUNS_TAG,
     BatchReference,
+    changes_of,
+    delivery_of,
 )
 from orchestration.ports import TableFailure
 from orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
@@ -89,8 +87,8 @@ def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, Dagster
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
         tags = run.tags
-        ends.append((tags.get(DELIVERY_TAG, ""), run.status))
-        found = found or tags.get(DELIVERY_TAG, "") == delivery
+        ends.append((delivery_of(tags), run.status))
+        found = found or delivery_of(tags) == delivery
         if found and tags.get(RUN_KEY_TAG, tags.get(BATCH_TAG)) != tags.get(BATCH_TAG):
             break
     return ends
@@ -123,17 +121,18 @@ class RunStore:
             away=SPARK_AWAY in said.metadata,
             reason=said.sentence,
             damaged=BATCH_DAMAGED in said.metadata,
-            tables=self._failed_tables(reference),
+            tables=self._failed_tables(reference, newest),
         )
 
-    def _failed_tables(self, reference: BatchReference) -> list[dict[str, TableFailure]]:
-        """Returns the table failures that the batch's runs reported, over all its deliveries: newest first, up to a run that did not
-        fail.
+    def _failed_tables(self, reference: BatchReference, newest: Sequence[StoredRun]) -> list[dict[str, TableFailure]]:
+        """Returns what the failed runs of the batch, over its deliveries, report of its tables: the newest first, until one did not fail.
+
+        `newest`: the runs of the destination. Those of a batch are among them: the next batch is handed out once this one is settled.
         """
-        tags = {name: value for name, value in reference.to_tags().items() if name in {LEDGER_TAG, EPOCH_TAG, END_TAG}}
-        runs = self._instance.get_run_records(dg.RunsFilter(job_name=self._job_name, tags=tags), limit=TRIES_MAX)
-        failed = itertools.takewhile(lambda run: run.dagster_run.status == DagsterRunStatus.FAILURE, runs)
-        return [self._what_failed(run.dagster_run.run_id).tables for run in failed]
+        changes = changes_of(reference.to_tags())
+        runs = [each.dagster_run for each in newest if changes_of(each.dagster_run.tags) == changes][:TRIES_MAX]
+        failed = itertools.takewhile(lambda run: run.status == DagsterRunStatus.FAILURE, runs)
+        return [self._what_failed(run.run_id).tables for run in failed]
 
     def _what_failed(self, run_id: str) -> Said:
         """Returns the run's own sentence and metadata, or Dagster's sentence if the run could not report anything."""

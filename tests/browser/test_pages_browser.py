@@ -16,6 +16,8 @@ from tests.browser.fix_shop_browser import RUN_SECONDS_MAX, ShopStack
 LOCATION = "/locations/__repository__@sluice"
 TABLES = ("customers", "orders")
 RUN_MS_MAX = RUN_SECONDS_MAX * 1000
+COUNTED = """{ assetNodes { assetKey { path } assetChecksOrError { ... on AssetChecks { checks {
+  name executionForLatestMaterialization { status } } } } } }"""
 Keep = Callable[[str], None]
 # The first test may have to download the browser.
 pytestmark = [pytest.mark.servers, pytest.mark.spark, pytest.mark.browser, pytest.mark.timeout(600)]
@@ -39,10 +41,11 @@ def wait_for_success(page: Page) -> None:
 
 
 def execute_all_checks(page: Page, table: str) -> None:
-    """On the page of a table's checks: until all of them are green."""
-    page.goto(f"/assets/shop/shop/{table}?view=checks")
-    button(page, "Execute all").click()
-    expect(page.get_by_text("Succeeded", exact=True)).to_have_count(2, timeout=RUN_MS_MAX)
+    """On the pages of a table's checks, in the lake and in the source: until all of them are green."""
+    for asset in (f"shop/{table}", f"Source/shop/{table}"):
+        page.goto(f"/assets/{asset}?view=checks")
+        button(page, "Execute all").click()
+        expect(page.get_by_text("Succeeded", exact=True)).to_have_count(1, timeout=RUN_MS_MAX)
 
 
 def test_the_page_of_the_sensor_shows_ticks_and_no_error(page: Page, shop: ShopStack) -> None:
@@ -66,14 +69,14 @@ def test_the_run_of_a_batch_succeeded_and_says_what_it_did(page: Page, shop: Sho
 
 
 def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: ShopStack, pictures: Keep) -> None:
-    page.goto("/assets/shop/shop/orders?view=overview")
+    page.goto("/assets/shop/orders?view=overview")
     for told in ("orders@example.com", "sales", "Delta Lake", "merge_shop_job", "bigint unsigned", "decimal(14,2)"):
         expect(said(page, told)).to_be_visible()
     expect(said(page, "Row count").locator("xpath=..")).to_contain_text(str(shop.orders))
     expect(said(page, "Storage").locator("xpath=..")).to_contain_text(re.compile(r"\d"))
     expect(page.get_by_text("Never materialized")).to_have_count(0)
     pictures("table")
-    page.goto("/assets/shop/shop/orders?view=events")
+    page.goto("/assets/shop/orders?view=events")
     for told in (
         "rows_inserted",
         "start_position",
@@ -83,13 +86,36 @@ def test_the_page_of_a_table_says_where_its_rows_come_from(page: Page, shop: Sho
         "last_commit_time",
     ):
         expect(said(page, told)).to_be_visible()
-    page.goto("/assets/shop/shop/orders?view=lineage")
+    page.goto("/assets/shop/orders?view=lineage")
     for kind in ("MySQL", "Delta Lake"):
         expect(said(page, kind)).to_be_visible()
 
 
+@pytest.mark.found
+def test_the_graph_shows_that_checks_passed_and_the_engine_observed(page: Page, shop: ShopStack) -> None:
+    """Number 30: "0 / 2 Passed" beside a green tick on a table that had just been merged, and an engine that was "Never materialized"."""
+    page.goto("/assets/shop/orders?view=overview")
+    expect(said(page, "Latest check results").locator("xpath=..").get_by_text("1", exact=True)).to_be_visible()
+    page.goto("/assets/shop/engine?view=overview")
+    expect(said(page, "Latest observation")).to_be_visible()
+    for wrong in ("Never materialized", "Never observed"):
+        expect(page.get_by_text(wrong)).to_have_count(0)
+    asked = page.request.post("/graphql", data={"query": COUNTED})
+    (nodes,) = asked.json()["data"].values()
+    checks = {
+        "/".join(node["assetKey"]["path"]): node["assetChecksOrError"]["checks"]
+        for node in nodes
+        if "shop" in node["assetKey"]["path"][0:1]
+    }
+    assert checks.keys() == {"shop/engine", "shop/orders", "shop/customers"}
+    for asset, found in checks.items():
+        assert found, asset
+        for check in found:
+            assert check["executionForLatestMaterialization"]["status"] == "SUCCEEDED", (asset, check)
+
+
 def test_execute_on_the_check_of_equality_compares_and_passes(page: Page, shop: ShopStack, pictures: Keep) -> None:
-    page.goto("/assets/shop/shop/orders?view=checks&checkDetail=equals_source")
+    page.goto("/assets/Source/shop/orders?view=checks&checkDetail=equals_lake")
     button(page, "Execute$").click()
     expect(said(page, "Passed")).to_be_visible(timeout=RUN_MS_MAX)
     for told in ("rows_in_the_lake", "rows_different", "gtid_set", "since-last"):
@@ -99,7 +125,7 @@ def test_execute_on_the_check_of_equality_compares_and_passes(page: Page, shop: 
 
 def test_a_backfill_from_the_launchpad_ends_with_every_check_green(page: Page, shop: ShopStack, pictures: Keep) -> None:
     page.goto(f"{LOCATION}/jobs/backfill_from_timestamp/playground")
-    expect(page.get_by_text('Missing required config entry "from_time"')).to_be_visible()
+    expect(said(page, "No errors")).to_be_visible()
     editor = page.locator(".CodeMirror").first
     editor.click()
     page.keyboard.press("Control+a")
@@ -136,10 +162,10 @@ def test_an_hour_of_the_backfill_page_brings_back_what_the_lake_lost(page: Page,
 
 def test_materialize_on_a_table_reads_its_rows_anew(page: Page, shop: ShopStack) -> None:
     pressed = time.time()
-    page.goto("/assets/shop/shop/customers?view=overview")
+    page.goto("/assets/shop/customers?view=overview")
     button(page, "Materialize").first.click()
     expect(page.get_by_text("Launched run")).to_be_visible()
     shop.wait_until_published("customers", pressed)
-    page.goto("/assets/shop/shop/customers?view=events")
+    page.goto("/assets/shop/customers?view=events")
     expect(said(page, "snapshot_rows")).to_be_visible()
     expect(said(page, "400")).to_be_visible()

@@ -25,7 +25,7 @@ from cdc_engine import destination_files
 from cdc_engine.contracts import OutstandingBatch
 from console.toolchain.process import ChildProcess, last_lines
 from orchestration import failpoints
-from orchestration.batch_reference import DELIVERY_TAG
+from orchestration.batch_reference import delivery_of
 from tests.orchestration.fix_location import write_tables
 from tests.waiting import wait_for
 
@@ -186,7 +186,7 @@ class DagsterStack:
         assert numbers == list(range(5, int((self.directory / "captured").read_text()) + 1))
 
     def runs_of(self, delivery: int) -> list[dg.DagsterRun]:
-        return list(self.instance.get_runs(dg.RunsFilter(tags={DELIVERY_TAG: str(delivery)})))
+        return [run for run in self.instance.get_runs() if delivery_of(run.tags) == str(delivery)]
 
     def execute_again(self, run: dg.DagsterRun) -> str:
         """Does what the UI's "Re-execute" does: creates a new run with the config and the tags of the old one. Returns its id."""

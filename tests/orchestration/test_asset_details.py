@@ -43,7 +43,7 @@ def test_assets_have_the_owners_the_group_and_the_freshness_that_conf_names(tmp_
     assert (list(orders.owners), orders.group_name) == (["ann@example.org"], "sales")
     assert (list(items.owners), items.group_name) == (["team:data"], "raw")
     source, engine = found.get(source_key("shop", ORDERS)), found.get(engine_key("shop"))
-    assert (list(source.owners), source.group_name) == (["ann@example.org"], "sales")
+    assert (list(source.owners), source.group_name) == (["ann@example.org"], "sales_source")
     assert (list(engine.owners), engine.group_name) == (["team:data"], "raw")
     assert orders.freshness_policy == dg.FreshnessPolicy.time_window(fail_window=dt.timedelta(minutes=30))
     assert items.freshness_policy is None, "a table that rarely changes is fresh without a change"

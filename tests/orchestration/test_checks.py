@@ -137,8 +137,8 @@ def test_every_check_can_be_executed_by_hand(tmp_path: Path, instance: dg.Dagste
         ("engine", "caught_up"): True,
         ("orders", "flowing"): False,
         ("items", "flowing"): True,
-        ("orders", "equals_source"): True,
-        ("items", "equals_source"): True,
+        ("orders", "equals_lake"): True,
+        ("items", "equals_lake"): True,
     }, "a table whose name Dagster cannot spell has no check of its own; the engine's names it"
     assert json.loads((directory / STATUS_FILE).read_text())["state"] == "RUNNING"
 
@@ -161,7 +161,7 @@ def test_cascade_of_children_is_named_by_asset_and_check(tmp_path: Path, word: s
     graph = defs.resolve_asset_graph()
     told = f"items_ibfk_1: (order_id) follows shop.orders (id) ON DELETE CASCADE, for which there are no row events; cascades: {word}, so "
     for name, said in (("items", True), ("orders", False)):
-        asset = dg.AssetKey(["shop", "shop", name])
+        asset = dg.AssetKey(["shop", name])
         assert (told in str(graph.get(asset).metadata.get("foreign_keys", ""))) == said
         assert (told in str(graph.get_check_spec(dg.AssetCheckKey(asset, TABLE_CHECK)).description)) == said
 
@@ -190,7 +190,7 @@ def test_ddl_a_held_change_fails_its_tables_check_with_the_plan_and_turns_green(
     assert (check.passed, check.severity, check.asset_key) == (
         False,
         dg.AssetCheckSeverity.ERROR,
-        dg.AssetKey(["shop", "shop", "orders"]),
+        dg.AssetKey(["shop", "orders"]),
     )
     plan = check.metadata["plan"]
     assert isinstance(plan, dg.MarkdownMetadataValue)

@@ -14,7 +14,7 @@ from orchestration.code_location import build_definitions
 from orchestration.equality_check import result_of
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
-KEY = dg.AssetKey(["shop", "shop", "orders"])
+KEY = dg.AssetKey(["shop", "orders"])
 
 
 @pytest.fixture

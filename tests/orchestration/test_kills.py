@@ -51,7 +51,7 @@ def test_changes_are_merged_by_runs_and_acked(
     for _ in range(2):
         shop.wait_until_acked(shop.capture(5))
     assert {run.status for run in shop.instance.get_runs()} == {S.SUCCESS}
-    event = shop.instance.get_latest_materialization_event(dg.AssetKey(["shop", "shop", "orders"]))
+    event = shop.instance.get_latest_materialization_event(dg.AssetKey(["shop", "orders"]))
     assert event is not None
     assert event.asset_materialization is not None
     assert event.asset_materialization.metadata["rows_inserted"].value == 5
@@ -59,7 +59,7 @@ def test_changes_are_merged_by_runs_and_acked(
     assert observed, "the sensor publishes"
     assert len(observed) <= 1 + (time.time() - shop.started_at) / 60
     results = shop.instance.event_log_storage.get_latest_asset_check_execution_by_key(
-        [dg.AssetCheckKey(dg.AssetKey(["shop", "shop", "orders"]), "flowing")]
+        [dg.AssetCheckKey(dg.AssetKey(["shop", "orders"]), "flowing")]
     )
     assert [record.status.value for record in results.values()] == ["SUCCEEDED"]
 
@@ -184,7 +184,7 @@ def test_a_run_that_drains_merges_and_settles_batch_after_batch(shop: DagsterSta
     for _ in range(4):
         shop.wait_until_acked(shop.capture(3))
     assert len(shop.instance.get_runs()) == before, "no run was made for them"
-    key = dg.AssetKey(["shop", "shop", "orders"])
+    key = dg.AssetKey(["shop", "orders"])
     told = shop.instance.fetch_materializations(key, limit=4).records
     assert {each.run_id for each in told} == {run.run_id}
     assert [

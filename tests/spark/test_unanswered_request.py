@@ -19,7 +19,7 @@ from cdc_engine.instance.engine import Engine
 from cdc_engine.staging.batches import StagedBatches
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.batch_reference import DELIVERY_TAG
+from orchestration.batch_reference import delivery_of
 from orchestration.code_location import build_definitions
 from orchestration.drain import caller, door
 from orchestration.ports import Ports
@@ -207,7 +207,7 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
         case "after its tick":
             (again,) = shop.tick()
             stall.end()
-            assert again.tags[DELIVERY_TAG] > request.tags[DELIVERY_TAG], "it was rolled back"
+            assert delivery_of(again.tags) > delivery_of(request.tags), "it was rolled back"
             assert shop.run(again).success
     shop.merge_all()
     assert {table: shop.rows(table) for table in ("g", "c", "d")} == {"g": [2, 3], "c": [20, 30], "d": [200, 300]}

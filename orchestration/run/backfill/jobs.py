@@ -15,7 +15,8 @@ from pydantic import Field
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
 from cdc_engine.time_words import SECOND_US, time_us
-from orchestration.one_destination import one_destination
+from orchestration.checks import FlowingTables
+from orchestration.one_destination import one_destination, with_destination
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
 from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
 from orchestration.run.merge_run import failure
@@ -33,11 +34,10 @@ TABLES = '"database.table" each; all that are captured if empty'
 class FromTimestamp(dg.Config):
     """What the launchpad asks for."""
 
-    destination: str = Field(
-        default="", description="A file of conf/destinations; may be empty where there is but one."
-    )
+    destination: str = ""  # `with_destination` makes it one of the names in conf/
     from_time: str = Field(
-        description="The first change of then or later: ISO form with its zone, as 2026-03-01T12:00:00Z, or how long ago, as -10m."
+        default="-1h",
+        description="The first change of then or later: ISO form with its zone, as 2026-03-01T12:00:00Z, or how long ago, as -10m.",
     )
     to_time: str = Field(default="", description="Changes before then, in the same form; up to now if empty.")
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
@@ -64,10 +64,12 @@ def wish_of(config: SluiceConfig, given: FromTimestamp, now_us: int) -> Wish:
 def backfill_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     """Returns the job with times in its config."""
 
-    @dg.op(name=STEP)
-    def take_again(context: dg.OpExecutionContext, config: FromTimestamp) -> None:
+    asked = with_destination(FromTimestamp, settings.destinations)
+
+    @dg.op(name=STEP, config_schema=asked.to_config_schema().as_field())
+    def take_again(context: dg.OpExecutionContext) -> None:
         try:
-            wish = wish_of(settings, config, time.time_ns() // 1000)
+            wish = wish_of(settings, asked(**context.op_config), time.time_ns() // 1000)
         except SluiceError as error:
             raise failure(error) from None
         _backfill(context, settings, wish, ports)
@@ -122,12 +124,16 @@ def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports)
 
 
 def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, wish: Wish, ports: Ports) -> None:
+    flowing = FlowingTables(config, wish.destination)
+
     def done(outcome: TableOutcome) -> None:
         key = delta_key(wish.destination, outcome.name)
         columns = SourceColumns(config, wish.destination).metadata(outcome.name, outcome.columns)
         size = size_metadata(outcome.table_rows, outcome.table_bytes)
         told = {**_of_table(outcome), **size, **columns}
         context.log_event(dg.AssetMaterialization(key, description="changes of the past taken again", metadata=told))
+        for result in flowing.passed(outcome.name):
+            context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
 
     try:
         told = Told(say=context.log.info, done=done)

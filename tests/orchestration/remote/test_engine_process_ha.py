@@ -23,6 +23,7 @@ from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from console.toolchain.process import ChildProcess
+from orchestration.batch_reference import delivery_of
 from orchestration.remote.caller import RemoteEngine, RemoteHost
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
@@ -94,7 +95,7 @@ def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_goes_on_after_
         dg.build_sensor_context(instance=instance, repository_def=definitions.defs.get_repository_def()) as context,
     ):
         (request,) = sensor.evaluate_tick(context).run_requests
-    assert request.tags["sluice/delivery"] == str(batch.delivery)
+    assert delivery_of(request.tags) == str(batch.delivery)
     monkeypatch.delitem(sys.modules, "orchestration.definitions")
 
     assert acts.restart("shop", load_config(captured.conf).destination_dir("shop")).done

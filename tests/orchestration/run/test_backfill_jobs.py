@@ -51,7 +51,7 @@ def test_the_launchpad_says_what_each_word_of_a_backfill_means(definitions: dg.D
     asked: Any = op.config_schema
     fields = asked.config_type.fields
     assert set(fields) == {"destination", "from_time", "to_time", "tables", "into"}
-    assert fields["from_time"].is_required
+    assert not any(field.is_required for field in fields.values()), "the launchpad opens with a config that is valid"
     assert all(field.description for field in fields.values())
 
 

@@ -10,13 +10,13 @@ import dagster as dg
 import pytest
 
 from cdc_engine.errors import StagingError
-from orchestration.batch_reference import BATCH, BATCH_TAG, RUNS_TAG, BatchReference
+from orchestration.batch_reference import BATCH, BATCH_TAG, RUNS_TAG, BatchReference, delivery_of
 from orchestration.code_location import build_definitions
 from orchestration.testing import FakePorts
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"
-ORDERS = dg.AssetKey(["shop", "shop", "orders"])
+ORDERS = dg.AssetKey(["shop", "orders"])
 
 
 class Shop:
@@ -78,7 +78,7 @@ def test_the_tags_name_the_longer_batch_before_anything_is_written(shop: Shop) -
 
     def look(_: str) -> None:
         (run,) = shop.instance.get_runs(dg.RunsFilter(job_name=JOB))
-        seen.append(run.tags["sluice/delivery"])
+        seen.append(delivery_of(run.tags))
 
     shop.fakes.merge.between = look
     shop.run()

@@ -11,7 +11,7 @@ import pytest
 
 from cdc_engine.config import DrainConfig
 from cdc_engine.errors import StagingError
-from orchestration.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference
+from orchestration.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
 from orchestration.code_location import build_definitions
 from orchestration.drain.rules import Attached, why_leave
 from orchestration.ports import FeedAwayError
@@ -21,7 +21,7 @@ from orchestration.testing import FakePorts
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"
-ORDERS = dg.AssetKey(["shop", "shop", "orders"])
+ORDERS = dg.AssetKey(["shop", "orders"])
 
 
 class Shop:
@@ -115,7 +115,7 @@ def test_the_tags_name_the_batch_that_the_run_is_at(shop: Shop) -> None:
 
     def look(_: str) -> None:
         (run,) = shop.instance.get_runs(dg.RunsFilter(job_name=JOB))
-        seen.append(run.tags["sluice/delivery"])
+        seen.append(delivery_of(run.tags))
 
     shop.fakes.merge.between = look
     shop.capture_before("ack 1")

@@ -18,6 +18,7 @@ from orchestration.equality_check import EQUAL_CHECK
 from orchestration.run import repair_jobs
 from orchestration.run.repair_jobs import JOB, STEP, OfDestination, wish_of
 from orchestration.run.repair_run import Listener, Repaired, RepairWish, TableRepair
+from orchestration.table_catalog import delta_key, source_key
 from orchestration.testing import FakeOutcome
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -75,7 +76,8 @@ def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
         config = {"tables": ["shop.orders"], "settle_seconds": 9.0}
         result = job.execute_in_process(run_config={"ops": {STEP: {"config": config}}}, instance=instance)
         assert result.success
-        key = dg.AssetCheckKey(result.asset_materializations_for_node(STEP)[0].asset_key, EQUAL_CHECK)
+        assert result.asset_materializations_for_node(STEP)[0].asset_key == delta_key("shop", "shop.orders")
+        key = dg.AssetCheckKey(source_key("shop", "shop.orders"), EQUAL_CHECK)
         (kept,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
     assert wishes == [RepairWish(destination="shop", tables=("shop.orders",), settle_seconds=9.0)]
     assert kept.status.value == "SUCCEEDED"

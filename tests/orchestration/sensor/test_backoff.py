@@ -15,6 +15,7 @@ from dagster import DagsterRunStatus as S
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestration.batch_reference import delivery_of
 from orchestration.sensor.backoff import (
     AWAY_SECONDS_MAX,
     MERGE_SECONDS_MAX,
@@ -132,7 +133,7 @@ def test_each_failure_in_a_row_is_waited_for_longer(shop: FailingShop) -> None:
         assert shop.waits(pause / 2)
         assert shop.head().delivery == failures, "the batch stays out: executing its run again by hand is still a try"
         shop.passed_seconds = pause
-    assert shop.request().tags["sluice/delivery"] == "5"
+    assert delivery_of(shop.request().tags) == "5"
     assert shop.engine.waiting == ""
 
 
@@ -168,7 +169,7 @@ def test_a_success_ends_the_row(shop: FailingShop) -> None:
     shop.run(shop.request(), S.SUCCESS)
     shop.engine.capture(5)
     shop.fail(shop.request())
-    assert shop.request().tags["sluice/delivery"] == "5", "the first failure of a new row costs no wait"
+    assert delivery_of(shop.request().tags) == "5", "the first failure of a new row costs no wait"
 
 
 def test_a_run_ended_by_hand_comes_again_at_once(shop: FailingShop) -> None:
@@ -176,7 +177,7 @@ def test_a_run_ended_by_hand_comes_again_at_once(shop: FailingShop) -> None:
         shop.fail(shop.request())
         shop.passed_seconds = 20
     shop.run(shop.request(), S.CANCELED)
-    assert shop.request().tags["sluice/delivery"] == "5"
+    assert delivery_of(shop.request().tags) == "5"
 
 
 def test_executing_the_failed_run_again_by_hand_needs_no_wait(shop: FailingShop) -> None:

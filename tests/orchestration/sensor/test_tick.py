@@ -21,7 +21,7 @@ from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import ConfigurationError, StagingError
 from cdc_engine.limits import TICK_SECONDS_MAX
 from cdc_engine.states import TableState
-from orchestration.batch_reference import BatchReference
+from orchestration.batch_reference import BatchReference, delivery_of
 from orchestration.code_location import build_definitions
 from orchestration.ports import EngineHost
 from orchestration.sensor import silence
@@ -122,7 +122,7 @@ def test_a_batch_becomes_a_run_of_just_its_tables(shop: Shop) -> None:
     assert request.run_key == f"shop:{LEDGER_ID}:1:mysql-bin.000001:9:1"
     assert {key.path[-1] for key in request.asset_selection or []} == {"orders", "items"}
     assert request.tags["sluice/destination"] == "shop"
-    assert request.tags["sluice/delivery"] == "1"
+    assert delivery_of(request.tags) == "1"
     assert request.run_config == {"ops": {"merge_shop": {"config": BatchReference.of("shop", shop.head()).to_config()}}}
 
 
@@ -208,7 +208,7 @@ def test_a_run_that_ends_during_the_tick_is_settled_by_it(shop: Shop, monkeypatc
         return [RunRecord(run_id=run.run_id, status=S.STARTED if len(looks) < 3 else S.SUCCESS)]
 
     monkeypatch.setattr(RunStore, "of_batch", of_batch)
-    assert shop.request().tags["sluice/delivery"] == "2"
+    assert delivery_of(shop.request().tags) == "2"
     assert looks == [1, 1, 1]
     assert shop.engine.acked == [1]
 
@@ -248,7 +248,7 @@ def test_a_started_run_whose_process_is_gone_is_ended_and_rolled_back(
     for clock[0] in (5000.0, 5020.0):
         assert not shop.tick().run_requests
     clock[0] = 5031.0
-    assert shop.request().tags["sluice/delivery"] == "2"
+    assert delivery_of(shop.request().tags) == "2"
     ended = shop.instance.get_run_by_id(run.run_id)
     assert ended is not None
     assert ended.status is S.FAILURE

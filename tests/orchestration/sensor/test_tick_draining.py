@@ -11,7 +11,7 @@ import pytest
 from dagster import DagsterRunStatus as S
 
 from cdc_engine.contracts import OutstandingBatch
-from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference
+from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference, delivery_of
 from orchestration.drain import door
 from orchestration.run.claim import claim_of
 from orchestration.sensor import tick
@@ -69,7 +69,7 @@ def test_a_batch_that_was_never_taken_gets_a_run_once_none_drains(shop: Shop) ->
     shop.engine.hand_out(0)
     assert not shop.tick().run_requests
     shop.instance.report_run_failed(run)
-    assert shop.request().tags["sluice/delivery"] == "2"
+    assert delivery_of(shop.request().tags) == "2"
     assert shop.engine.rolled_back == [], "nobody was at it"
 
 
@@ -110,7 +110,7 @@ def test_a_batch_that_a_run_took_and_failed_in_the_same_moment_waits_for_the_nex
     assert not answer.run_requests, "its failure is settled first, with what it says of tables and waits"
     assert "has taken delivery 2 meanwhile" in answer.skip_message
     monkeypatch.setattr(shop.engine, "hand_out", hand_out)
-    assert shop.request().tags["sluice/delivery"] == "3"
+    assert delivery_of(shop.request().tags) == "3"
     assert shop.engine.rolled_back == [2]
 
 
@@ -136,7 +136,7 @@ def test_a_batch_whose_run_ended_amid_it_is_rolled_back(shop: Shop, status: S) -
     assert not shop.tick().run_requests
     end = shop.instance.report_run_failed if status is S.FAILURE else shop.instance.report_run_canceled
     end(run)
-    assert shop.request().tags["sluice/delivery"] == "3"
+    assert delivery_of(shop.request().tags) == "3"
     assert shop.engine.rolled_back == [2]
     assert shop.engine.acked == [1]
 
@@ -159,7 +159,7 @@ def test_a_run_that_dagster_gave_up_claims_nothing(shop: Shop) -> None:
     assert "FAILURE" in claim_of(shop.instance, run.run_id, DRAIN)(BatchReference.of("shop", shop.head()))
     found = shop.instance.get_run_by_id(run.run_id)
     assert found is not None
-    assert found.tags["sluice/delivery"] == "1"
+    assert delivery_of(found.tags) == "1"
 
 
 def test_an_idle_run_that_holds_the_drain_lock_is_not_lost(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
 
-from orchestration.batch_reference import BATCH, RUNS_TAG, BatchReference
+from orchestration.batch_reference import BATCH, RUNS_TAG, BatchReference, delivery_of
 from orchestration.run.claim import claim_of
 from orchestration.sensor import tick
 from orchestration.sensor.settle import Reissue, RunRecord, Wait, decide
@@ -50,7 +50,7 @@ def test_a_batch_that_grew_gets_a_run_where_the_one_it_grew_for_died_before_it_c
     shop.engine.capture(2)
     shop.engine.lengthen(shop.head())
     shop.instance.report_run_failed(run)
-    assert shop.request().tags["sluice/delivery"] == "2"
+    assert delivery_of(shop.request().tags) == "2"
     assert shop.engine.rolled_back == [], "nobody was at it"
 
 
@@ -61,7 +61,7 @@ def test_a_batch_that_grew_and_failed_is_rolled_back_and_counted_once(shop: Shop
     claim_of(shop.instance, run.run_id, BATCH)(BatchReference.of("shop", shop.engine.lengthen(shop.head())))
     shop.instance.report_run_failed(run)
     again = shop.request()
-    assert again.tags["sluice/delivery"] == "3", "at once: it is the first failure"
+    assert delivery_of(again.tags) == "3", "at once: it is the first failure"
     assert shop.engine.rolled_back == [2]
     shop.run(again, S.FAILURE)
     assert "2 failed in a row" in shop.tick().skip_message

@@ -1,0 +1,49 @@
+"""The asset of an engine. The sensor observes it once per minute; `Observe` in Dagster's UI reads what the engine wrote last.
+
+An observable asset, because Dagster shows "Never materialized" for an external one however often it is observed.
+"""
+
+# no `from __future__ import annotations`: Dagster looks at the type of `context` itself
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import dagster as dg
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.keeping.acts import read_status
+from orchestration.table_catalog import engine_key, group_of, owners_of
+
+NUMBERS = ("lag_seconds", "rows_per_second")  # as in the sensor's observations, so that the plots are unbroken
+
+
+def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
+    """Returns the observable asset of a destination's engine."""
+    settings, key = config.destinations[destination], engine_key(destination)
+    spec = dg.AssetSpec(
+        key,
+        group_name=group_of(settings),
+        owners=owners_of(settings),
+        kinds={"mysql", "python"},
+        description=f"The engine of {destination}: how far it has read, how far behind it is, and whether it runs.",
+    )
+
+    def observe() -> Iterator[dg.ObserveResult]:
+        yield dg.ObserveResult(asset_key=key, metadata=observed(read_status(config.destination_dir(destination))))
+
+    with warnings.catch_warnings():  # Dagster's version is pinned, so that it is beta is no news for an operator
+        warnings.simplefilter("ignore", dg.BetaWarning)
+        made: dg.AssetsDefinition = dg.multi_observable_source_asset(name=f"observe_{destination}", specs=[spec])(
+            observe
+        )
+    return made
+
+
+def observed(record: dict[str, Any]) -> dict[str, dg.MetadataValue[Any]]:
+    """Returns what Dagster shows of the record in status.json. The record is empty if no engine has run."""
+    return {
+        **{name: dg.MetadataValue.float(float(record[name])) for name in NUMBERS if name in record},
+        "state": dg.MetadataValue.text(str(record.get("state", "UNKNOWN"))),
+        "reason": dg.MetadataValue.text(str(record.get("reason") or ("none" if record else "no engine has run yet"))),
+    }
