@@ -144,8 +144,9 @@ class Lane:
 
 @contextlib.contextmanager
 def open_lanes(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[Lane]]:
-    """Opens `count` Spark sessions and releases them at the end. `fence`: checked before each of their commits; without it they only
-    read.
+    """Opens `count` Spark sessions and releases them at the end. `fence`: checked before each of their commits; without it they only read.
+
+    Raises SparkUnavailableError within CONNECT_SECONDS_MAX plus a few retries.
     """
     opened = _classic_lanes(settings, count) if settings.master else _remote_lanes(settings, count)
     with lent_files(settings.lending) as lent, opened as lanes:

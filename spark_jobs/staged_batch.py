@@ -167,7 +167,7 @@ class CascadeEvents:
 class StagedTable:
     """One table of a batch. Its segments are applied in order, each as one Delta commit.
 
-    `places`: a file with the position of each row in the order of all tables' rows (int64, little-endian); None if it is not needed.
+    `places`: the file with the sequence number of each row among the rows of all tables (int64, little-endian); None if it is not needed.
     """
 
     database: str

@@ -5,9 +5,10 @@ Called by `staging`; the run derives the changes (spark_jobs/cascades/derive.py)
 
 - per parent table, the deleted rows and the changed keys: `_sluice_place` (int64), operation, order key, commit
   time, and the referenced columns with the old values; for an update, the next row has the new values;
-- per child table, the place of each of its staged rows (int64, little-endian, one per row, in the order of its segments).
+- per child table, the sequence number of each of its staged rows (int64, little-endian, one per row, in the order of its segments).
 
-A place orders the rows of all tables of a batch: number of the row event, row in the event, and a bit that is set for after images.
+A sequence number (`_sluice_place`) orders the rows of all tables of a batch. It consists of the number of the row event, the row in the
+event, and a bit that is set for after images.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from cdc_engine.staging.manifest import CascadeEvents
 from cdc_engine.states import TableState
 
 PLACE = "_sluice_place"
-EVENT_BITS = 32  # bits of a place for the rows within one event
+EVENT_BITS = 32  # bits of a sequence number for row and image within one event
 FLAGS_AT = 19 + 6  # offset in a row event, after its header and the table ID
 NO_FOREIGN_KEY_CHECKS = 0x02  # the session had foreign_key_checks=0: nothing cascaded
 BITMAPS_AT = 19 + 8  # offset in a row event; from version 2 on, extra data with its length comes first
@@ -51,14 +52,14 @@ Stop = Callable[[tuple[str, str], str, str], None]
 
 
 class RowPlaces:
-    """Computes the places of consecutive rows of one table, chunk by chunk. An event may continue in the next chunk."""
+    """Computes the sequence numbers of consecutive rows of one table, chunk by chunk. An event may continue in the next chunk."""
 
     def __init__(self) -> None:
         self._last_event, self._rows = -1, 0
 
     def of(self, events: Int64s, operations: Any) -> Int64s:
-        """Returns the place of each image. `events`: number of the image's event in the batch, ascending. `operations`: the image's
-        operation.
+        """Returns the sequence number of each image. `events`: number of the image's event in the batch, ascending. `operations`: the
+        image's operation.
         """
         after = (operations != Operation.UPDATE_BEFORE).astype(np.int64)
         done = np.cumsum(after) - after  # rows that are complete before each image
@@ -73,7 +74,7 @@ class RowPlaces:
 
 
 class PlaceFile:
-    """The places of one table's staged rows."""
+    """The file with the sequence numbers of one table's staged rows."""
 
     def __init__(self, path: Path, *, rows_before: int) -> None:
         self.path, self._places = path, RowPlaces()

@@ -105,7 +105,9 @@ Segment = ChangesSegment | TruncateSegment | SchemaSegment
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedTable:
-    """One table's segments, in the order in which they are applied. `places`: the file with the places of its rows, see `cascades`."""
+    """One table's segments, in the order in which they are applied. `places`: the file with the sequence numbers of its rows, see
+    `cascades`.
+    """
 
     database: str
     table: str

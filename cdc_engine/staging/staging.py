@@ -380,8 +380,8 @@ class _Staging:
         table.add_to_log(part.block, chosen)
 
     def _note_places(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
-        """Records the places of the table's rows among the rows of all tables. Rows from before the foreign key was created come
-        before all its effects.
+        """Records the sequence numbers of the table's rows. Rows from before the foreign key was created get 0: they precede all its
+        effects.
         """
         if table.places is None:
             table.places = PlaceFile(self.directory / f"places.{self.files_begun}.i64", rows_before=table.rows)

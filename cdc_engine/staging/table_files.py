@@ -28,7 +28,8 @@ class TableFiles:
     refused: list[RefusedValue] = dataclasses.field(default_factory=list)
     writer: SegmentWriter | None = None
     log: SegmentWriter | None = None
-    source: TableVersion | None = None  # the version that the writer was made for, before key and columns were chosen
+    # The table version of the open segment, as in the history: with all columns and the primary key.
+    source: TableVersion | None = None
     rows: int = 0  # of all segments
     places: PlaceFile | None = None
 

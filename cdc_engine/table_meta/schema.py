@@ -247,7 +247,7 @@ class ServerFacts:
         """Returns the session, completed from the server's settings."""
         explicit = self.explicit_timestamps if session.explicit_timestamps is None else session.explicit_timestamps
         zone = session.time_zone
-        if zone == "SYSTEM":  # the server's short name is ambiguous, except for these
+        if zone == "SYSTEM":  # short names of zones are ambiguous, except UTC and GMT
             named = "UTC" if self.system_time_zone in {"UTC", "GMT"} else self.system_zone
             zone = named or f"SYSTEM, {self.system_time_zone}"
         return dataclasses.replace(session, explicit_timestamps=explicit, time_zone=zone, flavour=self.flavour)

@@ -29,8 +29,8 @@ class Placed:
 
 
 def placed(name: str, columns: Sequence[Column], there: Mapping[str, str], taken: Sequence[str] = ()) -> Placed:
-    """Returns where the source's columns go. `name`: "database.table". `there`: columns of the table → Spark's names of their types.
-    `taken`: names of Sluice's columns.
+    """Maps the source's columns to columns of the table. `name`: "database.table". `there`: columns of the table → Spark's names of their
+    types. `taken`: names of Sluice's columns.
 
     Raises TableError if the source has a column with the name of a Sluice column, or with a name that Delta refuses.
     """

@@ -60,7 +60,7 @@ ARROW_TYPES = {
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """A segment in progress: the staged segment, or None for a new one, with the positions of its rows and the derived images."""
+    """A segment in progress: the staged segment, or None for a new one, with the sequence numbers of its rows and the derived images."""
 
     segment: Segment | None
     places: list[int]

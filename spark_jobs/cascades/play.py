@@ -30,7 +30,9 @@ NONE_UNREADABLE: Mapping[str, TableError] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The position of a change: order key of its transaction, and place in the batch. `commit_time`: as staged."""
+    """The position of a change: the order key of its transaction, and its sequence number in the batch (`place`). `commit_time`: as
+    staged.
+    """
 
     order_key: int
     place: int

@@ -55,7 +55,7 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
 
 
 def places_of(table: StagedTable) -> list[int]:
-    """Returns the positions of the rows of the table's segments, one per row."""
+    """Returns the sequence numbers of the rows of the table's segments, one per row."""
     if table.places is None:
         return [0] * table.rows
     content = table.places.read_bytes()

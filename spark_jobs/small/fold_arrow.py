@@ -152,7 +152,9 @@ class _Partial:
         return [pc.if_else(plain, images[name], images[f"{ORIGIN}{k}"]) for k, name in enumerate(self.segment.key)]
 
     def _before(self, mask: Mask) -> Numbers:
-        """Returns, per taken image, the index of the last image of its row, up to itself, that is in the mask; -1 if there is none."""
+        """Returns, per last image of a key, the index of the last image of the same row, up to itself, that is in the mask; -1 if
+        there is none.
+        """
         places = np.maximum.accumulate(np.where(mask, _range(mask), -1))
         return np.where(places >= self.starts, places, -1)[self.last]
 
@@ -163,7 +165,9 @@ class _Partial:
         return places >= 0, _take(self.images[name], places)
 
     def _held_keys(self) -> tuple[list[Any], Mask]:
-        """Returns the key under which the lake has the row of each taken image, and a mask of the rows that it cannot have."""
+        """Returns, per last image of a key, the key under which the lake has its row, and a mask of the images whose row the lake
+        cannot have.
+        """
         if not self.segment.moves:
             return [self.images[name].take(_places(self.last)) for name in self.segment.key], np.zeros(
                 len(self.last), np.bool_

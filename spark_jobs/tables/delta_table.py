@@ -189,7 +189,7 @@ class DeltaTable:
 
     def found(self, record: TableRecord | None, owner: str = "") -> Found:
         """Returns the table's state in the form that `table_owner` checks. `record`: the state that an earlier run left. `owner`: the
-        owner that asks, as text.
+        expected owner, as text.
         """
         snapshot, applied = self.snapshot, self.snapshot.applied_order_key
         return Found(

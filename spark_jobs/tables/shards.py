@@ -67,7 +67,7 @@ def owners(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def mismatch(shard: Shard | None, properties: Mapping[str, str], path: str, owner: str) -> str:
-    """Returns why the rows of a table are not separated as conf/ requires; empty if they are. `owner`: the owner that asks, as text."""
+    """Returns why the rows of a table are not separated as conf/ requires; empty if they are. `owner`: the writer's owner, as text."""
     return next(_mismatches(shard, properties, path, owner), "")
 
 

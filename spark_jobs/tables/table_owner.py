@@ -112,7 +112,7 @@ class Found:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Writer:
-    """The writer that asks: the owner that the table should have, and the batch's epoch, delivery, start and end (as in the manifest)."""
+    """A writer of a table: the owner that the table should have, and the batch's epoch, delivery, start and end (as in the manifest)."""
 
     owner: Owner
     epoch: int

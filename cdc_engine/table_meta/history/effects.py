@@ -311,7 +311,7 @@ def _rename(statement: RenameTables, context: DdlContext) -> Iterator[Effect]:
 def _renamed(
     context: DdlContext, kind: str, pairs: list[tuple[TableKey, TableKey]], altered_to: dict[TableKey, Altered]
 ) -> Iterator[Effect]:
-    """Yields the effects of renames. `altered_to`: by name before, how the same statement altered tables."""
+    """Yields the effects of renames. `altered_to`: name before the statement → the table after the statement's other alterations."""
     now = moved(pairs)
     swapped = {
         origin for name, origin in now.items() if origin is not None and is_copy(name, origin) and name in now.values()

@@ -184,7 +184,7 @@ class TableHistory:
             self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
 
     def take_anew(self, schema: TableSchema, position: Position) -> None:
-        """Gives a stopped table this schema from `position` on, where the stream starts again."""
+        """Gives a stopped table this schema from `position` on. The stream starts again there."""
         self.rewind(position)
         self._store([_table_record(RecordKind.SNAPSHOT, position, schema)])
 
