@@ -29,8 +29,8 @@ LEFT_SECONDS = 24 * 3600.0  # older uploads belong to runs that have ended
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lending:
-    """Where files are uploaded. `url`: a prefix in an object store; empty: files are not uploaded. `storage_options`: with the values of
-    their environment variables.
+    """Where files are uploaded. `url`: a prefix in an object store; empty: files are not uploaded. `storage_options`: deltalake's,
+    with environment variables already replaced by their values.
     """
 
     url: str = ""

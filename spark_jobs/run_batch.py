@@ -71,14 +71,18 @@ def merge_batch(
 ) -> list[TableReport]:
     """Merges the requested tables of the batch. Returns their reports in the manifest's order.
 
-    `tables`: "database.table" → target; a table of the batch that is not in it is stopped and is skipped. `records`: the state that
-    earlier runs left in each table. `holds`: tables with a running snapshot; their changes are buffered, not merged. `target_of`: returns
-    the target of the name that a table had before a RENAME; by default looks in `tables`. `on_table_done` is called in this thread after
-    each table. `fence` is checked immediately before each table and each commit, in any thread. `run`: the ID of the merge run, which is
-    stored in the commits. `on_merged`: called once the batch is in all of its tables. `storage_options`: deltalake's options if lake or
-    staged files are not local. `stored`: URL of the batch's files in an object store; a run copies the files that it reads itself to
-    `batch_dir` or next to it. `quarantine_path`: the Delta table for values that could not be decoded. `turns`: the table locks of tables
-    that runs of other destinations also write.
+    - `tables`: "database.table" → target; a table of the batch that is not in it is stopped and is skipped.
+    - `on_table_done`: called in this thread after each table.
+    - `fence`: checked immediately before each table and each commit, in any thread.
+    - `storage_options`: deltalake's options if lake or staged files are not local.
+    - `quarantine_path`: the Delta table for values that could not be decoded.
+    - `records`: the state that earlier runs left in each table.
+    - `target_of`: returns the target of the name that a table had before a RENAME; by default looks in `tables`.
+    - `run`: the ID of the merge run, which is stored in the commits.
+    - `holds`: tables with a running snapshot; their changes are buffered, not merged.
+    - `on_merged`: called once the batch is in all of its tables.
+    - `stored`: URL of the batch's files in an object store; a run copies the files that it reads itself to `batch_dir` or next to it.
+    - `turns`: the table locks of tables that runs of other destinations also write.
 
     Raises StagedBatchError before anything is merged; SparkUnavailableError if Spark is or becomes unavailable; MergeError, after the
     other tables have finished, if a table could not be merged. Calling it again with the same batch is always safe.
@@ -396,7 +400,9 @@ def _refuse_rows_of_held(table: StagedTable, holds: Holds) -> None:
 def _batch_error(
     batch: StagedBatch, reports: Mapping[str, TableReport], errors: Mapping[str, Exception]
 ) -> SparkJobError:
-    """Returns the first error in the manifest's order, as one sentence that names the merged and the failed tables."""
+    """Returns one error for the batch: that of the first failed table in the manifest's order, with the names of the merged and the
+    failed tables.
+    """
     failed = tuple(table.name for table in batch.tables if table.name in errors)
     merged = tuple(table.name for table in batch.tables if table.name in reports)
     away = next((error for error in errors.values() if is_away(error)), None)

@@ -99,14 +99,17 @@ def stage(
 ) -> StagedBatch:
     """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
 
-    `more`: called with a decoded part of the batch; returns the next part, or an empty batch after the last. `kept`: returns the indices
-    of a table version's captured columns (int32, ascending); all columns if None. `keys`: by "database.table", the key columns if they
-    are not the primary key. `left_out`: "database.table" of tables that stopped in an earlier batch: a table with a gap must not continue
-    after it. `policies`: by "database.table", how invalid values are handled if not by default. `cascade_policy`: (database, table) →
-    apply, stop or ignore changes by foreign keys. `has_up_to`: "database.table" → order key up to which the lake has it, for tables that
-    were resumed and are behind others. `logged`: "database.table" of tables with a change log, for which all before images are staged.
-    `stopped_at`: for tables in `left_out`, the order key from which on the lake lacks their changes; for a table without an entry, the
-    lake lacks changes from before the batch. `again_up_to`: as in the manifest.
+    - `more`: called with a decoded part of the batch; returns the next part, or an empty batch after the last.
+    - `kept`: returns the indices of a table version's captured columns (int32, ascending); all columns if None.
+    - `keys`: by "database.table", the key columns if they are not the primary key.
+    - `left_out`: "database.table" of tables that stopped in an earlier batch: a table with a gap must not continue after it.
+    - `policies`: by "database.table", how invalid values are handled if not by default.
+    - `cascade_policy`: (database, table) → apply, stop or ignore changes by foreign keys.
+    - `has_up_to`: "database.table" → order key up to which the lake has it, for tables that were resumed and are behind others.
+    - `logged`: "database.table" of tables with a change log, for which all before images are staged.
+    - `stopped_at`: for tables in `left_out`, the order key from which on the lake lacks their changes; for a table without an entry,
+      the lake lacks changes from before the batch.
+    - `again_up_to`: as in the manifest.
 
     The same batch gives the same files; an existing directory of that name is replaced. A table that cannot be decoded is stopped: its
     complete segments stay, it is listed in `stopped` with the batch's start, and the other tables continue. Raises StagingError if the

@@ -33,7 +33,7 @@ def source(view: str, segment: ChangesSegment, applied_order_key: int, target: s
     """Returns the SELECT of one row per key, with presence bits of its known columns. `target`: the table's rows that are not deleted, as
     a relation.
 
-    `reach`: a condition that all rows `t` of the table with a key of the segment meet.
+    `reach`: a condition that is true for all rows `t` of the table whose key is in the segment.
     """
     if not fold.needs_fold(segment):
         return fold.images(view, segment, applied_order_key)

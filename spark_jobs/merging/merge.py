@@ -128,7 +128,9 @@ def _first_key(staged: StagedTable) -> str:
 
 
 def writer_of(batch: StagedBatch, staged: StagedTable) -> Writer:
-    """Returns the writer of the table, for the rules of `table_owner`. A backfill or a repair is no delivery and is never behind one."""
+    """Returns the writer of the table, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so
+    that no delivery in the table counts as later.
+    """
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
     return Writer(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
 

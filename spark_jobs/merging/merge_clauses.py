@@ -42,8 +42,8 @@ def whole(values: dict[str, str], *, soft: bool, guard: str = NEWER) -> str:
 
 
 def again(values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that are the present rows of their keys (`ChangesSegment.again`). A delete has no values, so a
-    row that is marked as deleted keeps its own.
+    """Returns the clauses for images that are the present rows of their keys (`ChangesSegment.again`). A delete image has no values,
+    so with soft deletes the row keeps its own values when it is marked as deleted.
     """
     if not soft:
         return whole(values, soft=False, guard=NOT_OLDER)
@@ -57,8 +57,8 @@ def again(values: dict[str, str], *, soft: bool) -> str:
 
 
 def partial(segment: ChangesSegment, values: dict[str, str], *, soft: bool) -> str:
-    """Returns the clauses for images that may lack columns, which keep the table's values. An update whose row is missing in the table
-    fails the MERGE.
+    """Returns the clauses for images that may lack columns. In missing columns the table's row keeps its values. An update whose row is
+    missing in the table fails the MERGE.
 
     A delete that lacks columns, of a row that is missing in the table, writes nothing, even with soft deletes: there are no values to
     keep.

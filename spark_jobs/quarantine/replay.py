@@ -81,8 +81,8 @@ def _meets(lane: Lane, target: str, column: str, values: RowValues) -> str:
 
 
 def _chosen(target: str, on: str, values: RowValues) -> str:
-    """Returns the SELECT of the values whose number equals that of the rows that they may belong to and, if there are several, that
-    are all equal. The first of them has TURN 1.
+    """Returns the SELECT of the values that can be assigned unambiguously: in each group there are as many values as matching rows
+    and, if there are several, all values are equal. The first value of a group has TURN 1.
     """
     alike = f"PARTITION BY {', '.join([KEY_COLUMN, *_named(values)])}"
     ends = (f"{end}({VALUE_COLUMN}) OVER ({alike})" for end in ("min", "max"))

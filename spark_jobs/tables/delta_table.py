@@ -1,6 +1,6 @@
 """The state of a Delta table from its log, and the statements that create it and add columns to it. `merge` calls it.
 
-The log is read with deltalake, which takes milliseconds; the same question through Spark is a separate action.
+The log is read with deltalake, which takes milliseconds; through Spark every question would be a separate Spark job.
 """
 
 from __future__ import annotations

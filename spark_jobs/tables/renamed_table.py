@@ -49,7 +49,7 @@ class Origin:
 
 @dataclasses.dataclass(frozen=True)
 class Origins:
-    """Finds the lake tables that tables of a batch had before a RENAME. `writer`: the writer of the table that is merged."""
+    """Finds the lake tables under the former names of renamed tables. `writer`: the writer of the table that is merged."""
 
     batch: StagedBatch
     writer: Writer

@@ -135,7 +135,7 @@ def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found)
 
 
 def refuse_others(owner: Owner, found: Found) -> None:
-    """Raises TableError if the table has another owner, or if it has none and may not be ours. Such a table must not be replaced by our
+    """Raises TableError if the table has another owner, or has none and is possibly not ours. Such a table must not be replaced by our
     rows.
     """
     writer = Writer(owner=owner, epoch=0, delivery=0)

@@ -31,7 +31,8 @@ def moved(pairs: list[tuple[TableKey, TableKey]]) -> dict[TableKey, TableKey | N
     """Returns, for each name in the pairs (executed from left to right), the name that its table had before; None if the name refers to
     no table now.
 
-    If a name is renamed twice in a row, the first rename was of a temporary table of the session (MariaDB).
+    If an old name occurs again before another table got that name, its first rename was of a temporary table of the session (MariaDB) and
+    is ignored.
     """
     now: dict[TableKey, TableKey | None] = {}
     for place, (old, new) in enumerate(pairs):

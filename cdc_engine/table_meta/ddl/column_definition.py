@@ -1,6 +1,6 @@
 """Parses one column definition of a DDL statement. Called by the parsers of CREATE TABLE and ALTER TABLE … ADD.
 
-Attributes are entries of a table. An unknown attribute makes the statement unreadable, because it could change the column.
+`_ATTRIBUTES` lists the known attributes. An unknown attribute makes the statement unreadable, because it could change the column.
 """
 
 from __future__ import annotations

@@ -38,7 +38,8 @@ class Effect:
 
 @dataclasses.dataclass(frozen=True)
 class DdlContext:
-    """A statement's position and the state immediately before it (`key`). For messages: `place`, `text` (of the statement), `destination`.
+    """A statement's position and the state before it. `key`: the order key just before the statement. For messages: `place` (the
+    position), `text` (of the statement), `destination`.
 
     `answers`: the answers to the rules' questions so far.
     """

@@ -26,7 +26,9 @@ _WAY_OUT = (
 
 
 def emptied_in_doubt() -> CannotFollowError:
-    """Returns the stop for a TRUNCATE that used session state: it may be wrong to empty the table, and wrong not to."""
+    """Returns the stop for a TRUNCATE that may have been of a temporary table: to empty the captured table and to keep its rows may
+    both be wrong.
+    """
     why = "its session may have had a temporary table of this name, and not this table may be empty"
     return CannotFollowError(
         TableState.STATEMENT_FORMAT, f"{why}; set binlog_format=ROW in every session, and take the rows anew"

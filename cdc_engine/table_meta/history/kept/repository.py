@@ -27,13 +27,13 @@ class RecordKind(enum.Enum):
     """The kind of a record."""
 
     SERVER = "server"  # flavour, default charset; stored with the snapshot
-    DATABASE = "database"  #: a database's default charset
-    SNAPSHOT = "snapshot"  #: a table's schema, read from information_schema
-    DDL = "ddl"  #: a table's schema after a statement
+    DATABASE = "database"  # a database's default charset
+    SNAPSHOT = "snapshot"  # a table's schema, read from information_schema
+    DDL = "ddl"  # a table's schema after a statement
     TABLE_MAP = "table_map"  # a table's schema, from a table map with full metadata
-    STOPPED = "stopped"  #: a table cannot be followed from here on
+    STOPPED = "stopped"  # a table that cannot be followed from here on
     DROPPED = "dropped"  # a table was dropped; its last schema
-    REWIND = "rewind"  #: all records above this position are void
+    REWIND = "rewind"  # invalidates all records above this position
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
