@@ -1,8 +1,8 @@
 """Publishes a consistent snapshot of the tables: after a batch is in all of its tables, appends one row that names the version of every
 table of the destination.
 
-It is the run's last commit and is made under the run lock, so that table versions can only change by maintenance from elsewhere. After a
-crash before this commit, the previous snapshot stays the newest; the batch is merged again, its tables are found to be done, and the
+It is the run's last commit and is made under the run lock, so that meanwhile only maintenance by others can change table versions. After
+a crash before this commit, the previous snapshot stays the newest; the batch is merged again, its tables are found to be done, and the
 snapshot is published. After a crash after this commit, the snapshot is correct: the repeated batch finds the commit's transaction in the
 log and writes nothing.
 """

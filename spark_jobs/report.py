@@ -55,14 +55,17 @@ class TableTarget:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableReport:
-    """What one batch did to one table, from `delta_version_before` to `delta_version`.
+    """What one batch did to one table, from `delta_version_before` to `delta_version`. Order keys are those of the batch's first and last
+    change.
 
-    `source_inserts`, `source_updates`, `source_deletes`: changes in the source, by kind. Row counts are Delta's metrics of this call's
-    commits; a soft delete counts as an update, an appended image of a table without a key as an insert. `skipped`: the table had the
-    whole batch already. `held`: a snapshot of the table is running, so its changes are buffered outside the lake. Order keys are those of
-    the batch's first and last change. `way`: what merged it, and `reason`: why. `rows_copied`: unchanged rows that were rewritten with
-    their files. `files_scanned`, `files_pruned`: files that merges read, and files that they skipped by key statistics. `table_rows`,
-    `table_bytes`: the size of the table afterwards, as far as its log contains it.
+    - `source_inserts`, `source_updates`, `source_deletes`: changes in the source, by kind.
+    - Row counts are Delta's metrics of this call's commits. A soft delete counts as an update, an appended image of a table without a key
+      as an insert. `rows_copied`: unchanged rows that were rewritten with their files.
+    - `files_scanned`, `files_pruned`: files that merges read, and files that they skipped by key statistics.
+    - `skipped`: the table had the whole batch already.
+    - `held`: a snapshot of the table is running, so its changes are buffered outside the lake.
+    - `way`: what merged it, and `reason`: why.
+    - `table_rows`, `table_bytes`: the size of the table afterwards, as far as its log contains it.
     """
 
     database: str

@@ -45,10 +45,13 @@ class Column:
 class ChangesSegment:
     """Row images of one table and one schema version, in one Parquet file, in stream order.
 
-    `partial`: images lack columns, and the file marks which. `moves`: updates that changed the key and lack columns. `again`: the images
-    are not changes but the rows of their keys at `last_order_key`: they also replace rows with exactly that order key. `log`: a file of
-    the batch's folder with every before image too, `log_rows` images, for the table's change log; empty if there is none. `derived`: it
-    has images that foreign keys caused. `stored`: the file's URL if Spark reads it in an object store; empty: it is only at `path`.
+    - `partial`: images lack columns, and the file marks which. `moves`: number of updates that changed the key and lack columns.
+    - `again`: the images are not changes but the rows of their keys at `last_order_key`: they also replace rows with exactly that
+      order key.
+    - `log`: a file of the batch's folder with all before images too, `log_rows` images, for the table's change log; empty if there
+      is none.
+    - `derived`: it has images that foreign keys caused.
+    - `stored`: the file's URL if Spark reads it in an object store; empty: it is only at `path`.
     """
 
     path: Path
@@ -210,9 +213,11 @@ class Backfill:
 class StagedBatch:
     """A whole batch. `start` and `end` are positions as JSON objects, which are copied to Delta's commit history.
 
-    `backfill`: set if this is a backfill or a repair and not a batch of the stream; it does not change the tables' positions in the
-    stream. `again_up_to`: order key up to which the batch may have been partly merged from files that are gone, together with what was
-    derived from them. `stored`: URL of the directory in an object store, of which `directory` is then a copy; empty: there is none.
+    - `backfill`: set if this is a backfill or a repair and not a batch of the stream; it does not change the tables' positions in
+      the stream.
+    - `again_up_to`: order key up to which the changes were staged before, in files that are gone now, together with the images derived
+      from them, and that may have been merged in part.
+    - `stored`: URL of the directory in an object store, of which `directory` is then a copy; empty: there is none.
     """
 
     directory: Path

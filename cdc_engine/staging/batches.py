@@ -25,8 +25,8 @@ FOLDER = "staging"
 
 
 class StagedBatches:
-    """Publishes, checks and removes staged batches. `directory`: of the destination; for a plain path the batches are only local.
-    Every method except `remove` raises StagingError if the store does not answer.
+    """Publishes, checks and removes staged batches. `directory`: the destination's; with a plain path, batches are only in local
+    files. Every method except `remove` raises StagingError if the store does not answer.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -149,8 +149,8 @@ class CascadeRecorder:
         """Records the row events with these indices (ascending, all of this version). `first_event`: number in the batch of the slice's
         first event.
 
-        `policy`: the table's. Masked columns are not written here either: if such rows are deleted or changed, the changes that follow
-        from them cannot be derived.
+        `policy`: the table's. Masked values are not recorded either: if rows with masked referenced columns are deleted or changed, the
+        child tables stop.
         """
         acting = chosen[_acting(part.block, chosen)]
         own = [each for each in version.cascades if each.parent == (version.database, version.table)]

@@ -26,15 +26,17 @@ class StagedColumn:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChangesSegment:
-    """Row images of one schema version in one file. `rows` is the number of images, `key_changes` the number of before images among them
-    if there is a key.
+    """Row images of one schema version in one file. A transaction is never split between segments, so the order keys of adjacent segments
+    differ.
 
-    `key_min` and `key_max` have one entry per key column, over all images: an integer or a string (ordered by its UTF-8 bytes), None if
-    the type has no bound or all values are NULL. `unique_keys`: every image has a different key (exact for one integer column, otherwise
-    false). `first_commit_time_us` and `last_commit_time_us` are the minimum and maximum of the images. A transaction is never split
-    between segments, so the order keys of adjacent segments differ. `partial`: images lack columns, and the file has the columns of
-    `binlog.rows.partial.partial_schema` and `staging.moves`. `moves`: number of updates that changed the key and lack columns. `log`: for
-    a table with a change log, the file with all before images, and `log_rows` its number of images; otherwise empty.
+    - `rows`: number of images; `key_changes`: number of before images among them if there is a key.
+    - `key_min`, `key_max`: one entry per key column, over all images: an integer or a string (ordered by its UTF-8 bytes), None if the
+      type has no bound or all values are NULL.
+    - `unique_keys`: every image has a different key (exact for one integer column, otherwise false).
+    - `first_commit_time_us`, `last_commit_time_us`: minimum and maximum of the images.
+    - `partial`: images lack columns, and the file has the columns of `binlog.rows.partial.partial_schema` and `staging.moves`.
+    - `moves`: number of updates that changed the key and lack columns.
+    - `log`: for a table with a change log, the file with all before images, and `log_rows` its number of images; otherwise empty.
     """
 
     kind: str = "changes"
@@ -151,7 +153,7 @@ class Manifest:
 
     `bytes`: size of its row events in the binlog. `start` and `end`: Position.to_json. Times: microseconds since 1970 UTC; commit times
     are 0 if the batch has no rows. `quarantine`: the file of values that could not be decoded, if there are any. `again_up_to`: order key
-    up to which changes were staged before and may be merged in part, though those files are gone; 0 if there are none.
+    up to which the changes were staged before, in files that are gone now and that may have been merged in part; 0 if they were not.
     """
 
     format: int = FORMAT

@@ -1,12 +1,13 @@
 """Follows rows that lack columns through changes of their key within a segment, so that the lake can add the missing columns to each.
 Called by `segment_writer`, for segments with partial images.
 
-The lake has the missing columns under the key that the row had before the segment, however often the key changed since, and whichever row
-has that key now. So each image of a row that changed its key, and each image under a key that such a row had, identifies its row:
+The lake has the missing columns under the key that the row had before the segment, however often the key changed since, and even if
+another row has that key now. So each image of a row that changed its key, and each image under a key that such a row had, gets columns
+that identify its row:
 
-    `_sluice_birth` (int64, NULL for all other images, whose key identifies their row): 0 for the row that the lake has under the
-    origin, otherwise the number of the image with which the row begins; `_sluice_origin_<k>` (type of the key column): column k of the
-    key that the row had before the segment, or in that image.
+    `_sluice_birth` (int64, NULL for all other images, whose key identifies their row): 0 if the row was in the lake before the segment,
+    otherwise the number of the image with which the row begins;
+    `_sluice_origin_<k>` (type of the key column): column k of the key that the row had before the segment, or in that first image.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ def _all_bits(schema: pa.Schema) -> dict[str, int]:
 
 
 class _Values:
-    """Values by number, appended in heaps. A heap is never much smaller than the next one, so each value is copied only a few times."""
+    """Values by number, stored in chunks. Each chunk is at least twice as long as the next one, so a value is copied only a few times."""
 
     def __init__(self) -> None:
         self._heaps: list[Any] = []

@@ -267,7 +267,9 @@ class _Staging:
                 return {name for name in found if self._live(name)}
 
     def _seen_by(self, below: tuple[str, str], name: tuple[str, str]) -> bool:
-        """Returns whether the lake has a table's rows in the state in which their changes affected the table below."""
+        """Returns whether the lake's rows of the table `name` are those that affected the table `below`: the lake follows all of its
+        changes, and has them up to no later position than those of `below`.
+        """
         whole = not self.policies.get(".".join(name), DEFAULT_POLICY).rules.condition
         return whole and self._live(name) and self.has_up_to(".".join(name)) <= self.has_up_to(".".join(below))
 

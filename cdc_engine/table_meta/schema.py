@@ -227,10 +227,11 @@ class ServerFacts:
     """Server properties that determine how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds
     table names.
 
-    `explicit_timestamps`, `system_time_zone`: the values for a session that does not set explicit_defaults_for_timestamp, or whose zone
-    is SYSTEM; None and empty if unknown. `system_zone`: SYSTEM as a zone with rules. `inline_references`: REFERENCES in a column
-    definition creates a foreign key. `match_ends`: what follows MATCH in a foreign key's definition is ignored (before MySQL 8.0, MariaDB
-    10.5). `logs_cascades`: row changes by foreign keys are in the binlog (MySQL 9.6 and above, unless innodb_native_foreign_keys is ON).
+    - `explicit_timestamps`: explicit_defaults_for_timestamp for a session that does not set it; None if unknown.
+    - `system_time_zone`: the server's name of the zone SYSTEM, empty if unknown; `system_zone`: the same zone with rules.
+    - `inline_references`: REFERENCES in a column definition creates a foreign key.
+    - `match_ends`: what follows MATCH in a foreign key's definition is ignored (before MySQL 8.0, MariaDB 10.5).
+    - `logs_cascades`: row changes by foreign keys are in the binlog (MySQL 9.6 and above, unless innodb_native_foreign_keys is ON).
     """
 
     flavour: str

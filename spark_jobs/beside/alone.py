@@ -28,9 +28,7 @@ def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
 
 
 def refuse_unless_left(writer: Writer, record: TableRecord | None, table: SideTable) -> None:
-    """Raises TableError, with a table state, if the table is not the one that the last run left. Lost rows could not be restored
-    unnoticed.
-    """
+    """Raises TableError, with a table state, if the table is not the one that the last run left. No other table could replace lost rows."""
     refuse_unless_ours(writer, record, _found(writer, record, table))
 
 

@@ -308,8 +308,8 @@ class History:
     ) -> Placed:
         """Gives the table these columns, and copies values into them in the open rows, before anything is merged by these columns.
 
-        A crash between adding a column and copying its values leaves open rows whose key is NULL. These are searched whenever it is
-        uncertain.
+        A crash between adding a column and copying its values leaves open rows whose key is NULL. If it is uncertain whether the values
+        were copied, such rows are searched for.
         """
         there = self._given
         place = placed(self.table.name, columns, there, [column.name for column in PERIOD])

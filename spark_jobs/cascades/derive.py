@@ -60,7 +60,8 @@ class _Derivation:
         self._events = [event for events in batch.cascades for event in events_of(events)]
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, Row]] = defaultdict(dict)
-        self._asked: dict[str, set[Values]] = defaultdict(set)  # keys whose rows were loaded by key
+        # (coarse) keys for which the lake's rows were loaded already.
+        self._asked: dict[str, set[Values]] = defaultdict(set)
         self._unreadable: dict[str, TableError] = {}
 
     def kept(self) -> tuple[dict[str, StagedTable], dict[str, str]]:

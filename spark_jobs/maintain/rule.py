@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 MIB = 1 << 20
-SMALL_BYTES, FILE_BYTES = 32 * MIB, 128 * MIB  # smaller files are joined to files of up to the second size
+SMALL_BYTES, FILE_BYTES = 32 * MIB, 128 * MIB  # files below the first size are joined to files of up to the second
 SMALL_FILES_MAX = 20
 DELETED_SHARE_MAX = 0.05  # share of the rows above which Delta's OPTIMIZE rewrites a file
 DEPTH_MAX, DEPTH_FILES_MIN = 4.0, 8
@@ -43,11 +43,15 @@ class Act(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FileFacts:
-    """The files of a version of a table. `deleted`: rows that are marked as deleted. `compact_bytes`: bytes that COMPACT rewrites:
-    small files, and files whose share of marked rows is above DELETED_SHARE_MAX. `depth`: mean number of large files whose key range
-    overlaps that of a large file, including the file itself; 0 if key ranges are unknown. `fresh_files`: large files that were written
-    since the last CLUSTER; a key whose first column has few values keeps its depth even after CLUSTER. `rounded_files`: files with
-    bounds that deltalake rounded.
+    """The files of a version of a table.
+
+    - `deleted`: rows that are marked as deleted.
+    - `compact_bytes`: bytes that COMPACT rewrites: small files, and files whose share of marked rows is above DELETED_SHARE_MAX.
+    - `depth`: mean number of large files whose key range overlaps that of a large file, including the file itself; 0 if key ranges
+      are unknown.
+    - `fresh_files`: large files that were written since the last CLUSTER. A key whose first column has few values keeps its depth
+      even after CLUSTER.
+    - `rounded_files`: files with bounds that deltalake rounded.
     """
 
     files: int = 0

@@ -267,7 +267,7 @@ def vacuum(
     `optimize`.
 
     `logged`: for how many hours the log must record which files left the table. The next VACUUM deletes every file that the log does not
-    contain, so `logged` must not follow a smaller `hours` that a user requests once.
+    contain. So `logged` is the usual value even if a user requests fewer `hours` once.
     """
     began, before = time.monotonic(), facts_of(table)
     if before is None:

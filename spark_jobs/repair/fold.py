@@ -52,8 +52,8 @@ class Decided:
     """Masks of the elements in each of three lists that determine their key's row: the requested keys (they have no row), the rows that
     were read, the images of the stream.
 
-    `lost`: requested keys that had a row, for which nothing was read and no deletion is known. They were deleted between the comparison
-    and the low position, which the lake learns from the stream, or they are not found by their text.
+    `lost`: requested keys that had a row, for which nothing was read and no deletion is known. Either they were deleted between the
+    comparison and the low position, which the lake learns from the stream, or the source does not find them by the text of their key.
     """
 
     none: Mask

@@ -273,8 +273,8 @@ class _SmallMerge:
         return known and bool(images.num_rows) and self._reach(segment).files == 0
 
     def _rows(self, images: pa.Table, segment: ChangesSegment, operations: Mapping[int, str]) -> pa.Table:
-        """Returns the images as rows of the table, in its columns and types. For a table with a key, columns that the source does not
-        have are left out.
+        """Returns the images as rows of the table, in its columns and types. Columns that the source dropped are NULL; other columns
+        that the segment lacks are left out.
         """
         values: dict[str, Any] = {column.name.lower(): images[column.name] for column in segment.columns}
         values |= {name: images[name] for name in images.column_names if name in (ORDER_KEY, COMMIT_TIME)}

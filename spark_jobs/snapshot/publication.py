@@ -52,8 +52,8 @@ class Publication:
 
     @property
     def rows_key(self) -> int:
-        """The order key of the rows that were read. Later changes are buffered; for a table without a key, they are later than the one
-        position at which it was read.
+        """The order key that the rows that were read get: `since`, after which all changes are buffered; for a table without a key,
+        the position at which it was read (`place`).
         """
         return self.since if self.key else self.place
 

@@ -22,7 +22,7 @@ from spark_jobs.tables.casting import converted, widens
 KEPT_PROPERTY = "sluice.droppedColumns"
 PLAN_PROPERTY = "sluice.altering"
 MAPPING = {"delta.columnMapping.mode": "name"}
-WIDEN = "widen"  # in place if Delta supports it
+WIDEN = "widen"  # plan: widen the column in place if Delta supports it
 LOCAL_TIMES = {"delta.feature.timestampNtz": "supported"}
 WIDENING = {"delta.enableTypeWidening": "true"}
 
@@ -177,7 +177,7 @@ class _Steps:
             return
         if name != origin.name or name in self.names.spelling:
             self.renames.append((self._away(origin.name), self.names.spelling[name]))
-        if wanted is not None and changes:  # in place, under the new name
+        if wanted is not None and changes:  # widened in place, under the new name
             self.widened.append((wanted.name, wanted.type))
 
     def _replace(self, wanted: Column, origin: _Origin) -> None:

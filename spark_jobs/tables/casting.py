@@ -1,4 +1,4 @@
-"""Which types Delta widens in place, and how values are converted from one type to another. Pure functions; used by `alterations`.
+"""Decides which types Delta widens in place, and how values are converted from one type to another. Pure functions; used by `alterations`.
 
 Types are Spark SQL's names, as in the manifest and the Delta log. Delta's rules: delta.io, "Type widening".
 """

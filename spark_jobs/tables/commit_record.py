@@ -35,12 +35,13 @@ def maintenance_record(owner: Owner, run: str) -> str:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Interval:
     """One commit of a table, or all commits of one batch or backfill. Versions: the table's before the first and after the last commit.
+    Times: microseconds since 1970 UTC. A commit that Sluice did not make has no `table`, and its positions are empty.
 
-    `start`, `end`: positions of the batch, as in the manifest. `inserts`, `updates`, `deletes`: changes in the source; `rows_…`: what
-    Delta changed after the changes of each key were folded. `operation`: Delta's name of the operation. `run`: the Dagster run's ID.
-    `snapshot`: the ID of a published snapshot. A commit that Sluice did not make has no `table`, and its positions are empty. Times:
-    microseconds since 1970 UTC; `committed_at_us` is Delta's. `backfill`: the ID of a backfill or a repair, see `kind`; `from_us`,
-    `to_us`: the requested interval, or when the rows were read.
+    - `start`, `end`: positions of the batch, as in the manifest.
+    - `inserts`, `updates`, `deletes`: changes in the source; `rows_…`: what Delta changed after the changes of each key were folded.
+    - `operation`: Delta's name of the operation; `committed_at_us`: Delta's time of the commit.
+    - `run`: the Dagster run's ID. `snapshot`: the ID of a published snapshot.
+    - `backfill`: the ID of a backfill or a repair, see `kind`; `from_us`, `to_us`: the requested interval, or when the rows were read.
     """
 
     version_before: int

@@ -283,8 +283,9 @@ class DeltaTable:
         """Finds the commit with this metadata above the version `before` in the log, and returns its counts. Refresh first.
 
         `app_id`, `version`: its transaction, if it has one. Returns empty counts if another attempt made the commit, or if a commit
-        without a transaction had nothing to change. Raises TableError if neither is in the log: another commit replaced this one. It is
-        no proof that Spark drops a transaction, because Spark may know the transaction only from its memory.
+        without a transaction had nothing to change. Raises TableError if neither is in the log: another commit replaced this one. That
+        Spark dropped a transaction does not prove that another attempt made the commit, because Spark may know the transaction only from
+        its memory.
         """
         commits = self.commits_after(before)
         if mine := own_commit(commits, user_metadata):

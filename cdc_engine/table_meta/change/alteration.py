@@ -152,8 +152,7 @@ def _seen(schema: TableSchema) -> TableSchema:
 
 
 def followed(before: TableSchema | None, after: TableSchema) -> Altered:
-    """Returns the effect of another schema without a statement that states the alterations: a copy was swapped in, or an operator gave a
-    schema.
+    """Returns the effect of a new schema that no ALTER TABLE led to: a copy was swapped in, or an operator gave a schema.
 
     Existing rows get the default in a new column, because a copy was filled without it.
     """

@@ -113,7 +113,7 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> Decisio
 
 
 def _approved(item: Item, word: str) -> str:
-    """Returns the plan of an approved item. An item that does not have the approved plan is followed by its default."""
+    """Returns the plan of an approved item. An item that does not have the approved plan gets its default plan."""
     return word if word in item.plans else "apply" if "apply" in item.plans else next(iter(item.plans))
 
 

@@ -131,7 +131,7 @@ def _not_null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
 
 
 def _null(_cursor: TokenCursor, column: ColumnDefinition) -> None:
-    column.nullable = column.says_null = True  # the last one is valid
+    column.nullable = column.says_null = True  # the last NULL or NOT NULL applies
 
 
 def _primary(_cursor: TokenCursor, column: ColumnDefinition) -> None:

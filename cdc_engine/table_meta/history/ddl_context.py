@@ -70,7 +70,7 @@ class DdlContext:
         return state if isinstance(state, TableSchema) else None
 
     def running(self, name: TableKey) -> bool:
-        """Returns whether the table is captured and not stopped by an earlier statement, whose reason would be kept."""
+        """Returns whether the table is captured and was not stopped by an earlier statement. A stopped table keeps its first reason."""
         return self.captured(*name) and not isinstance(self.state(name), Stopped)
 
     def tables(self) -> list[TableKey]:

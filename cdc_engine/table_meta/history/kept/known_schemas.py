@@ -11,7 +11,7 @@ TableKey = tuple[str, str]
 
 
 class KnownSchemas:
-    """Returns the state at an order key. Records are added in ascending order; `drop_after` goes back."""
+    """The known schemas, queried by order key. Records are added in ascending order; `drop_after` goes back."""
 
     def __init__(self) -> None:
         self._server: Timeline[ServerFacts] = Timeline()
