@@ -15,7 +15,6 @@ WORDS = replaced_words(ROOT)
 CHECKED = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")} - {ROOT / GLOSSARY})
 # Pages that are not rewritten yet. The aim is an empty list: a page that passes must leave it.
 NOT_REWRITTEN = {
-    "README.md",
     "CHANGELOG.md",
     "docs/architecture.md",
     "docs/canal.md",
@@ -73,7 +72,6 @@ NOT_REWRITTEN = {
     "docs/readers.md",
     "docs/reference/commands.md",
     "docs/reference/settings.md",
-    "docs/reliability.md",
 }
 ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
