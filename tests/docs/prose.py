@@ -13,18 +13,19 @@ ITEM = re.compile(r"^\s*(?:[-*]|\d+\.)\s+")
 END_OF_SENTENCE = re.compile(r"(?<=[.!?…])[\"')*_]*\s+(?=[A-Z\d\"'(*_[])")
 # Terms that others coined, with a word that the glossary replaces in other uses.
 FOREIGN_TERMS = re.compile(r"change data feed|JSON documents?|RPC feed", re.IGNORECASE)
+WORD = re.compile(r"\w[\w'.,/-]*")
 WORDS_MAX = 35
 
 
 def sentences(markdown: str) -> Iterator[str]:
-    """Yields each sentence of the headings, paragraphs, list items and table cells. A code span is the one word CODE."""
+    """Yields each sentence of the headings, paragraphs, list items and table cells. A code span becomes CODE."""
     for block in _blocks(_without_code(markdown)):
         yield from (sentence for part in END_OF_SENTENCE.split(block) if (sentence := part.strip()))
 
 
 def long_sentences(markdown: str) -> list[str]:
-    """Returns the sentences of more than WORDS_MAX words."""
-    return [sentence for sentence in sentences(markdown) if len(re.findall(r"\w[\w'.,/-]*", sentence)) > WORDS_MAX]
+    """Returns the sentences of more than WORDS_MAX words; code spans do not count."""
+    return [each for each in sentences(markdown) if len(WORD.findall(each.replace("CODE", ""))) > WORDS_MAX]
 
 
 def replaced_words(markdown: str, words: list[str]) -> list[str]:
