@@ -16,7 +16,6 @@ CHECKED = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**
 # Pages that are not rewritten yet. The aim is an empty list: a page that passes must leave it.
 NOT_REWRITTEN = {
     "CHANGELOG.md",
-    "docs/architecture.md",
     "docs/decisions/README.md",
     "docs/decisions/backfill.md",
     "docs/decisions/batches-that-grow.md",

@@ -230,7 +230,9 @@ def test_an_outside_library_is_known_only_to_its_owners() -> None:
 def test_every_room_of_the_engine_is_in_the_table() -> None:
     for path in (ROOT / "cdc_engine").iterdir():
         if path.name not in {"__init__.py", "__pycache__", "py.typed", "__main__.py"}:
-            assert f"cdc_engine.{path.stem}" in MAY_IMPORT, f"cdc_engine/{path.name} has no line in the table of rooms"
+            assert f"cdc_engine.{path.stem}" in MAY_IMPORT, (
+                f"cdc_engine/{path.name} has no line in the table of packages"
+            )
 
 
 @pytest.mark.parametrize("name", ["concerned", "ddl_context", "effects", "questions", "renamed_tables", "row_changes"])
