@@ -188,7 +188,9 @@ class History:
         return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
 
     def _aside(self, order_key: int, user_metadata: str) -> Commit:
-        """Returns the parameters of a commit without changes of the stream, whose order key the table may have already."""
+        """Returns the parameters of a commit that adds no changes of the stream. If the table has the order key already, the commit
+        gets another app ID and the next free order key under it.
+        """
         if order_key > self.table.applied:
             return self._commit(order_key, user_metadata)
         aside = self.table.aside(READ)

@@ -100,8 +100,8 @@ class SharedRepository:
             ) from error
 
     def _settled(self) -> Head:
-        """Returns the head. First undoes an unanswered write of the head that succeeded all the same, because its writer took it for
-        refused.
+        """Returns the head. If this process's last write of the head got no answer but succeeded, undoes that write first, because its
+        caller got an error.
         """
         head = self._head()
         if self._unsure and self._counted is not None and self._counted.counts != head.counts:
