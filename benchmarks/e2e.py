@@ -19,7 +19,7 @@ from benchmarks.binlog_sets import ROW, TABLE
 from benchmarks.memory import MemoryWatch
 from benchmarks.report import show, write_json
 from benchmarks.waits import BatchWatch, medians
-from console.demo.lake import LakeTable, markers_shown, percentile
+from console.demo.lake import DemoTable, markers_shown, percentile
 from console.stack.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER
 
@@ -150,7 +150,7 @@ def _median_of(backlogs: list[dict[str, Any]]) -> dict[str, Any]:
 def _load(pipeline: Pipeline, rate: int, seconds: float) -> dict[str, Any]:
     """Runs transactions at a steady rate with a marker every two seconds; then waits until all is acked and evaluates the markers."""
     path = pipeline.table_path("marker")
-    before = LakeTable(path, keyless=False).version
+    before = DemoTable(path, keyless=False).version
     begun = time.monotonic()
     with BatchWatch(pipeline.directory) as watch:
         marking = threading.Thread(target=_mark, args=(pipeline, begun + seconds))

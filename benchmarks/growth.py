@@ -27,7 +27,7 @@ from spark_jobs.maintain.tables import MaintainedTable, optimize
 from spark_jobs.report import TableTarget
 from spark_jobs.run_batch import merge_batch
 from spark_jobs.session import SparkSettings
-from spark_jobs.small.ways import Wish
+from spark_jobs.small.ways import SmallSetting
 from spark_jobs.tables.table_owner import OWNER_PROPERTY
 
 CHANGES = 1_000
@@ -35,8 +35,8 @@ PILED_CHANGES = 100
 ROWS_A_FILE = 625_000
 RUNS, WARM_RUNS = 5, 3
 WINDOW = 10  # the number of merges at the beginning and at the end whose median is reported
-SPARK: Wish = "spark"
-AUTO: Wish = "auto"
+SPARK: SmallSetting = "spark"
+AUTO: SmallSetting = "auto"
 
 
 class GrowingTable:
@@ -55,7 +55,7 @@ class GrowingTable:
         finally:
             session.stop()
 
-    def merge(self, changes: int, way: Wish) -> float:
+    def merge(self, changes: int, way: SmallSetting) -> float:
         """Returns the seconds of merging one batch."""
         batch = self._staged.make(changes, "close")
         target = TableTarget(path=str(self.path), merge=way)
@@ -97,7 +97,7 @@ def run(json_file: Path | None, *, rows_max: int = 100_000_000, merges: int = 50
 
 def _first_merge(spark: SparkConnectServer, folder: Path, rows_max: int, _: int) -> dict[str, Any]:
     """Measures a Spark that has merged nothing except its warm-up."""
-    seconds: dict[Wish, list[float]] = {SPARK: [], AUTO: []}
+    seconds: dict[SmallSetting, list[float]] = {SPARK: [], AUTO: []}
     for way, taken in seconds.items():
         spark.stop()
         spark.start()

@@ -21,7 +21,7 @@ from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.report import TableTarget
 from spark_jobs.run_batch import merge_batch
-from spark_jobs.session import Lane, SparkSettings
+from spark_jobs.session import LakeSession, SparkSettings
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 
 SIZES = (1_000, 100_000, 1_000_000)
@@ -51,23 +51,23 @@ class SparkClock:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._commit = Lane.commit
+        self._commit = LakeSession.commit
 
     @contextmanager
     def running(self) -> Iterator[None]:
         clock, plain = self, self._commit
 
-        def timed(lane: Lane, name: str, statement: str) -> None:
+        def timed(session: LakeSession, name: str, statement: str) -> None:
             begun = time.perf_counter()
-            plain(lane, name, statement)
+            plain(session, name, statement)
             clock.seconds += time.perf_counter() - begun
 
         self.seconds = 0.0
-        Lane.commit = timed  # type: ignore[method-assign,assignment]
+        LakeSession.commit = timed  # type: ignore[method-assign,assignment]
         try:
             yield
         finally:
-            Lane.commit = plain  # type: ignore[method-assign]
+            LakeSession.commit = plain  # type: ignore[method-assign]
 
 
 class Bench:

@@ -22,7 +22,7 @@ from cdc_engine.acts import snapshot as acts
 from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import run_lock
-from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from cdc_engine.snapshot.record import SnapshotRecord
@@ -36,7 +36,7 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.run.spark_publish import spark_publish
-from spark_jobs.session import SparkSettings, open_lanes
+from spark_jobs.session import SparkSettings, open_sessions
 
 DATABASE, TABLE, ROWS_FIRST = "bench", "orders", 1000
 ROUNDS, READERS = 2, 2
@@ -73,7 +73,7 @@ def run(json_file: Path | None, rows: int) -> None:
         seconds: dict[str, list[float]] = {"snapshot": [], "bare": []}
         bench.bare("warm")
         for number in range(ROUNDS):
-            bench.begin_anew()
+            bench.start_at_current_position()
             seconds["snapshot"].append(_timed(bench.snapshot))
             seconds["bare"].append(_timed(lambda number=number: bench.bare(f"bare{number}")))  # type: ignore[misc]
         record = bench.record()
@@ -110,19 +110,19 @@ class _Bench:
         write_tables(self._directory / TABLES_FILE, [each.version() for each in known.tables])
         FileMeta(self._directory).update(lambda ledger: ledger.set_cursor(place))
 
-    def begin_anew(self) -> None:
+    def start_at_current_position(self) -> None:
         """Removes the table from the lake, because the bare read creates a new one each time too."""
         shutil.rmtree(self._root / "lake", ignore_errors=True)
 
     def snapshot(self) -> None:
         acts.start(self._directory, [f"{DATABASE}.{TABLE}"])
-        outside = Outside(
+        outside = SnapshotCallbacks(
             run_lock=lambda: run_lock(self._directory, 1.0),
             publish=self._publish,
             say=lambda _: None,
             progress=lambda _: None,
         )
-        run_all(snapshot_hands(self._config, DATABASE, outside), 60.0)
+        run_all(snapshot_dependencies(self._config, DATABASE, outside), 60.0)
         if self.record().state != SnapshotState.PUBLISHED:
             raise RuntimeError(f"not published: {self.record()}")
 
@@ -131,7 +131,7 @@ class _Bench:
 
     def bare(self, name: str) -> None:
         path = self._root / name
-        with open_lanes(SparkSettings(remote=self._spark.url), 1) as lanes, self._server.connect() as connection:
+        with open_sessions(SparkSettings(remote=self._spark.url), 1) as sessions, self._server.connect() as connection:
             with connection.cursor() as cursor:
                 cursor.execute(f"SELECT MIN(id), MAX(id) FROM {DATABASE}.{TABLE}")
                 low, high = cursor.fetchone() or (0, 0)
@@ -146,7 +146,7 @@ class _Bench:
                 "numPartitions": str(READERS),
                 "fetchsize": "10000",
             }
-            rows: Any = lanes[0].session.read.format("jdbc").options(**options).load()
+            rows: Any = sessions[0].spark.read.format("jdbc").options(**options).load()
             rows.write.format("delta").mode("overwrite").save(str(path))
         DeltaTable(str(path))
 

@@ -30,7 +30,7 @@ from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.report import TableTarget
 from spark_jobs.run_batch import merge_batch
 from spark_jobs.session import SparkSettings
-from spark_jobs.small.ways import Wish
+from spark_jobs.small.ways import SmallSetting
 
 LEDGER_ID, DATABASE = "be7c40000000", "bench"
 SEED_ROWS = 200  # rows of each table before the first measured batch
@@ -150,7 +150,7 @@ def _cpu_seconds(spark: SparkConnectServer) -> float:
     return used
 
 
-def by_sluice(wish: Wish, spark: SparkSettings) -> Callable[[Path, Path], None]:
+def by_sluice(wish: SmallSetting, spark: SparkSettings) -> Callable[[Path, Path], None]:
     """Returns Sluice's own merge with its checks, without records."""
 
     def merge(batch: Path, lake: Path) -> None:

@@ -20,10 +20,10 @@ from typing import Any
 import pyarrow as pa
 
 from canal_client.batch import row_change
-from canal_client.column_types import ColumnType, column_type
+from canal_client.column_types import ClientColumnType, column_type
 from canal_client.messages import EntryType, EventType
 
-TEXT = ColumnType("text")
+TEXT = ClientColumnType("text")
 ABOUT = {
     "_change_type": pa.string(),
     "_commit_timestamp": pa.timestamp("ms", "UTC"),

@@ -31,7 +31,7 @@ LABELS = {"enum", "set"}
 
 
 @dataclasses.dataclass(frozen=True)
-class ColumnType:
+class ClientColumnType:
     """The type of a column. `name`: in lower case. `numbers`: precision and scale, or length. `labels`: of an enum or set."""
 
     name: str
@@ -56,25 +56,25 @@ class ColumnType:
 
 
 @functools.lru_cache(maxsize=10_000)
-def column_type(declared: str) -> ColumnType:
+def column_type(declared: str) -> ClientColumnType:
     """Parses a declared type: `int(10) unsigned`, `decimal(10,2)`, `enum('a','b')`, …"""
     found = DECLARED.match(declared)
     if found is None:
-        return ColumnType("")
+        return ClientColumnType("")
     name, inside = found[1].lower(), found[2] or ""
     if name in LABELS:
-        return ColumnType(name, labels=tuple(label.replace("''", "'") for label in LABEL.findall(inside)))
+        return ClientColumnType(name, labels=tuple(label.replace("''", "'") for label in LABEL.findall(inside)))
     numbers = tuple(int(part) for part in inside.split(",") if part.strip().isdigit())
     rest = declared.lower()
-    return ColumnType(name, numbers, "unsigned" in rest or "zerofill" in rest)
+    return ClientColumnType(name, numbers, "unsigned" in rest or "zerofill" in rest)
 
 
-def _label(kind: ColumnType, text: str) -> str:
+def _label(kind: ClientColumnType, text: str) -> str:
     number = int(text)
     return kind.labels[number - 1] if number else ""
 
 
-def _labels(kind: ColumnType, text: str) -> str:
+def _labels(kind: ClientColumnType, text: str) -> str:
     bits = int(text)
     if bits >> len(kind.labels):
         raise ValueError(text)
@@ -91,7 +91,7 @@ def _duration(text: str) -> dt.timedelta:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _reader(kind: ColumnType) -> Callable[[str], Any]:
+def _reader(kind: ClientColumnType) -> Callable[[str], Any]:
     if kind.name in INTEGER_BITS or kind.name in {"bit", "year"}:
         return int
     if kind.name in {"float", "double", "double precision", "real"}:
@@ -111,7 +111,7 @@ def _reader(kind: ColumnType) -> Callable[[str], Any]:
 
 
 @functools.lru_cache(maxsize=10_000)
-def _arrow(kind: ColumnType) -> pa.DataType:
+def _arrow(kind: ClientColumnType) -> pa.DataType:
     import pyarrow as pa  # noqa: PLC0415  only who asks for Arrow needs it
 
     if kind.name in INTEGER_BITS:
@@ -134,7 +134,7 @@ def _arrow(kind: ColumnType) -> pa.DataType:
     return plain.get(kind.name, pa.string())
 
 
-def _column(kind: ColumnType, texts: list[str | None]) -> pa.Array[Any]:
+def _column(kind: ClientColumnType, texts: list[str | None]) -> pa.Array[Any]:
     import pyarrow as pa  # noqa: PLC0415  as above
     import pyarrow.compute as pc  # noqa: PLC0415
 
@@ -154,6 +154,6 @@ def _column(kind: ColumnType, texts: list[str | None]) -> pa.Array[Any]:
     return column.cast(_arrow(kind))
 
 
-def _no_such_day(kind: ColumnType, text: str | None) -> bool:
+def _no_such_day(kind: ClientColumnType, text: str | None) -> bool:
     """Returns whether the text is written as a day that does not exist. False for a text that is not written as a day."""
     return text is not None and DAY.match(text) is not None and isinstance(kind.value(text), str)

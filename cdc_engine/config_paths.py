@@ -44,7 +44,7 @@ def table_location(word: str, root: Path | None) -> str:
     return word.rstrip("/") if URI.match(word) else str(local_path(word, root))
 
 
-def archive_place(word: str, root: Path | None) -> str:
+def archive_location(word: str, root: Path | None) -> str:
     """Returns a folder or an object-store prefix. Its credentials must be in the environment. Empty: no archive."""
     if URI.match(word) and "@" in word.partition("://")[2].partition("/")[0]:
         raise ValueError(

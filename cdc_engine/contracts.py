@@ -438,7 +438,7 @@ class Holder:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MetaPlace:
+class LedgerLocation:
     """Where a destination's ledger, leases and run records are: with its files, or where several hosts reach them.
 
     `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
@@ -468,7 +468,7 @@ class MetaPlace:
         parts = (self.staging, self.destination, ledger_id, path.rpartition("/")[2])
         return "/".join(part for part in parts if part) if self.staging else ""
 
-    def beside_url(self, what: str) -> str:
+    def sibling_url(self, what: str) -> str:
         """Returns the URL of other data of the destination in the store, named `what`; empty if it is in the destination's directory."""
         return f"{self.staging}/_sluice_{what}/{self.destination}" if self.staging else ""
 
@@ -486,10 +486,10 @@ class MetaPlace:
 class DestinationDir(PosixPath):
     """The folder of a destination, with the location of its ledger and leases. A plain path is a folder that contains them itself."""
 
-    place: MetaPlace | None = None
+    place: LedgerLocation | None = None
 
     @classmethod
-    def of(cls, place: MetaPlace) -> DestinationDir:
+    def of(cls, place: LedgerLocation) -> DestinationDir:
         made = cls(place.directory)
         made.place = dataclasses.replace(place, directory=Path(place.directory))
         return made

@@ -104,7 +104,7 @@ class TableState(enum.StrEnum):
     RULES_CHANGED = "RULES_CHANGED"  #: rows were merged with another filter, or with other masks
 
 
-class Act(enum.StrEnum):
+class OperatorAct(enum.StrEnum):
     """What an operator can do for a stopped table. The values are the names of the commands."""
 
     RESUME = "schema resume"  #: read again from the stop
@@ -158,15 +158,15 @@ def table_follows(before: TableState, after: TableState) -> bool:
     return after in TABLE_TRANSITIONS[before]
 
 
-def acts_on(state: TableState) -> tuple[Act, ...]:
+def acts_on(state: TableState) -> tuple[OperatorAct, ...]:
     """Returns what an operator can do about a table in a state, in the order of execution. The last one resumes the table."""
     if state == TableState.FLOWING:
         return ()
     if state == TableState.DDL_HELD:
-        return (Act.APPROVE, Act.RESUME)
+        return (OperatorAct.APPROVE, OperatorAct.RESUME)
     if state in RESOLVABLE:
-        return (Act.RESOLVE, Act.RESUME)
-    return (Act.ACCEPT, Act.RESUME) if state in _OF_THE_LAKE else (Act.RESUME,)
+        return (OperatorAct.RESOLVE, OperatorAct.RESUME)
+    return (OperatorAct.ACCEPT, OperatorAct.RESUME) if state in _OF_THE_LAKE else (OperatorAct.RESUME,)
 
 
 def way_out(state: str, destination: str, table: str) -> str:

@@ -20,11 +20,11 @@ from cdc_engine.parser.shared.sharing import key_of
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.states import ended
 from cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
-from console.beside_check import beside_problems, beside_sentence, rules_problems
 from console.conf_check import conf_problems, unset_passwords
 from console.include_check import ask_include_warning
 from console.keyless_check import ask_keyless
 from console.shards_check import shards_problems, shards_sentence, shards_warnings
+from console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
 from console.sources import ask_source, known_path_clashes
 from console.stack.processes import ProcessFile
 from console.stack.stack import SPARK, Stack
@@ -83,7 +83,7 @@ def run_checks(conf: Path) -> Iterator[Finding]:
     yield from (Finding(group_sentence(group)) for _, group in sorted(config.groups.items()))
     yield check_shared(config)
     yield Finding("Delta paths of all tables", tuple(known_path_clashes(config)))
-    yield Finding(beside_sentence(config), tuple(beside_problems(config)))
+    yield Finding(side_tables_sentence(config), tuple(side_table_problems(config)))
     yield Finding(shards_sentence(config), tuple(shards_problems(config)), tuple(shards_warnings(config)))
     yield Finding("rows and masks of tables that are there", tuple(rules_problems(config)))
     yield from check_spark(config, conf)
@@ -127,7 +127,7 @@ def as_replica(config: SluiceConfig, name: str) -> DestinationConfig:
     reported as a clash.
     """
     try:
-        return config.destinations[name].of_installation(known_installation_id(config.meta_place(name)))
+        return config.destinations[name].of_installation(known_installation_id(config.ledger_location(name)))
     except SluiceError:  # the shared ledger does not answer, which other findings report
         return config.destinations[name]
 

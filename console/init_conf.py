@@ -39,7 +39,7 @@ lake: data/lake
 
 
 @dataclasses.dataclass(frozen=True)
-class Wanted:
+class NamedSource:
     """A source as the command line describes it. `database`: empty for all."""
 
     name: str
@@ -66,7 +66,7 @@ class Wanted:
         return DestinationConfig(name=self.name, source=source, include=self.include, exclude=self.exclude)
 
 
-def parse_url(url: str, name: str = "") -> Wanted:
+def parse_url(url: str, name: str = "") -> NamedSource:
     """Parses the URL. Raises ConfigurationError that says what to write instead."""
     try:
         parts = urlsplit(url)
@@ -86,10 +86,10 @@ def parse_url(url: str, name: str = "") -> Wanted:
     name = name or re.sub(r"\W+", "_", database.lower()).strip("_") or "source"
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} cannot name a destination (a to z, 0 to 9, _); give one with --name")
-    return Wanted(name, parts.hostname, port, unquote(parts.username), database)
+    return NamedSource(name, parts.hostname, port, unquote(parts.username), database)
 
 
-def init_conf(wanted: Wanted, variable: str, conf: Path, say: Callable[[str], None]) -> bool:
+def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str], None]) -> bool:
     """Returns whether the source can be captured as it is. conf/ is written in any case after the source has answered.
 
     Raises ConfigurationError if the file exists or the variable is not set, SourceConnectionError if the source does not answer.
@@ -127,7 +127,7 @@ def init_conf(wanted: Wanted, variable: str, conf: Path, say: Callable[[str], No
     return not problems
 
 
-def _require_database(settings: DestinationConfig, wanted: Wanted) -> None:
+def _require_database(settings: DestinationConfig, wanted: NamedSource) -> None:
     """Raises ConfigurationError if the database does not exist, with the names of existing ones."""
     if not wanted.database:
         return
@@ -147,7 +147,7 @@ def grant(privileges: list[str], facts: ServerFacts, user: str) -> str:
     return f"GRANT {', '.join(privileges)} ON *.* TO {account};"
 
 
-def _write(conf: Path, file: Path, wanted: Wanted, variable: str) -> SluiceConfig:
+def _write(conf: Path, file: Path, wanted: NamedSource, variable: str) -> SluiceConfig:
     file.parent.mkdir(parents=True, exist_ok=True)
     if not (conf / "sluice.yaml").exists():
         (conf / "sluice.yaml").write_text(SLUICE_YAML)

@@ -1,6 +1,6 @@
 """Finds tables without a key, and checks whether the account may lock them. Used by `sluice init` and `sluice check`.
 
-On MySQL, a snapshot of such a table needs an exact position, and only a table lock provides it (`cdc_engine.snapshot.exact_place`).
+On MySQL, a snapshot of such a table needs an exact position, and only a table lock provides it (`cdc_engine.snapshot.exact_position`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import ConfigurationError, SluiceError
 from cdc_engine.instance.discovery import captured_tables
 from cdc_engine.instance.wiring import source_of
-from cdc_engine.snapshot.exact_place import require_lock
+from cdc_engine.snapshot.exact_position import require_lock
 from cdc_engine.snapshot.reader import open_reader
 from cdc_engine.table_meta.history.tables_file import keyless_names
 

@@ -65,9 +65,9 @@ def run_tests(
     coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test runs; slower.")] = False,
 ) -> None:
     """Check formatting, lint and types, and run the tests; with paths these tests alone. Further arguments go to pytest."""
-    from console.toolchain.quality import Choice, run_quality  # noqa: PLC0415
+    from console.toolchain.quality import CheckChoice, run_quality  # noqa: PLC0415
 
-    choice = Choice(arguments=context.args, quick=quick, everything=everything, coverage=coverage)
+    choice = CheckChoice(arguments=context.args, quick=quick, everything=everything, coverage=coverage)
     raise typer.Exit(run_quality(choice))
 
 

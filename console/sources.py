@@ -17,14 +17,14 @@ if TYPE_CHECKING:  # importing the engine takes seconds, and `sluice up` does no
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class AnsweredSource:
     """A source and the facts that it reported."""
 
     source: Source
     facts: ServerFacts
 
 
-def ask_source(destination: DestinationConfig) -> Asked:
+def ask_source(destination: DestinationConfig) -> AnsweredSource:
     """Connects, queries, and disconnects. Raises ConfigurationError, SourceConnectionError."""
     from cdc_engine.instance.wiring import source_of  # noqa: PLC0415
     from cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
@@ -32,7 +32,7 @@ def ask_source(destination: DestinationConfig) -> Asked:
 
     source = source_of(destination)
     with contextlib.closing(SourceConnection(source)) as connection:
-        return Asked(source, read_facts(connection))
+        return AnsweredSource(source, read_facts(connection))
 
 
 def known_path_clashes(config: SluiceConfig) -> list[str]:

@@ -17,9 +17,9 @@ from typing import Any
 from equality.chunks import Chunks, chunks_of
 from equality.lake_side import LakeSide
 from equality.merged import Merged
-from equality.source_side import Place, SourceSide, literal
-from equality.table_plan import TablePlan
-from equality.tables import LAKE, SOURCE, Differs, Key, Row, Sum, Tables, difference
+from equality.source_side import BinlogEnd, SourceSide, literal
+from equality.table_plan import ComparisonPlan
+from equality.tables import LAKE, SOURCE, ComparedRow, DifferingKey, Key, Sum, Tables, difference
 from equality.values import (
     DIFFERENCES_MAX,
     SHOWN_MAX,
@@ -42,7 +42,7 @@ Choose = Callable[[Chunks, Sums], Collection[int] | None]
 
 
 @dataclasses.dataclass
-class Found:
+class FoundDifferences:
     """What the looks have found so far. `chunks`: those with rows that differ, and those that were not looked into.
 
     `late`: the merges did not reach the position up to which the source was read. `keys`: those that differ; after the looked-into ones,
@@ -55,7 +55,7 @@ class Found:
     moving: int = 0
     chunks: set[int] = dataclasses.field(default_factory=set)
     late: bool = False
-    keys: dict[Key, Differs] = dataclasses.field(default_factory=dict)
+    keys: dict[Key, DifferingKey] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,19 +69,26 @@ class Compared:
     chunks: Chunks
     compared: Collection[int]
     equal_sums: Sums
-    keys: Mapping[Key, Differs]
+    keys: Mapping[Key, DifferingKey]
 
 
 class Comparison:
     """The comparison of one table, with both sides open. `folder`: for what does not fit into memory; empty: the system's."""
 
     def __init__(
-        self, plan: TablePlan, source: SourceSide, lake: LakeSide, merged: Merged, *, extent: Extent, folder: str = ""
+        self,
+        plan: ComparisonPlan,
+        source: SourceSide,
+        lake: LakeSide,
+        merged: Merged,
+        *,
+        extent: Extent,
+        folder: str = "",
     ) -> None:
         self._plan, self._source, self._lake, self._merged, self._extent = plan, source, lake, merged, extent
         self._folder = folder
         self._deadline = time.monotonic() + extent.settle_seconds
-        self._place: Place | None = None
+        self._place: BinlogEnd | None = None
 
     def run(self, chunks: Chunks | None = None, choose: Choose | None = None) -> Compared:
         """Compares the table. `chunks`: those of an earlier comparison. `choose`: selects the chunks to compare, by the lake's current
@@ -126,13 +133,13 @@ class Comparison:
 
     # with a key
 
-    def _keyed(self, wanted: Collection[int] | None) -> tuple[Sums, Sums, Found]:
+    def _keyed(self, wanted: Collection[int] | None) -> tuple[Sums, Sums, FoundDifferences]:
         numbers = range(self._chunks.count) if wanted is None else wanted
         source = self._tables.sums_of_source(self._source.rows(self._plan, self._chunks.where(numbers)), wanted)
         self._note()
         lake = self._lake_sums(wanted)
         left = sorted(number for number in {*source, *lake} if source.get(number) != lake.get(number))
-        found = Found()
+        found = FoundDifferences()
         while left and not (found.late or found.open) and found.count < DIFFERENCES_MAX:
             looked, keys = self._candidates(left, DIFFERENCES_MAX)
             if keys:
@@ -147,14 +154,14 @@ class Comparison:
                 self._add_keys(left, found)
         return source, lake, found
 
-    def _add_keys(self, left: list[int], found: Found) -> None:
+    def _add_keys(self, left: list[int], found: FoundDifferences) -> None:
         """Adds the keys of chunks that differ, without a second look: their changes may not be merged yet."""
         while left and len(found.keys) < KEYS_MAX:
             looked, keys = self._candidates(left, KEYS_MAX - len(found.keys))
             found.keys.update({key: each for key, each in keys.items() if key not in found.keys})
             left = left[len(looked) :]
 
-    def _candidates(self, left: list[int], limit: int) -> tuple[list[int], dict[Key, Differs]]:
+    def _candidates(self, left: list[int], limit: int) -> tuple[list[int], dict[Key, DifferingKey]]:
         """Reads the first chunks again, about LOOKED_ROWS rows together. Returns them, and the keys of the rows that differ."""
         looked = left[: max(1, LOOKED_ROWS // max(1, self._rows_a_chunk()))]
         self._tables.keep_source(self._source.rows(self._plan, self._chunks.where(looked)), whole=False)
@@ -165,12 +172,12 @@ class Comparison:
     def _rows_a_chunk(self) -> int:
         return self._lake.row_count() // self._chunks.count
 
-    def _settle(self, first: Mapping[Key, Differs], found: Found) -> None:
+    def _settle(self, first: Mapping[Key, DifferingKey], found: FoundDifferences) -> None:
         """Looks at the rows of the keys until it is known of each whether it differs."""
         keys = list(first)
         before: Mapping[Key, Seen] = {}
         sure: set[Key] = set()
-        rows: dict[Key, Row] = {}
+        rows: dict[Key, ComparedRow] = {}
         columns: dict[Key, dict[str, Any]] | None = None
         for _ in range(LOOKS_MAX):
             looked = self._look(keys, found)
@@ -208,7 +215,7 @@ class Comparison:
             if key in source and key in lake
         }
 
-    def _look(self, keys: list[Key], found: Found) -> dict[Key, Row] | None:
+    def _look(self, keys: list[Key], found: FoundDifferences) -> dict[Key, ComparedRow] | None:
         """Reads both sides for the keys, the lake after it has merged what the source had. None if the merges do not get that far."""
         columns = self._plan.key_columns
         literals = [[literal(column, value) for column, value in zip(columns, key, strict=True)] for key in keys]
@@ -229,7 +236,7 @@ class Comparison:
         values = [key[0] for key in keys]
         return f'"{name}" BETWEEN {min(values)} AND {max(values)}'
 
-    def _tell(self, sure: Collection[Key], rows: Mapping[Key, Row], found: Found) -> None:
+    def _tell(self, sure: Collection[Key], rows: Mapping[Key, ComparedRow], found: FoundDifferences) -> None:
         """Records the differences row by row. A key of the lake that the source has with other bytes is one row, not two."""
         keys = sorted(sure, key=repr)
         source, lake = self._tables.values(SOURCE, keys), self._tables.values(LAKE, keys)
@@ -262,9 +269,9 @@ class Comparison:
 
     # without a key
 
-    def _keyless(self) -> tuple[Sums, Sums, Found]:
+    def _keyless(self) -> tuple[Sums, Sums, FoundDifferences]:
         """Compares the source at an exact position with the replay of the change log up to there."""
-        found = Found()
+        found = FoundDifferences()
         before: Mapping[Key, Seen] = {}
         source: Sums = {}
         lake: Sums = {}
@@ -294,7 +301,7 @@ class Comparison:
         found.open = len(before)
         return source, lake, found
 
-    def _tell_rows(self, rows: Mapping[Key, Seen], found: Found) -> None:
+    def _tell_rows(self, rows: Mapping[Key, Seen], found: FoundDifferences) -> None:
         every = dataclasses.replace(self._plan, key=tuple(column.name for column in self._plan.columns))
         for row, seen in sorted(rows.items(), key=repr):
             more = (seen.source or 0) - (seen.lake or 0)
@@ -321,7 +328,7 @@ class Comparison:
             for number in sorted(numbers)
         ]
 
-    def _note(self) -> Place:
+    def _note(self) -> BinlogEnd:
         self._place = self._source.place()
         return self._place
 
@@ -332,7 +339,7 @@ class Comparison:
     def _left(self) -> float:
         return max(0.0, self._deadline - time.monotonic())
 
-    def _reason(self, found: Found) -> str:
+    def _reason(self, found: FoundDifferences) -> str:
         if found.late and (why := self._merged.halted()):
             return f"the source was read up to {self._place}, the lake has {self._merged.told()}, and {why}: what differs may be on its way"
         if found.late:

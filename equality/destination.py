@@ -39,7 +39,7 @@ from equality.values import Extent, TableResult, Verdict
 
 
 @dataclasses.dataclass(frozen=True)
-class Asked:
+class ComparedDestination:
     """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: reports how far its lake is merged.
 
     `say` is called with a sentence for each table that is compared, and for each wait.
@@ -69,7 +69,7 @@ class Differing:
     scope: Scope | None = None
 
 
-def compare_destination(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
+def compare_destination(asked: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
     """Yields one result per table as soon as it is known. Without `tables`: all captured tables except those that have only a change log.
 
     Raises ConfigurationError for a table that is not captured, SourceConnectionError if the source does not answer.
@@ -78,7 +78,7 @@ def compare_destination(asked: Asked, tables: Sequence[str], extent: Extent) -> 
         yield each.result
 
 
-def differing(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
+def differing(asked: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
     """Does the same as `compare_destination`, and yields the keys that differ too."""
     captured = TableFilter(asked.settings.include, asked.settings.exclude)
     with SourceSide(asked.source) as side:
@@ -97,7 +97,9 @@ def differing(asked: Asked, tables: Sequence[str], extent: Extent) -> Iterator[D
             yield _compared(asked, side, name, found.get(name), extent)
 
 
-def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | None, extent: Extent) -> Differing:
+def _compared(
+    asked: ComparedDestination, side: SourceSide, name: str, schema: TableSchema | None, extent: Extent
+) -> Differing:
     """Compares one table. A table that cannot be compared is a result too. `schema`: the server's current one."""
     began = time.time_ns() // 1000
     try:
@@ -116,7 +118,7 @@ def _compared(asked: Asked, side: SourceSide, name: str, schema: TableSchema | N
         return Differing(result=refused)
 
 
-def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent) -> Differing:
+def _compare(asked: ComparedDestination, side: SourceSide, schema: TableSchema, extent: Extent) -> Differing:
     name = f"{schema.database}.{schema.table}"
     refuse_stopped(name, read_ledger(asked.directory).stopped_tables)
     reading = SnapshotRecords(asked.directory).get(name)
@@ -146,7 +148,7 @@ def _compare(asked: Asked, side: SourceSide, schema: TableSchema, extent: Extent
     return Differing(result=found.result, scope=scope)
 
 
-def _lake(asked: Asked, version: TableVersion, kept: Sequence[int]) -> LakeSide:
+def _lake(asked: ComparedDestination, version: TableVersion, kept: Sequence[int]) -> LakeSide:
     """Opens the table's current-state table; if it has none, the open rows of its history. Raises RefusedError."""
     refuse_log_alone(version, asked.settings)
     path = asked.config.kept_path(asked.name, version.database, version.table)

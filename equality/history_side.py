@@ -9,8 +9,8 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
 from equality.lake_side import LakeSide
-from equality.table_plan import ORDER_KEY, RefusedError, TablePlan
-from spark_jobs.beside.columns import typed_name
+from equality.table_plan import ORDER_KEY, ComparisonPlan, RefusedError
+from spark_jobs.side_tables.columns import typed_name
 
 CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 
@@ -36,7 +36,7 @@ class HistorySide(LakeSide):
         own = next(each for each in self._wanted if each.lower() == name.lower())
         return self._find(super().columns(), own)
 
-    def rows(self, plan: TablePlan, condition: str = "") -> Any:
+    def rows(self, plan: ComparisonPlan, condition: str = "") -> Any:
         names = [*(column.name for column in plan.columns), ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), FROM_KEY]
         current = f"{CURRENT} = true AND ({condition})" if condition else f"{CURRENT} = true"

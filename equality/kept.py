@@ -16,7 +16,7 @@ import duckdb
 
 from cdc_engine.durable_files import keep_file
 from equality.chunks import Chunks, chunks_from
-from equality.table_plan import TablePlan
+from equality.table_plan import ComparisonPlan
 from equality.tables import Sum
 
 FILE_NAME = "equality.json"
@@ -29,7 +29,7 @@ class KeptSums:
     def __init__(self, directory: Path) -> None:
         self._path = directory / FILE_NAME
 
-    def get(self, plan: TablePlan, table_id: str) -> tuple[Chunks, dict[int, Sum]] | None:
+    def get(self, plan: ComparisonPlan, table_id: str) -> tuple[Chunks, dict[int, Sum]] | None:
         """Returns chunks and sums of a table; None if there are none that are valid for its columns and its Delta table."""
         record = self._read().get(plan.name)
         if record is None or record.get("made_of") != _made_of(plan, table_id):
@@ -41,7 +41,7 @@ class KeptSums:
             return None
 
     def keep(
-        self, plan: TablePlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
+        self, plan: ComparisonPlan, table_id: str, chunks: Chunks, sums: Mapping[int, Sum], *, compared: set[int]
     ) -> None:
         """Replaces the sums of the chunks that were `compared`; all sums if the chunks have changed."""
         before = self.get(plan, table_id)
@@ -63,7 +63,7 @@ class KeptSums:
             return {}
 
 
-def _made_of(plan: TablePlan, table_id: str) -> str:
+def _made_of(plan: ComparisonPlan, table_id: str) -> str:
     """Returns a digest of everything except the rows that a sum depends on."""
     columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
     told = json.dumps([duckdb.__version__, table_id, plan.key, columns])

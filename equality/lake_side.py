@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from equality.canonical import identifier
-from equality.table_plan import DELETED, OPERATION, ORDER_KEY, SIGNS, RefusedError, TablePlan
+from equality.table_plan import DELETED, OPERATION, ORDER_KEY, SIGNS, ComparisonPlan, RefusedError
 from spark_jobs.sql_text import spark_type
 
 SIGN = "_sluice_sign"
@@ -72,7 +72,7 @@ class LakeSide:
             return 0
         return int(pc.sum(pa.table(self._log.get_add_actions(flatten=True))["num_records"]).as_py() or 0)
 
-    def rows(self, plan: TablePlan, condition: str = "") -> Any:
+    def rows(self, plan: ComparisonPlan, condition: str = "") -> Any:
         """Returns Delta's rows, read as they are consumed. `condition`: SQL by which files are skipped."""
         ours = [ORDER_KEY] if plan.key else [OPERATION, ORDER_KEY]
         wanted = [*(self.spelled(column.name) for column in plan.columns), *ours, *([DELETED] if plan.soft else [])]
@@ -93,7 +93,7 @@ def _is(column: str, value: str) -> str:
     return f"{identifier(column)} = '{text}'"
 
 
-def canonical_rows(plan: TablePlan) -> str:
+def canonical_rows(plan: ComparisonPlan) -> str:
     """Returns DuckDB's SELECT list that makes Delta's values canonical, with the number that a row counts."""
     columns = [
         f"{column.from_delta.replace('{}', identifier(column.name))} AS {identifier(column.name)}"
@@ -102,14 +102,14 @@ def canonical_rows(plan: TablePlan) -> str:
     return ", ".join([*columns, f"{_sign(plan)} AS {SIGN}"])
 
 
-def _sign(plan: TablePlan) -> str:
+def _sign(plan: ComparisonPlan) -> str:
     if plan.key:
         return "1"
     cases = " ".join(f"WHEN '{name}' THEN {sign}" for name, sign in SIGNS.items())
     return f"CASE {OPERATION} {cases} END"
 
 
-def counted(plan: TablePlan, order_key_max: int | None) -> str:
+def counted(plan: ComparisonPlan, order_key_max: int | None) -> str:
     """Returns DuckDB's condition for the rows that count: those not marked as deleted; in a change log, those up to a position."""
     if plan.soft:
         return f"NOT coalesce({DELETED}, false)"

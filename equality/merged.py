@@ -13,7 +13,7 @@ from cdc_engine.errors import MetaError, SluiceError
 from cdc_engine.gtid import is_mariadb, parse_executed
 from cdc_engine.position import OFFSET_MAX, Position, file_number, order_key
 from cdc_engine.states import ENDED, EngineState, engine_state
-from equality.source_side import Place
+from equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
@@ -25,10 +25,10 @@ MARIADB = "mariadb-"  # prefix of the identity of a server without a uuid
 class Merged(Protocol):
     """The progress of a destination's merges."""
 
-    def wait(self, place: Place, seconds: float) -> bool:
+    def wait(self, place: BinlogEnd, seconds: float) -> bool:
         """Waits up to `seconds`. Returns whether everything that was committed up to the position is in the lake."""
 
-    def order_key(self, place: Place) -> int | None:
+    def order_key(self, place: BinlogEnd) -> int | None:
         """Returns the order key of a position; None if the lake's keys count another server's files."""
 
     def told(self) -> str:
@@ -54,7 +54,7 @@ class DestinationMerged:
     ) -> None:
         self._directory, self._sleep, self._say, self._gone_seconds_max = directory, sleep, say, gone_seconds_max
 
-    def wait(self, place: Place, seconds: float) -> bool:
+    def wait(self, place: BinlogEnd, seconds: float) -> bool:
         began = time.monotonic()
         said_at, gone_since = -SAY_SECONDS, None
         while not reached(self._cursor(), place):
@@ -81,7 +81,7 @@ class DestinationMerged:
             return "no engine runs for this destination: `sluice up` starts it"
         return _stopped_word(self._directory / STATUS_FILE)
 
-    def order_key(self, place: Place) -> int | None:
+    def order_key(self, place: BinlogEnd) -> int | None:
         return order_key_of(self._cursor(), place)
 
     def told(self) -> str:
@@ -106,10 +106,10 @@ def _stopped_word(path: Path) -> str:
 class NothingToWaitFor:
     """The progress if everything is known to be merged: for a table that nobody writes to."""
 
-    def wait(self, place: Place, seconds: float) -> bool:  # noqa: ARG002
+    def wait(self, place: BinlogEnd, seconds: float) -> bool:  # noqa: ARG002
         return True
 
-    def order_key(self, place: Place) -> int | None:  # noqa: ARG002
+    def order_key(self, place: BinlogEnd) -> int | None:  # noqa: ARG002
         return None
 
     def told(self) -> str:
@@ -119,7 +119,7 @@ class NothingToWaitFor:
         return ""
 
 
-def reached(cursor: Position | None, place: Place) -> bool:
+def reached(cursor: Position | None, place: BinlogEnd) -> bool:
     """Returns whether a cursor includes everything up to a position: by file and offset on the same server, by GTIDs on another one.
 
     On the same MariaDB server GTIDs count too: after the last transaction it writes events that are not transactions (BINLOG_CHECKPOINT,
@@ -140,7 +140,7 @@ def reached(cursor: Position | None, place: Place) -> bool:
         return False
 
 
-def order_key_of(cursor: Position | None, place: Place) -> int | None:
+def order_key_of(cursor: Position | None, place: BinlogEnd) -> int | None:
     """Returns the same as `Merged.order_key`, for the cursor."""
     if cursor is None or cursor.server_uuid != place.server_uuid:
         return None

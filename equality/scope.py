@@ -12,7 +12,7 @@ from typing import Any
 
 from equality.canonical import Canonical, quoted
 from equality.source_side import key_conditions, literal
-from equality.tables import Differs, Key
+from equality.tables import DifferingKey, Key
 
 KINDS = ("missing", "surplus", "doubled", "value")
 
@@ -22,7 +22,7 @@ class Scope:
     """The keys that differ. `columns`: of the key, in its order. `keys`: canonical values of each, with what either side had."""
 
     columns: tuple[Canonical, ...]
-    keys: Mapping[Key, Differs]
+    keys: Mapping[Key, DifferingKey]
 
     @property
     def refusal(self) -> str:
@@ -57,7 +57,7 @@ class Scope:
         }
 
 
-def kind_of(differs: Differs) -> str:
+def kind_of(differs: DifferingKey) -> str:
     """Returns the kind, as in `values.Difference`."""
     if differs.lake_rows > 1:
         return "doubled"

@@ -18,7 +18,7 @@ from cdc_engine.parser.text_rows import text_blocks
 from cdc_engine.source.server import Source
 from equality.canonical import Canonical, identifier, quoted
 from equality.chunks import is_integer
-from equality.table_plan import TablePlan
+from equality.table_plan import ComparisonPlan
 
 KEYS_A_STATEMENT = 200
 # the last two are MySQL's and MariaDB's: no limit on the duration of a read
@@ -33,7 +33,7 @@ READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
+class BinlogEnd:
     """A position of the end of the source's binlog at some moment. `gtid_set`: executed by then, empty if the server has none."""
 
     server_uuid: str
@@ -72,7 +72,7 @@ class SourceSide:
         """Does the same as `SourceConnection.ask`."""
         return self._connection.ask(question)
 
-    def place(self) -> Place:
+    def place(self) -> BinlogEnd:
         """Returns the end of the binlog: everything that was committed before this call is before it."""
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
         if not status:
@@ -80,7 +80,7 @@ class SourceSide:
         file, offset = str(status[0]["File"]), int(status[0]["Position"])
         if not self._connection.mariadb:
             identity = str(self._connection.rows("SELECT @@server_uuid AS identity")[0]["identity"])
-            return Place(
+            return BinlogEnd(
                 server_uuid=identity,
                 file=file,
                 offset=offset,
@@ -89,11 +89,11 @@ class SourceSide:
         row = self._connection.rows(
             "SELECT @@server_id AS identity, BINLOG_GTID_POS(%s, %s) AS executed", (file, offset)
         )[0]
-        return Place(
+        return BinlogEnd(
             server_uuid=f"mariadb-{row['identity']}", file=file, offset=offset, gtid_set=str(row["executed"] or "")
         )
 
-    def bounds(self, plan: TablePlan) -> tuple[int | None, int | None]:
+    def bounds(self, plan: ComparisonPlan) -> tuple[int | None, int | None]:
         """Returns the least and greatest value of the first key column; None if it is not an integer or there is no row."""
         if not plan.key or not is_integer(plan.key_columns[0]):
             return None, None
@@ -108,17 +108,17 @@ class SourceSide:
         counted = text_blocks(self._connection, f"SELECT COUNT(*) FROM {quoted(database)}.{quoted(table)}")
         return sum(int(block[0][0].as_py()) for block in counted)
 
-    def rows(self, plan: TablePlan, conditions: Iterable[str]) -> pa.RecordBatchReader:
+    def rows(self, plan: ComparisonPlan, conditions: Iterable[str]) -> pa.RecordBatchReader:
         """Returns the rows that meet one of the conditions (one statement per condition; empty: all) as text, read as they are consumed."""
         statements = [_select(plan, condition) for condition in conditions]
         return _reader(plan, (block for statement in statements for block in text_blocks(self._connection, statement)))
 
-    def rows_of_keys(self, plan: TablePlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
+    def rows_of_keys(self, plan: ComparisonPlan, keys: Sequence[Sequence[str]]) -> pa.RecordBatchReader:
         """Returns the rows of the keys, as the server's collation finds them. A key has one literal (`literal`) per key column."""
         return self.rows(plan, key_conditions([quoted(name) for name in plan.key], keys))
 
     @contextlib.contextmanager
-    def read_view(self) -> Iterator[Place | None]:
+    def read_view(self) -> Iterator[BinlogEnd | None]:
         """Yields a position, inside a transaction that sees the source at exactly this position; None if the source changes too fast to
         know it.
         """
@@ -159,16 +159,16 @@ def literal(column: Canonical, value: Any) -> str:
     return f"{value:f}" if column.type.startswith("DECIMAL") else f"'{value}'"
 
 
-def _table(plan: TablePlan) -> str:
+def _table(plan: ComparisonPlan) -> str:
     return f"{quoted(plan.database)}.{quoted(plan.table)}"
 
 
-def _select(plan: TablePlan, condition: str) -> str:
+def _select(plan: ComparisonPlan, condition: str) -> str:
     columns = ", ".join(column.select for column in plan.columns)
     return f"SELECT {columns} FROM {_table(plan)}{f' WHERE {condition}' if condition else ''}"
 
 
-def _reader(plan: TablePlan, blocks: Iterator[list[Any]]) -> pa.RecordBatchReader:
+def _reader(plan: ComparisonPlan, blocks: Iterator[list[Any]]) -> pa.RecordBatchReader:
     schema = pa.schema([(column.name, _arrow(column)) for column in plan.columns])
     batches = (
         pa.RecordBatch.from_arrays(
@@ -187,7 +187,7 @@ def _arrow(column: Canonical) -> pa.DataType:
     return pa.binary() if column.type == "BLOB" else pa.string()
 
 
-def canonical_rows(plan: TablePlan) -> str:
+def canonical_rows(plan: ComparisonPlan) -> str:
     """Returns DuckDB's SELECT list that makes the server's text canonical."""
     return ", ".join(
         f"{column.from_text.replace('{}', identifier(column.name))} AS {identifier(column.name)}"

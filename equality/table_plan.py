@@ -22,7 +22,7 @@ class RefusedError(Exception):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TablePlan:
+class ComparisonPlan:
     """The columns to compare. `columns`: those that both sides have. `key`: names; empty if the lake has the change log, whose replay is
     compared.
 
@@ -58,7 +58,7 @@ def plan(
     lake: Mapping[str, str],
     *,
     whole_doubles: bool = True,
-) -> TablePlan:
+) -> ComparisonPlan:
     """Returns the plan of a table. `version`: the source's current one. `kept`: indices of its captured columns. `lake`: the Spark type
     of each column.
 
@@ -92,7 +92,7 @@ def plan(
     extra = [name for name in lake if name.lower() not in compared | ours]
     excluded = [column.name for column in version.columns if column.name.lower() not in compared]
     by_lower = {column.name.lower(): column.name for column in found}
-    return TablePlan(
+    return ComparisonPlan(
         database=version.database,
         table=version.table,
         columns=tuple(found),

@@ -16,7 +16,7 @@ import pyarrow as pa
 from equality import lake_side, source_side
 from equality.canonical import identifier
 from equality.chunks import Chunks
-from equality.table_plan import ORDER_KEY, TablePlan
+from equality.table_plan import ORDER_KEY, ComparisonPlan
 from equality.values import Difference, Seen
 
 Key = tuple[Any, ...]
@@ -34,7 +34,7 @@ class Sum:
 
 
 @dataclasses.dataclass(frozen=True)
-class Row:
+class ComparedRow:
     """What lake and source have for one key. `order_key`: of the lake's row, -1 if there is none."""
 
     seen: Seen
@@ -43,7 +43,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Differs:
+class DifferingKey:
     """A key whose rows are not exactly one per side and alike. `in_source`: whether the source has a row, byte by byte; `lake_rows`: the
     lake's number.
     """
@@ -55,7 +55,7 @@ class Differs:
 class Tables:
     """One table's rows during a comparison. `folder`: for what does not fit into memory."""
 
-    def __init__(self, plan: TablePlan, chunks: Chunks, folder: str = "") -> None:
+    def __init__(self, plan: ComparisonPlan, chunks: Chunks, folder: str = "") -> None:
         self._plan, self._chunks = plan, chunks
         self._duckdb = duckdb.connect(
             config={"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
@@ -139,26 +139,28 @@ class Tables:
             marks = ", ".join("?" for _ in self._plan.key)
             self._duckdb.executemany(f"INSERT INTO keys VALUES ({marks})", [list(key) for key in keys])
 
-    def differing(self, limit: int) -> dict[Key, Differs]:
+    def differing(self, limit: int) -> dict[Key, DifferingKey]:
         """Returns the keys of the kept rows that do not have exactly one row on each side, or whose rows differ."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, source_hash IS NOT NULL, coalesce(rows, 0) FROM ({self._joined()}) WHERE {self._differ} LIMIT {limit}"
         )
-        return {tuple(row[:-2]): Differs(in_source=bool(row[-2]), lake_rows=int(row[-1])) for row in answer.fetchall()}
+        return {
+            tuple(row[:-2]): DifferingKey(in_source=bool(row[-2]), lake_rows=int(row[-1])) for row in answer.fetchall()
+        }
 
-    def rows(self) -> dict[Key, Row]:
+    def rows(self) -> dict[Key, ComparedRow]:
         """Returns what each side has for all kept keys."""
         answer = self._duckdb.execute(
             f"SELECT {self._key}, source_hash, lake_hash, rows, place FROM ({self._joined()})"
         )
         width = len(self._plan.key)
-        found: dict[Key, Row] = {}
+        found: dict[Key, ComparedRow] = {}
         for row in answer.fetchall():
             source, lake, rows, place = row[width:]
             # two rows of one key never equal the source's row
             lake = lake if rows in {None, 1} else int(lake) + (int(rows) << 80)
             order_key = -1 if place is None else int(place)
-            found[tuple(row[:width])] = Row(
+            found[tuple(row[:width])] = ComparedRow(
                 Seen(
                     None if source is None else int(source),
                     None if lake is None else int(lake),
@@ -220,7 +222,7 @@ class Tables:
 
     def _run(self, sql: str, reader: Any) -> Any:
         """Runs one statement over the stream `reader`. An error of the stream is raised itself, instead of DuckDB's text of it."""
-        kept = _Kept(reader)
+        kept = _ErrorKeepingStream(reader)
         self._duckdb.register("reader", kept.reader)
         try:
             return self._duckdb.execute(sql).fetchall()
@@ -232,7 +234,7 @@ class Tables:
             self._duckdb.unregister("reader")
 
 
-class _Kept:
+class _ErrorKeepingStream:
     """A stream that keeps its error, of which DuckDB returns only the text."""
 
     def __init__(self, reader: Any) -> None:
@@ -260,7 +262,7 @@ def shown(value: Any) -> str:
 
 
 def difference(
-    plan: TablePlan,
+    plan: ComparisonPlan,
     key: Key,
     chunk: str,
     *,

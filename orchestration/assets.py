@@ -111,12 +111,12 @@ def delta_assets(
             FlowingTables(config, destination),
         )
         if not op.op_config:
-            take_anew(op, config, destination, sorted(table_of[key] for key in selected))
+            resnapshot(op, config, destination, sorted(table_of[key] for key in selected))
             return
         for merged in _merged(op, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
             if merged.outcome.held:
-                _tell(op, dg.AssetObservation(key, metadata=held_metadata(merged)), drains=drains)
+                _tell(op, dg.AssetObservation(key, metadata=buffered_metadata(merged)), drains=drains)
             elif key in selected:
                 selected.remove(key)  # a run yields each output once
                 yield dg.MaterializeResult(
@@ -136,7 +136,7 @@ def delta_assets(
     return merge
 
 
-def take_anew(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, names: Sequence[str]) -> None:
+def resnapshot(context: dg.OpExecutionContext, config: SluiceConfig, destination: str, names: Sequence[str]) -> None:
     """Requests re-snapshots of these tables after somebody pressed "Materialize", like `sluice snapshot start`. Raises Failure with a
     sentence.
 
@@ -181,7 +181,7 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
         for merged in _merged(context, config, destination, ports):
             key = delta_key(destination, merged.outcome.name)
             if merged.outcome.held:
-                _tell(context, dg.AssetObservation(key, metadata=held_metadata(merged)), drains=drains)
+                _tell(context, dg.AssetObservation(key, metadata=buffered_metadata(merged)), drains=drains)
             else:
                 _tell(context, _materialization(key, merged, sources), drains=drains)
 
@@ -266,7 +266,7 @@ def metadata(merged: MergedTable, sources: SourceColumns) -> dict[str, dg.Metada
     }
 
 
-def held_metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
+def buffered_metadata(merged: MergedTable) -> dict[str, dg.MetadataValue[Any]]:
     """Returns the metadata of a table whose snapshot is in progress: its changes are buffered, and its Delta table is unchanged."""
     return {
         "held_rows": dg.MetadataValue.int(int(merged.outcome.source_rows)),

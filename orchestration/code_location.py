@@ -22,7 +22,7 @@ from orchestration.sensor.engine_asset import engine_asset
 from orchestration.sensor.lake_watch import LakeWatch
 from orchestration.sensor.sensors import engine_sensor
 from orchestration.sensor.snapshot_sensor import snapshot_sensor
-from orchestration.sensor.tick import Line, tick_seconds
+from orchestration.sensor.tick import DestinationSensor, tick_seconds
 from orchestration.table_catalog import defined_tables
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         files = ports.files()
         return files.run_lock_held(directory) or files.drain_lock_held(directory)
 
-    def open_door(directory: Path) -> None:
-        from orchestration.drain.door import open_door  # noqa: PLC0415  needed by engine processes only
+    def open_run_service(directory: Path) -> None:
+        from orchestration.drain.run_service import open_run_service  # noqa: PLC0415  needed by engine processes only
 
-        open_door(ports.host, directory)
+        open_run_service(ports.host, directory)
 
-    line = Line(
+    line = DestinationSensor(
         destination=destination,
         op_name=merge_name(destination),
         tables=tuple(table.name for table in tables),
@@ -55,7 +55,7 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         lake=LakeWatch(config, destination),
         drains=config.destinations[destination].runs == "drain",
         lag_seconds_max=config.destinations[destination].lag_seconds_max,
-        open_door=open_door,
+        open_run_service=open_run_service,
         conf_troubles=functools.partial(ports.conf_troubles, destination),
         kinds=run_kinds(config, destination),
         only_one=len(config.destinations) == 1,

@@ -58,7 +58,7 @@ def start_runs_warm(definitions_module: str) -> None:
     from dagster._grpc.server import DagsterApiServer  # noqa: PLC0415
 
     from orchestration import reload  # noqa: PLC0415
-    from orchestration.drain.door import closes_when  # noqa: PLC0415
+    from orchestration.drain.run_service import closes_when  # noqa: PLC0415
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
@@ -75,7 +75,7 @@ def start_runs_warm(definitions_module: str) -> None:
         return dagster_api_pb2.ReloadCodeReply()
 
     warm: Any = DagsterApiServer
-    warm.__init__, warm.load_anew, warm.show = make_warm, reload.load_anew, reload.show
+    warm.__init__, warm.reload_repositories, warm.show = make_warm, reload.reload_repositories, reload.show
     warm.ReloadCode = reload_code
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from cdc_engine.keeping.in_use import change_since, conf_in_use, stamp, troubles_now
 from orchestration.code_location import build_definitions
 from orchestration.equality_check import compare_with_source
-from orchestration.ports import DestinationFiles, EngineHost, Feed, Ports
+from orchestration.ports import DestinationFiles, EngineHost, Ports, RunEngine
 from orchestration.run.spark_merge import spark_merge
 from orchestration.run.spark_publish import spark_publish
 
@@ -53,7 +53,7 @@ def _files() -> DestinationFiles:
     return destination_files
 
 
-def _feed(directory: Path, destination: str) -> Feed:
+def _feed(directory: Path, destination: str) -> RunEngine:
     from orchestration.drain.caller import Caller  # noqa: PLC0415  for runs that drain
 
     return Caller(directory, destination)

@@ -20,7 +20,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import SluiceError
 from equality.values import Extent, TableResult, Verdict
-from orchestration.ports import Compare
+from orchestration.ports import CompareTables
 from orchestration.table_catalog import checkable, source_key
 
 EQUAL_CHECK = "equals_lake"  # on a table in the source
@@ -46,7 +46,7 @@ class EqualityRun(dg.Config):
 
 
 def equality_check(
-    config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: Compare
+    config: SluiceConfig, destination: str, tables: Sequence[TableVersion], compare: CompareTables
 ) -> dg.AssetChecksDefinition | None:
     """Returns one check per table; None before any table is known."""
     table_of, settings = _tables(config, destination, tables), config
@@ -185,15 +185,15 @@ def result_of(key: dg.AssetKey, found: TableResult, more: Metadata | None = None
 def compare_with_source(
     config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
 ) -> Iterator[TableResult]:
-    """Implements `ports.Compare`."""
+    """Implements `ports.CompareTables`."""
     from cdc_engine.instance.wiring import source_of  # noqa: PLC0415  not needed by merges
-    from equality.destination import Asked, compare_destination  # noqa: PLC0415
+    from equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
     from orchestration.run.lake_settings import storage_options  # noqa: PLC0415
 
     # this run is a fork of a process that may have started before the source changed
     now = config.with_sources_in_use()
     source = source_of(now.destinations[destination])
-    asked = Asked(now, destination, source, storage_options(config.storage_options))
+    asked = ComparedDestination(now, destination, source, storage_options(config.storage_options))
     yield from compare_destination(asked, tables, extent)
 
 

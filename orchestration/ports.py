@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestration.batch_reference import BatchReference
 
 
-class EngineState(Protocol):
+class EngineSnapshot(Protocol):
     """The state of an engine at one moment. `state`: a value such as RUNNING or POSITION_LOST; `reason`: a sentence, or empty.
 
     `lag_seconds`: the lag behind the source's clock. `runway_hours`: the retention left, in hours, of the binlog that a restart would
@@ -65,7 +65,7 @@ class EngineHandle(Protocol):
     def directory(self) -> Path:
         """Returns the destination's directory with ledger, staged batches and locks."""
 
-    def status(self) -> EngineState: ...
+    def status(self) -> EngineSnapshot: ...
 
     def outstanding(self) -> OutstandingBatch | None:
         """Returns the oldest batch in flight, or None. Repeatable."""
@@ -132,7 +132,7 @@ class Offer:
     leave: str = ""
 
 
-class Feed(Protocol):
+class RunEngine(Protocol):
     """A destination's engine as a run uses it: the contract of `EngineHandle`, with batches passed by reference.
 
     Each call raises FeedAwayError if no engine receives the request, RequestUnansweredError if no answer arrives, and another SluiceError
@@ -152,11 +152,11 @@ class Feed(Protocol):
         """Acks a batch that is merged into all of its tables. Raises BatchNotFoundError if it is no longer in flight."""
 
 
-class FeedAwayError(Exception):
+class RunEngineAwayError(Exception):
     """No engine receives a run's request: its host has died or was replaced by another process. The ticks settle what is merged."""
 
 
-class RequestUnansweredError(FeedAwayError):
+class RequestUnansweredError(RunEngineAwayError):
     """An engine received a request and did not answer: it may have executed it, or may still execute it."""
 
 
@@ -300,7 +300,7 @@ class BatchDamagedError(MergeFailedError):
     """The staged files do not match their manifest: the engine stages them again."""
 
 
-class Compare(Protocol):
+class CompareTables(Protocol):
     def __call__(
         self, config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent, /
     ) -> Iterator[TableResult]:
@@ -308,7 +308,7 @@ class Compare(Protocol):
 
 
 def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
-    """Implements `Compare` for definitions that never compare."""
+    """Implements `CompareTables` for definitions that never compare."""
     raise NotImplementedError
 
 
@@ -372,9 +372,9 @@ def no_publish(
     raise MergeFailedError(f"{record.name} of {destination} cannot be published: there is no Spark")
 
 
-def no_feed(directory: Path, destination: str) -> Feed:
+def no_run_engine(directory: Path, destination: str) -> RunEngine:
     """Returns no feed, for definitions whose engine has no RPC endpoint for runs."""
-    raise FeedAwayError(f"no engine of {destination} answers: {directory} has no door")
+    raise RunEngineAwayError(f"no engine of {destination} answers: {directory} has no door")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -389,8 +389,8 @@ class Ports:
     host: Callable[[], EngineHost]
     files: Callable[[], DestinationFiles]
     merge: Merge
-    compare: Compare = no_comparison
+    compare: CompareTables = no_comparison
     publish: Publish = no_publish
-    feed: Callable[[Path, str], Feed] = no_feed
+    feed: Callable[[Path, str], RunEngine] = no_run_engine
     conf_troubles: Callable[[str], tuple[str, ...]] = lambda _: ()
     conf_changed: Callable[[str], str] = lambda _: ""

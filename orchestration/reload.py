@@ -26,8 +26,8 @@ _lock = threading.Lock()
 
 
 def begin(server: Any, load: Callable[[], None]) -> None:
-    """Makes a code server load its definitions for the first time and registers it for reloads. It needs the methods `load_anew`, and
-    `show` for the result of `load_anew`.
+    """Makes a code server load its definitions for the first time and registers it for reloads. It needs the methods
+    `reload_repositories`, and `show` for the result of `reload_repositories`.
 
     Engines run before the definitions are read, so new tables may become known during the first load. Their reload waits, because it
     would remove the module while it is being imported.
@@ -45,7 +45,7 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
         old = sys.modules.pop(module, None)
         try:
             with tables_of_now():
-                loaded = [(server, server.load_anew()) for server in _servers]
+                loaded = [(server, server.reload_repositories()) for server in _servers]
         except BaseException:
             if old is not None:
                 sys.modules[module] = old
@@ -54,7 +54,7 @@ def reload_definitions(module: str = DEFINITIONS) -> None:
             server.show(repositories)
 
 
-def load_anew(self: Any) -> Any:
+def reload_repositories(self: Any) -> Any:
     """Returns the code server's repositories, built from the current definitions. Added to Dagster's code server as a method."""
     from dagster._grpc.server import LoadedRepositories  # noqa: PLC0415  takes seconds; needed by code servers only
 

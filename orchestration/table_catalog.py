@@ -27,7 +27,7 @@ import dagster as dg
 
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.destination_files.for_runs import BROUGHT, at_hand
+from cdc_engine.destination_files.for_runs import DOWNLOADED, local_copy
 from cdc_engine.durable_files import make_folder, replace_file
 from cdc_engine.errors import MetaError
 from cdc_engine.keeping.in_use import conf_in_use, tables_in_use
@@ -114,10 +114,10 @@ def _list_of_now(directory: Path) -> Path:
     does not answer, the last downloaded one.
     """
     try:
-        return at_hand(directory, tables_file.TABLES_FILE)
+        return local_copy(directory, tables_file.TABLES_FILE)
     except MetaError as error:
         log.warning("%s", error)
-        brought = directory / BROUGHT / tables_file.TABLES_FILE
+        brought = directory / DOWNLOADED / tables_file.TABLES_FILE
         return brought if brought.is_file() else directory / tables_file.TABLES_FILE
 
 

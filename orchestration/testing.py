@@ -18,12 +18,12 @@ from cdc_engine.position import Position
 from equality.values import Extent, TableResult, Verdict
 from orchestration.batch_reference import BatchReference
 from orchestration.ports import (
-    FeedAwayError,
     MergeFailedError,
     MergeOrder,
     Offer,
     Ports,
     RequestUnansweredError,
+    RunEngineAwayError,
     SparkAwayError,
     TableOutcome,
 )
@@ -219,7 +219,7 @@ class FakeHost:
         return self.engine
 
 
-class FakeFeed:
+class FakeRunEngine:
     """Implements `ports.Feed` over a fake engine. `leave`: runs are told to end; `calls`: the requests, in order.
 
     `away`: no engine receives requests; `unanswered`: it receives them and does not answer. `before`: called with each call's name before
@@ -256,7 +256,7 @@ class FakeFeed:
         self.calls.append(name)
         self.before(name)
         if self.away:
-            raise FeedAwayError("no engine of shop answers")
+            raise RunEngineAwayError("no engine of shop answers")
         if self.unanswered:
             raise RequestUnansweredError("the engine of shop has not answered for 10 s")
 
@@ -364,7 +364,7 @@ class FakePorts:
         self.files = FakeFiles(self.engine)
         self.merge = FakeMerge()
         self.compare = FakeCompare()
-        self.feed = FakeFeed(self.engine)
+        self.feed = FakeRunEngine(self.engine)
         self.conf_changed = ""
 
     def ports(self) -> Ports:

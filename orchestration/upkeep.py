@@ -31,7 +31,7 @@ AGAIN_SECONDS = 10.0  # interval between two attempts to build the same definiti
 TABLES_SECONDS = 10.0  # interval between two reads of a known list, so that a hundred new tables cause few reloads
 
 
-class Shown:
+class ShownDefinitions:
     """The inputs of the current definitions: the conf/ in use, and the tables of each destination."""
 
     def __init__(
@@ -103,7 +103,7 @@ def keep_up(watch: ConfWatch) -> None:
             pass
     except OSError as error:
         log.error("tables_not_copied", reason=error.strerror)
-    stopping, lookers = threading.Event(), [Shown(watch.in_use).look]
+    stopping, lookers = threading.Event(), [ShownDefinitions(watch.in_use).look]
     if watch.in_use.config.engine.kind == "embedded":
         from cdc_engine import launcher  # noqa: PLC0415  needed by engine processes only
 

@@ -32,7 +32,7 @@ CUTS_MAX, CUTS_KEPT = 5_000, 4_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedTables:
     """The content of a consistent snapshot. `tables`: "database.table" → (path, record of the last run). `stopped`: the stopped tables."""
 
     tables: Mapping[str, tuple[str, TableRecord]]
@@ -48,7 +48,7 @@ def app_id(batch: StagedBatch) -> str:
 def publish_cut(
     batch: StagedBatch,
     path: str,
-    published: Published,
+    published: PublishedTables,
     fence: Fence,
     storage_options: Mapping[str, str] | None = None,
 ) -> bool:
@@ -100,7 +100,7 @@ def amend_newest(
     return True
 
 
-def _row(batch: StagedBatch, published: Published) -> pa.Table:
+def _row(batch: StagedBatch, published: PublishedTables) -> pa.Table:
     end: Mapping[str, Any] = batch.end
     tables = {
         name: {

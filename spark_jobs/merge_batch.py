@@ -21,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Prints one JSON line per table. Returns 1, with the reason on standard error, if the batch could not be merged."""
     given = _parser().parse_args(arguments)
     spark = SparkSettings(
-        remote=given.remote, master=given.master, options=dict(given.option), lanes_file=given.lanes_file
+        remote=given.remote, master=given.master, options=dict(given.option), sessions_file=given.sessions_file
     )
     try:
         batch = read_staged_batch(given.batch)

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Literal
 
 from spark_jobs.errors import TableError
-from spark_jobs.small.ways import Way, Wish
+from spark_jobs.small.ways import SmallSetting, Way
 from spark_jobs.tables.layout import PLAIN, Layout
 from spark_jobs.tables.shards import Shard
 
@@ -24,7 +24,7 @@ class TableTarget:
     path: str
     deletes: Literal["hard", "soft"] = "hard"
     deletion_vectors: bool = True
-    merge: Wish = "spark"
+    merge: SmallSetting = "spark"
     layout: Layout = PLAIN
     change_log: str = ""
     history: str = ""

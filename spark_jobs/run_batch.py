@@ -17,8 +17,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from spark_jobs.at_hand import at_hand
-from spark_jobs.beside.write import Share, names_given, refuse_unlogged, write_alone, write_beside
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.errors import (
     LAKE_TROUBLE,
@@ -29,17 +27,19 @@ from spark_jobs.errors import (
     TableError,
 )
 from spark_jobs.fence import BY_HAND, Fence
+from spark_jobs.local_copy import local_copy
 from spark_jobs.merging.merge import NO_RECORDS, merge_table, staged_at
 from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.report import TableReport, TableTarget
-from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
+from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
+from spark_jobs.side_tables.write import Share, names_given, refuse_unlogged, write_alone, write_side_tables
 from spark_jobs.small import ways
 from spark_jobs.small.job import SmallResult, merge_small_tables
 from spark_jobs.small.merge import SmallJob
-from spark_jobs.snapshot.hold import NO_HOLDS, Holds, hold_table
+from spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBuffers, buffer_table
 from spark_jobs.staged_batch import SchemaSegment, StagedBatch, StagedTable, read_staged_batch
+from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
 from spark_jobs.tables.table_owner import TableRecords
-from spark_jobs.turns import NO_TURNS, Turns, Writing
 
 logger = logging.getLogger(__name__)
 
@@ -64,10 +64,10 @@ def merge_batch(
     records: TableRecords = NO_RECORDS,
     target_of: Callable[[str], TableTarget] | None = None,
     run: str = "",
-    holds: Holds = NO_HOLDS,
+    holds: SnapshotBuffers = NO_SNAPSHOT_BUFFERS,
     on_merged: Callable[[StagedBatch], object] = lambda _: None,
     stored: str = "",
-    turns: Turns = NO_TURNS,
+    table_locks: TableLocks = NO_TABLE_LOCKS,
 ) -> list[TableReport]:
     """Merges the requested tables of the batch. Returns their reports in the manifest's order.
 
@@ -87,7 +87,7 @@ def merge_batch(
     Raises StagedBatchError before anything is merged; SparkUnavailableError if Spark is or becomes unavailable; MergeError, after the
     other tables have finished, if a table could not be merged. Calling it again with the same batch is always safe.
     """
-    with at_hand(batch_dir, stored, storage_options or {}) as folder:
+    with local_copy(batch_dir, stored, storage_options or {}) as folder:
         batch = read_staged_batch(folder, stored)
         unknown = sorted(tables.keys() - {table.name for table in batch.tables})
         if unknown:
@@ -100,7 +100,7 @@ def merge_batch(
         if not batch.tables:
             return []
         told = on_table_done or _ignore
-        reports, errors, merged = _hold_tables(batch, tables, fence, holds, told)
+        reports, errors, merged = _buffer_tables(batch, tables, fence, holds, told)
         share = functools.partial(
             Share,
             batch=batch,
@@ -112,26 +112,26 @@ def merge_batch(
             fence=fence,
         )
         held = (share(staged=table, target=tables[table.name]) for table in batch.tables)
-        _write_beside_held(held, reports, errors)
+        _write_side_tables_of_buffered(held, reports, errors)
         if merged.tables:
-            with open_lanes(spark, min(parallelism, len(merged.tables)), fence) as lanes:
-                merged, refused = _carried_out(merged, tables, storage_options or {}, lanes[0], fence)
-                work = _Work(merged, tables, storage_options or {}, lanes, fence=fence, records=records)
+            with open_sessions(spark, min(parallelism, len(merged.tables)), fence) as sessions:
+                merged, refused = _carried_out(merged, tables, storage_options or {}, sessions[0], fence)
+                work = _BatchWork(merged, tables, storage_options or {}, sessions, fence=fence, records=records)
                 # tables with a running snapshot get a re-snapshot instead
                 work.refused = {name: error for name, error in refused.items() if holds.get(name) is None}
                 work.target_of = target_of or tables.get
                 work.run_id, work.holds = run, holds
-                work.take_turns(turns, spark)
+                work.take_table_locks(table_locks, spark)
                 work.run_small(told, reports, errors)
                 work.run(told, reports, errors)
-                work.run_beside(told, reports, errors)
+                work.run_side_tables(told, reports, errors)
         if errors:
             raise _batch_error(batch, reports, errors)
         on_merged(batch)
         return [reports[table.name] for table in batch.tables]
 
 
-class _Work:
+class _BatchWork:
     """The tables of one batch, distributed over a few Spark sessions; a free session takes the largest table that is left."""
 
     def __init__(
@@ -139,31 +139,31 @@ class _Work:
         batch: StagedBatch,
         targets: Mapping[str, TableTarget],
         storage_options: Mapping[str, str],
-        lanes: list[Lane],
+        sessions: list[LakeSession],
         *,
         fence: Fence,
         records: TableRecords,
     ) -> None:
         self._batch, self._targets, self._storage_options = batch, targets, storage_options
-        self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
-        self._lane_count, self._fence, self._records = len(lanes), fence, records
+        self._free: queue.SimpleQueue[LakeSession] = queue.SimpleQueue()
+        self._session_count, self._fence, self._records = len(sessions), fence, records
         self.refused: Mapping[str, TableError] = {}
         self.target_of: Callable[[str], TableTarget | None] = targets.get
         self.run_id = ""
         self._reasons: dict[str, str] = {}
         # by path, because shards share a table
         self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self.holds: Holds = NO_HOLDS
-        self._turns, self._lanes = NO_TURNS, lanes
+        self.holds: SnapshotBuffers = NO_SNAPSHOT_BUFFERS
+        self._turns, self._lanes = NO_TABLE_LOCKS, sessions
         self._writing = Writing(who=self._turns.who)
-        for lane in lanes:
-            self._free.put(lane)
+        for session in sessions:
+            self._free.put(session)
 
-    def take_turns(self, turns: Turns, spark: SparkSettings) -> None:
+    def take_table_locks(self, table_locks: TableLocks, spark: SparkSettings) -> None:
         """Uses table locks for tables that runs of other destinations also write."""
-        self._turns = turns
+        self._turns = table_locks
         if any(target.shared for target in self._targets.values()):
-            self._writing = Writing.of(turns.who, spark, self._lanes)
+            self._writing = Writing.of(table_locks.who, spark, self._lanes)
 
     def run_small(
         self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
@@ -196,7 +196,7 @@ class _Work:
         ours: dict[str, bool] = {}
         results: dict[str, SmallResult] = {}
         try:
-            with ExitStack() as held, self._lane() as lane:
+            with ExitStack() as held, self._session() as session:
                 for path, table in {self._targets[table.name].path: table for table in tables}.items():
                     shared = self._targets[table.name].shared
                     turn = self._turns.at(
@@ -204,7 +204,7 @@ class _Work:
                     )
                     ours[path] = held.enter_context(turn)
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
-                results = merge_small_tables(lane, [self._small_job(table) for table in mine]) if mine else {}
+                results = merge_small_tables(session, [self._small_job(table) for table in mine]) if mine else {}
         except TableError as error:  # of a table lock; Spark's merge finds out per table what was done
             logger.warning("Spark merges what was to be small: %s", error)
             return []
@@ -247,7 +247,7 @@ class _Work:
         """Merges each remaining table with Spark and adds the reports and errors. Tables whose lock may be taken are merged last."""
         left = [table for table in self._mirrored() if table.name not in reports and table.name not in errors]
         left.sort(key=lambda table: self._targets[table.name].shared)
-        with ThreadPoolExecutor(self._lane_count, thread_name_prefix="merge") as pool:
+        with ThreadPoolExecutor(self._session_count, thread_name_prefix="merge") as pool:
             futures: dict[Future[TableReport], str] = {pool.submit(self._merge, table): table.name for table in left}
             for future in as_completed(futures):
                 error = future.exception()
@@ -262,46 +262,46 @@ class _Work:
     def _merge(self, table: StagedTable) -> TableReport:
         target = self._targets[table.name]
         turn = self._turns.at(table.name, target.path, self._writing, self._fence, shared=target.shared)
-        with self._alone[target.path], turn, self._lane() as lane:
+        with self._alone[target.path], turn, self._session() as session:
             self._fence.check(table.name)
             if table.name in self.refused:
                 raise self.refused[table.name]
-            _refuse_rows_of_held(table, self.holds)
+            _refuse_rows_of_buffered(table, self.holds)
             reason = self._reasons.get(table.name, "its changes are many" if target.merge == "auto" else ways.ASKED)
             return merge_table(
-                *(lane, self._batch, table, target, self._storage_options),
+                *(session, self._batch, table, target, self._storage_options),
                 records=self._records,
                 target_of=self.target_of,
                 run=self.run_id,
                 reason=reason,
             )
 
-    def run_beside(
+    def run_side_tables(
         self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
     ) -> None:
         """Brings the change logs and histories of the merged tables up to the batch, and those of tables without a current-state table. A
         failure makes the table fail.
         """
-        wanted = [table for table in self._batch.tables if self._is_due_beside(table.name, reports)]
+        wanted = [table for table in self._batch.tables if self._is_due_in_side_tables(table.name, reports)]
         if not wanted:
             return
-        with self._lane() as lane:
+        with self._session() as session:
             for table in wanted:
                 try:
                     self._fence.check(table.name)
                     if table.name in self.refused:
                         raise self.refused[table.name]
                     if self._targets[table.name].mirror:
-                        write_beside(lane, self._share(table))
+                        write_side_tables(session, self._share(table))
                     else:
-                        reports[table.name] = write_alone(lane, self._share(table))
+                        reports[table.name] = write_alone(session, self._share(table))
                         done(reports[table.name])
                 except Exception as error:  # reported with the errors of the merges
                     errors[table.name] = error
                 if table.name in errors:
                     reports.pop(table.name, None)
 
-    def _is_due_beside(self, name: str, reports: Mapping[str, TableReport]) -> bool:
+    def _is_due_in_side_tables(self, name: str, reports: Mapping[str, TableReport]) -> bool:
         target = self._targets[name]
         return name in reports if target.mirror and target.beside else not target.mirror
 
@@ -319,26 +319,26 @@ class _Work:
         )
 
     @contextmanager
-    def _lane(self) -> Iterator[Lane]:
-        lane = self._free.get()
+    def _session(self) -> Iterator[LakeSession]:
+        session = self._free.get()
         try:
-            yield lane
+            yield session
         finally:
-            self._free.put(lane)
+            self._free.put(session)
 
 
 def _carried_out(
     batch: StagedBatch,
     targets: Mapping[str, TableTarget],
     storage_options: Mapping[str, str],
-    lane: Lane,
+    session: LakeSession,
     fence: Fence,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
     """Calls `cascades.carried_out`. Does nothing if the batch may no longer be merged, which the fence then reports for each table."""
     if fence.refusal():
         return batch, {}
     try:
-        return carried_out(lane, batch, targets, storage_options)
+        return carried_out(session, batch, targets, storage_options)
     except Exception as error:
         if is_away(error):
             sentence = f"Spark went away before the merge ({first_line(error)}); the batch is tried again"
@@ -346,11 +346,11 @@ def _carried_out(
         raise
 
 
-def _hold_tables(
+def _buffer_tables(
     batch: StagedBatch,
     targets: Mapping[str, TableTarget],
     fence: Fence,
-    holds: Holds,
+    holds: SnapshotBuffers,
     done: Callable[[TableReport], None],
 ) -> tuple[dict[str, TableReport], dict[str, Exception], StagedBatch]:
     """Buffers the changes of tables with a running snapshot, without Spark. Returns reports, errors, and the batch of the other tables.
@@ -368,7 +368,7 @@ def _hold_tables(
             fence.check(table.name)
             if table.name in live and batch.end_order_key > held.after:
                 held = holds.again(table.name, batch.end_order_key, "foreign keys changed its rows without row events")
-            reports[table.name] = hold_table(table, targets[table.name], holds, held)
+            reports[table.name] = buffer_table(table, targets[table.name], holds, held)
             done(reports[table.name])
         except TableError as error:
             errors[table.name] = error
@@ -376,19 +376,21 @@ def _hold_tables(
     return reports, errors, dataclasses.replace(batch, tables=left)
 
 
-def _write_beside_held(shares: Iterable[Share], reports: dict[str, TableReport], errors: dict[str, Exception]) -> None:
+def _write_side_tables_of_buffered(
+    shares: Iterable[Share], reports: dict[str, TableReport], errors: dict[str, Exception]
+) -> None:
     """Writes change logs and histories of tables with a running snapshot, without Spark. They do not wait for the snapshot."""
     for share in shares:
         name = share.staged.name
         if name in reports and share.target.beside:
             try:
-                write_beside(None, share)
+                write_side_tables(None, share)
             except (SparkJobError, OSError) as error:
                 errors[name] = error
                 del reports[name]
 
 
-def _refuse_rows_of_held(table: StagedTable, holds: Holds) -> None:
+def _refuse_rows_of_buffered(table: StagedTable, holds: SnapshotBuffers) -> None:
     """Raises TableError if a table was renamed from a table with a running snapshot: the lake does not have all rows to take over."""
     for segment in table.segments:
         origin = segment.renamed_from if isinstance(segment, SchemaSegment) else ""

@@ -25,7 +25,7 @@ from typing import Any
 
 from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.fence import READ_ONLY, Fence
-from spark_jobs.lent_files import Lending, LentFiles, lent_files
+from spark_jobs.uploaded_files import Lending, UploadedFiles, uploaded_files
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ COMMITS = re.compile(
 )
 AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND", "RETRIES_EXCEEDED")
 
-LANE_SETTINGS: Mapping[str, str] = {
+SESSION_SETTINGS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",
     # a setting that stays after its write would give the next write the wrong version
     "spark.databricks.delta.write.txnVersion.autoReset.enabled": "true",
@@ -83,39 +83,39 @@ class SparkSettings:
     master: str = ""
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
-    lanes_file: Path | None = None
+    sessions_file: Path | None = None
     lending: Lending = dataclasses.field(default_factory=Lending)
 
 
-class Lane:
+class LakeSession:
     """One Spark session. Threads that merge at the same time must not share it.
 
     `shares_workers`: its Python tasks run in workers that earlier sessions used; otherwise each session leaves a process on the executor.
     """
 
-    def __init__(self, session: Any, *, shares_workers: bool = True) -> None:
-        self.session = session
+    def __init__(self, spark: Any, *, shares_workers: bool = True) -> None:
+        self.spark = spark
         self.shares_workers = shares_workers
-        self.lent = LentFiles(Lending())
+        self.uploaded = UploadedFiles(Lending())
         self.fence = READ_ONLY
         self._small = False
 
     def configure(self, settings: Mapping[str, str]) -> None:
         for name, value in settings.items():
-            self.session.conf.set(name, value)
+            self.spark.conf.set(name, value)
 
     def sql(self, statement: str) -> None:
         """Runs a statement that commits nothing. Does not fetch its result. Raises ValueError if the statement commits."""
         if COMMITS.match(statement):
             raise ValueError(f"a statement that commits goes by Lane.commit, which asks the fence: {statement[:40]}")
         logger.debug("%s", statement)
-        self.session.sql(statement)
+        self.spark.sql(statement)
 
     def commit(self, name: str, statement: str) -> None:
         """Runs a statement that writes the Delta table of `name` ("database.table"). Raises TableError if the fence refuses."""
         logger.debug("%s", statement)
         self.fence.check(name)
-        self.session.sql(statement)
+        self.spark.sql(statement)
 
     def commit_as(self, app_id: str, version: int, user_metadata: str) -> None:
         """Sets the transaction of the next Delta write of this session. Delta drops the write if the table has the transaction already."""
@@ -123,12 +123,12 @@ class Lane:
 
     def defaults_of_tables(self) -> tuple[str, ...]:
         """Returns the properties that this Spark sets on new Delta tables by default, except those that Sluice always sets."""
-        return tuple(name for name in self.session.conf.getAll if name.startswith(TABLE_DEFAULTS) and name not in TOLD)
+        return tuple(name for name in self.spark.conf.getAll if name.startswith(TABLE_DEFAULTS) and name not in TOLD)
 
     def commit_without_version(self, user_metadata: str) -> None:
         """Makes the next Delta write carry no transaction, so that it is done in any case."""
         for name in (TXN_APP_ID, TXN_VERSION):
-            self.session.conf.unset(name)
+            self.spark.conf.unset(name)
         self.configure({USER_METADATA: user_metadata})
 
     def expect(self, rows: int) -> None:
@@ -138,21 +138,21 @@ class Lane:
             self.configure(SMALL_SETTINGS)
         elif self._small and not small:
             for name in SMALL_SETTINGS:
-                self.session.conf.unset(name)
+                self.spark.conf.unset(name)
         self._small = small
 
 
 @contextlib.contextmanager
-def open_lanes(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[Lane]]:
+def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY) -> Iterator[list[LakeSession]]:
     """Opens `count` Spark sessions and releases them at the end. `fence`: checked before each of their commits; without it they only read.
 
     Raises SparkUnavailableError within CONNECT_SECONDS_MAX plus a few retries.
     """
-    opened = _classic_lanes(settings, count) if settings.master else _remote_lanes(settings, count)
-    with lent_files(settings.lending) as lent, opened as lanes:
-        for lane in lanes:
-            lane.lent, lane.fence = lent, fence
-        yield lanes
+    opened = _classic_sessions(settings, count) if settings.master else _remote_sessions(settings, count)
+    with uploaded_files(settings.lending) as uploaded, opened as sessions:
+        for session in sessions:
+            session.uploaded, session.fence = uploaded, fence
+        yield sessions
 
 
 def is_away(error: BaseException) -> bool:
@@ -169,7 +169,7 @@ def is_away(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def _classic_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
+def _classic_sessions(settings: SparkSettings, count: int) -> Iterator[list[LakeSession]]:
     from pyspark.sql import SparkSession  # noqa: PLC0415  starts no JVM; takes a second to import
 
     if settings.master.startswith("local"):
@@ -184,10 +184,10 @@ def _classic_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
         raise SparkUnavailableError(
             f"no Spark session could be made with master {settings.master}: {first_line(error)}"
         ) from error
-    lanes = [Lane(first.newSession()) for _ in range(count)]
-    for lane in lanes:
-        lane.configure(LANE_SETTINGS)
-    yield lanes
+    sessions = [LakeSession(first.newSession()) for _ in range(count)]
+    for session in sessions:
+        session.configure(SESSION_SETTINGS)
+    yield sessions
 
 
 def _delta_settings() -> dict[str, str]:
@@ -199,31 +199,31 @@ def _delta_settings() -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _remote_lanes(settings: SparkSettings, count: int) -> Iterator[list[Lane]]:
+def _remote_sessions(settings: SparkSettings, count: int) -> Iterator[list[LakeSession]]:
     """Yields copies of one session. The first request of a session determines whether it shares workers, so the setting is made before
     copying.
     """
     _require_listening(settings.remote)
-    end_left_over_lanes(settings)
+    end_left_over_sessions(settings)
     first, *ids = (str(uuid.uuid4()) for _ in range(count + 1))
     _remember(settings, [first, *ids])
-    model, lanes = Lane(_attach(settings.remote, first)), list[Lane]()
+    model, sessions = LakeSession(_attach(settings.remote, first)), list[LakeSession]()
     try:
-        _open(model, lanes, ids, settings)
-        yield lanes
+        _open(model, sessions, ids, settings)
+        yield sessions
     finally:
-        for lane in (model, *lanes):
-            _release(lane.session)
+        for session in (model, *sessions):
+            _release(session.spark)
         _forget(settings)
 
 
-def _open(model: Lane, lanes: list[Lane], ids: list[str], settings: SparkSettings) -> None:
+def _open(model: LakeSession, sessions: list[LakeSession], ids: list[str], settings: SparkSettings) -> None:
     """Configures the model and its copies. Raises SparkUnavailableError if Spark accepted the connection and is gone at the first
     request.
     """
     try:
-        model.configure({**LANE_SETTINGS, **settings.options, **SHARED_WORKERS})
-        lanes.extend(_copy(model, session_id, settings) for session_id in ids)
+        model.configure({**SESSION_SETTINGS, **settings.options, **SHARED_WORKERS})
+        sessions.extend(_copy(model, session_id, settings) for session_id in ids)
     except Exception as error:
         if is_away(error):
             sentence = f"Spark went away while sessions were opened at {settings.remote} ({first_line(error)})"
@@ -231,23 +231,23 @@ def _open(model: Lane, lanes: list[Lane], ids: list[str], settings: SparkSetting
         raise
 
 
-def _copy(model: Lane, session_id: str, settings: SparkSettings) -> Lane:
-    """Returns a session with the settings of `model`. If the server cannot copy sessions (before Spark 4.1), returns a new session that
+def _copy(model: LakeSession, session_id: str, settings: SparkSettings) -> LakeSession:
+    """Returns a spark with the settings of `model`. If the server cannot copy sessions (before Spark 4.1), returns a new spark that
     does not share workers.
     """
     try:
-        session = model.session.cloneSession(session_id)
+        spark = model.spark.cloneSession(session_id)
     except Exception as error:
         if "UNIMPLEMENTED" not in str(error):
             raise
-        lane = Lane(_attach(settings.remote, session_id), shares_workers=False)
-        lane.configure({**LANE_SETTINGS, **settings.options})
-        return lane
-    session.client.set_retry_policies([_retry_policy()])
-    return Lane(session)
+        session = LakeSession(_attach(settings.remote, session_id), shares_workers=False)
+        session.configure({**SESSION_SETTINGS, **settings.options})
+        return session
+    spark.client.set_retry_policies([_retry_policy()])
+    return LakeSession(spark)
 
 
-def end_left_over_lanes(settings: SparkSettings) -> None:
+def end_left_over_sessions(settings: SparkSettings) -> None:
     """Ends the sessions that a killed run left on this server."""
     end_sessions(settings.remote, _remembered(settings))
 
@@ -311,31 +311,33 @@ def _require_listening(remote: str) -> None:
 
 
 def _remembered(settings: SparkSettings) -> list[str]:
-    if settings.lanes_file is None:
+    if settings.sessions_file is None:
         return []
     try:
-        record = json.loads(settings.lanes_file.read_bytes())
+        record = json.loads(settings.sessions_file.read_bytes())
         return [str(uuid.UUID(item)) for item in record["sessions"]] if record["remote"] == settings.remote else []
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning(
-            "%s cannot be read (%s); what a killed run left in Spark may go on for a while", settings.lanes_file, error
+            "%s cannot be read (%s); what a killed run left in Spark may go on for a while",
+            settings.sessions_file,
+            error,
         )
         return []
 
 
 def _remember(settings: SparkSettings, ids: list[str]) -> None:
-    if settings.lanes_file is not None:
-        settings.lanes_file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = settings.lanes_file.with_name(f"{settings.lanes_file.name}.{os.getpid()}")
+    if settings.sessions_file is not None:
+        settings.sessions_file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = settings.sessions_file.with_name(f"{settings.sessions_file.name}.{os.getpid()}")
         temporary.write_text(json.dumps({"remote": settings.remote, "sessions": ids}))
-        temporary.replace(settings.lanes_file)
+        temporary.replace(settings.sessions_file)
 
 
 def _forget(settings: SparkSettings) -> None:
-    if settings.lanes_file is not None:
-        settings.lanes_file.unlink(missing_ok=True)
+    if settings.sessions_file is not None:
+        settings.sessions_file.unlink(missing_ok=True)
 
 
 def first_line(error: BaseException) -> str:

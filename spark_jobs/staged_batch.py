@@ -324,7 +324,7 @@ def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
     names = [table.name for table in tables]
     if len(set(names)) != len(names):
         raise ValueError("a table is listed twice")
-    _refuse_rows_beside_renames(tables)
+    _refuse_rows_with_renames(tables)
     return StagedBatch(
         directory=directory,
         destination=str(record["destination"]),
@@ -340,7 +340,7 @@ def _batch(directory: Path, record: dict[str, Any]) -> StagedBatch:
     )
 
 
-def _refuse_rows_beside_renames(tables: tuple[StagedTable, ...]) -> None:
+def _refuse_rows_with_renames(tables: tuple[StagedTable, ...]) -> None:
     """Raises ValueError if a batch has a renamed table and also row changes. Tables are merged in any order, but rows from before a
     rename must be in the lake when it is applied, and rows from after it must not.
     """

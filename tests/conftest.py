@@ -33,7 +33,7 @@ def _no_client_of_zookeeper_stays() -> Iterator[None]:
     strategies for that.
     """
     yield
-    opened = sys.modules.get("cdc_engine.documents.zookeeper_client")
+    opened = sys.modules.get("cdc_engine.records.zookeeper_client")
     if opened is not None:
         opened.end_shared_clients()
 

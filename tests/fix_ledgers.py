@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc_engine.contracts import ClientIdentity, Consumer, DestinationDir, MetaPlace, StoppedTable
+from cdc_engine.contracts import ClientIdentity, Consumer, DestinationDir, LedgerLocation, StoppedTable
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
@@ -47,5 +47,5 @@ def home_of(kind: str, folder: Path) -> Path:
     if kind == "folder":
         return folder
     store, url = (folder / "store").as_uri(), f"sqlite:///{folder}/meta.db"
-    place = MetaPlace(destination="shop", directory=folder / "shop", kind="sql", url=url, staging=store)
+    place = LedgerLocation(destination="shop", directory=folder / "shop", kind="sql", url=url, staging=store)
     return DestinationDir.of(place)

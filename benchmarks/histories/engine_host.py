@@ -35,7 +35,7 @@ from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, SchemaRepository
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
@@ -54,7 +54,7 @@ class PlayedHistory:
         return self._kept.exists()
 
     def seed(self, snapshot: Any, position: Position) -> None:  # noqa: ARG002  no table of it ever changes
-        record = Record(kind=RecordKind.SERVER, position=position)
+        record = HistoryRecord(kind=RecordKind.SERVER, position=position)
         SchemaRepository(self._kept).replace([record])
 
     def compact(self, position: Position, records_min: int = 1) -> int:  # noqa: ARG002

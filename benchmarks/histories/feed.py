@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.histories.faults import Actor, Crash
 from cdc_engine.errors import BatchNotFoundError
 from orchestration.batch_reference import BatchReference
-from orchestration.ports import FeedAwayError, Offer, RequestUnansweredError
+from orchestration.ports import Offer, RequestUnansweredError, RunEngineAwayError
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import Installation
@@ -28,7 +28,7 @@ class PlayedFeed:
     def lengthen(self, reference: BatchReference) -> BatchReference:
         engine = self._line.host.engine
         if engine is None or not engine.holds_lease:
-            raise FeedAwayError("no engine answers")
+            raise RunEngineAwayError("no engine answers")
         try:
             with Actor.nobody():  # the engine's process, not the run's, may stall or die
                 batch = engine.outstanding()

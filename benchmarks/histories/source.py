@@ -184,7 +184,7 @@ class Server:
         self.before_reset += self.applied
         self.connects_since_reset = 0
         self.applied = []
-        self._begin_anew()
+        self._restart()
 
     def make_backup(self) -> None:
         self.backup = Backup(self.rows.copy(), self.executed)
@@ -196,7 +196,7 @@ class Server:
             self.uuid = server_uuid(self.name, self.incarnation)
         self.rows, self.applied = backup.rows.copy(), []
         self.executed = self.purged = backup.executed
-        self._begin_anew()
+        self._restart()
 
     def follow(self, other: Server) -> bool:
         """Executes what `other` has in addition. Returns False if replication breaks: this server has more, or other rows, or what it
@@ -212,7 +212,7 @@ class Server:
                 self.apply(transaction)
         return True
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self.files = []
         self._open_file(1)
 

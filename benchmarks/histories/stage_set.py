@@ -39,7 +39,7 @@ from cdc_engine.meta import file_meta, ledger_record
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.staging import batches
 from spark_jobs.fence import Fence
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
@@ -122,7 +122,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield file_meta, "born_id", _born_id
     yield lake_tables, "keep_file", _keep_record
     yield spark_jobs.run_batch, "ThreadPoolExecutor", InlinePool
-    yield spark_jobs.run_batch, "open_lanes", _open_lanes
+    yield spark_jobs.run_batch, "open_sessions", _open_lanes
     yield spark_jobs.cuts, "publish_cut", lambda *_: False
     yield spark_jobs.staged_batch, "pq", _PlayedParquet
     for name, module in [(name, each) for name, each in list(sys.modules.items()) if name.startswith(OURS)]:
@@ -157,9 +157,9 @@ class _Clock:
 
 
 @contextlib.contextmanager
-def _open_lanes(_: Any, count: int, fence: Fence) -> Iterator[list[Lane]]:
+def _open_lanes(_: Any, count: int, fence: Fence) -> Iterator[list[LakeSession]]:
     world = _current[0]
-    lanes = [Lane(PlayedSession(world.lake, world.trouble)) for _ in range(count)]
-    for lane in lanes:
-        lane.fence = fence
-    yield lanes
+    sessions = [LakeSession(PlayedSession(world.lake, world.trouble)) for _ in range(count)]
+    for session in sessions:
+        session.fence = fence
+    yield sessions

@@ -31,7 +31,7 @@ from orchestration.ports import Ports
 from orchestration.run.spark_merge import spark_merge
 from orchestration.sensor.lake_watch import LakeWatch
 from orchestration.sensor.runs import RunStore
-from orchestration.sensor.tick import Line, Ticker
+from orchestration.sensor.tick import DestinationSensor, Ticker
 
 MINUTE_SECONDS = 60
 TABLES = ("shop.orders", "shop.audit")
@@ -110,8 +110,8 @@ class Installation:
             for request in result.run_requests or ():
                 self.instance.submit(request, self.job_name)
 
-    def _line(self) -> Line:
-        return Line(
+    def _line(self) -> DestinationSensor:
+        return DestinationSensor(
             destination=self.destination,
             op_name=assets.merge_name(self.destination),
             tables=TABLES,

@@ -22,7 +22,7 @@ from cdc_engine.source.in_use import address_in_use
 from console.stack.stack import CODE_SERVER, SPARK, Stack
 from console.toolchain.ports import free_port
 from console.toolchain.shared.zookeeper import ZooKeeperServer
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent
 
 FOLLOWS_SECONDS_MAX = 600.0
@@ -122,7 +122,7 @@ class House:
     def compared(self) -> list[dict[str, Any]]:
         """Compares each table with the master, with the comparison of `sluice equal`; nothing writes meanwhile."""
         config = self.config
-        asked = Asked(config, DATABASE, source_of(config.destinations[DATABASE]))
+        asked = ComparedDestination(config, DATABASE, source_of(config.destinations[DATABASE]))
         results = compare_destination(asked, [f"{DATABASE}.{table}" for table in (KEYED, KEYLESS)], Extent())
         return [
             {"table": each.table, "equal": each.equal, "rows": each.rows, "differences": each.difference_count}

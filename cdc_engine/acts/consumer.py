@@ -7,7 +7,7 @@ from pathlib import Path
 from cdc_engine.contracts import Consumer
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
-from cdc_engine.meta.forget_requests import ask_forget
+from cdc_engine.meta.forget_requests import request_forget
 from cdc_engine.meta.ledger import GroupConsumer
 
 
@@ -25,4 +25,4 @@ def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:
 def forget(directory: Path, client_id: int) -> None:
     """Requests the engine to forget the consumer, now or when it runs. Raises ActRefusedError, MetaError."""
     consumer_of(directory, client_id)
-    ask_forget(directory, client_id)
+    request_forget(directory, client_id)

@@ -60,7 +60,7 @@ def set_position(act: SetPosition) -> Position | None:
             return None
         if not read_up_to(ledger, choice, position):
             # First: the buffered changes have a gap from here on, so the tables are re-snapshotted.
-            forget_held(act.directory, position)
+            forget_buffered(act.directory, position)
             # Before the cursor moves: a crash in between causes a stop at their commit and a check of the source, no wrong row.
             forget_prepared(act.directory)
             act.forget_history()
@@ -74,7 +74,7 @@ def set_position(act: SetPosition) -> Position | None:
     return position
 
 
-def forget_held(directory: Path, position: Position) -> None:
+def forget_buffered(directory: Path, position: Position) -> None:
     """Restarts the open snapshots: what is between their buffered changes and the position is unknown. Raises MetaError."""
     records = SnapshotRecords(directory)
     for record in records.all():

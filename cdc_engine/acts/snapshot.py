@@ -13,7 +13,7 @@ from cdc_engine.contracts import StoppedTable
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.resume_requests import Wish, ask_begin, request
+from cdc_engine.meta.resume_requests import ResumeKind, request, request_new_start
 from cdc_engine.snapshot.record import SnapshotRecord, wanted
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
@@ -29,7 +29,7 @@ def start_where_lost(directory: Path) -> None:
     """Requests a new start of a destination whose position is lost: the engine starts at the source's current position and re-snapshots
     all tables.
     """
-    ask_begin(directory)
+    request_new_start(directory)
 
 
 def start(directory: Path, names: Sequence[str], where: str = "") -> list[SnapshotRecord]:
@@ -46,7 +46,7 @@ def start(directory: Path, names: Sequence[str], where: str = "") -> list[Snapsh
         stop = _stop_of(ledger, name)
         asked.append(_wanted(records, name, where, ledger, stop))
         if stop is not None:
-            request(directory, stop.database, stop.table, Wish.ANEW)
+            request(directory, stop.database, stop.table, ResumeKind.ANEW)
     return asked
 
 
@@ -78,7 +78,7 @@ def go_on(directory: Path, name: str) -> SnapshotRecord:
     """Continues a paused snapshot after its last chunk, or starts a failed one again; a stopped table resumes. Raises ActRefusedError."""
     record = SnapshotRecords(directory).update(name, lambda now: _open(now).retried())
     if _stop_of(read_ledger(directory), name) is not None:
-        request(directory, record.database, record.table, Wish.ANEW)
+        request(directory, record.database, record.table, ResumeKind.ANEW)
     return record
 
 
@@ -88,7 +88,7 @@ def cancel(directory: Path, name: str) -> SnapshotRecord:
     if record is None:
         raise ActRefusedError(f"there is no snapshot of {name}")
     _open(record)
-    request(directory, record.database, record.table, Wish.CANCEL)
+    request(directory, record.database, record.table, ResumeKind.CANCEL)
     return record
 
 

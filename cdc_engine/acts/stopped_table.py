@@ -13,29 +13,29 @@ from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.meta.resume_requests import request
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import Act, TableState, acts_on
+from cdc_engine.states import OperatorAct, TableState, acts_on
 from cdc_engine.table_meta.change.evolution import CannotFollowError, created
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from cdc_engine.table_meta.ddl.reader import read_statement
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName, Unread
 from cdc_engine.table_meta.history.resolutions import Resolutions
-from cdc_engine.table_meta.history.review_files import HeldRecord, ReviewFiles
+from cdc_engine.table_meta.history.review_files import PendingRecord, ReviewFiles
 from cdc_engine.table_meta.schema import TableSchema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HeldChange:
+class PendingSchemaChange:
     """A table in DDL_HELD. `record`: the pending schema change; None if its file is gone."""
 
     stop: StoppedTable
-    record: HeldRecord | None
+    record: PendingRecord | None
 
 
-def held_changes(directory: Path) -> list[HeldChange]:
+def pending_changes(directory: Path) -> list[PendingSchemaChange]:
     """Returns the pending schema changes of a destination."""
     files = ReviewFiles(directory)
     return [
-        HeldChange(stop=stop, record=files.held(stop.database, stop.table, stop.reason))
+        PendingSchemaChange(stop=stop, record=files.held(stop.database, stop.table, stop.reason))
         for stop in read_ledger(directory).stopped_tables
         if stop.state == TableState.DDL_HELD
     ]
@@ -65,15 +65,15 @@ def resume(directory: Path, table: str) -> StoppedTable:
     return stop
 
 
-def approve(directory: Path, table: str, plan: str) -> HeldRecord:
+def approve(directory: Path, table: str, plan: str) -> PendingRecord:
     """Saves the plan for the pending schema change, and resumes. Raises ActRefusedError if no change is pending or the plan is not valid
     for it.
     """
-    stop = _stop_for(Act.APPROVE, directory, table)
+    stop = _stop_for(OperatorAct.APPROVE, directory, table)
     record = ReviewFiles(directory).held(stop.database, stop.table, stop.reason)
     if record is None:
         raise ActRefusedError(
-            f"what is held of {table} is not on disk any more; `sluice {Act.RESUME} {directory.name} {table}` holds it anew"
+            f"what is held of {table} is not on disk any more; `sluice {OperatorAct.RESUME} {directory.name} {table}` holds it anew"
         )
     if plan not in record.choices:
         raise ActRefusedError(
@@ -86,13 +86,13 @@ def approve(directory: Path, table: str, plan: str) -> HeldRecord:
 
 def resolve(directory: Path, table: str, statement: str) -> StoppedTable:
     """Saves the CREATE TABLE as the table's schema from its stop on, and resumes. Raises ActRefusedError, and then saves nothing."""
-    stop = _stop_for(Act.RESOLVE, directory, table)
+    stop = _stop_for(OperatorAct.RESOLVE, directory, table)
     Resolutions(directory).keep(schema_of(statement, stop.database, stop.table), stop.reason)
     request(directory, stop.database, stop.table)
     return stop
 
 
-def _stop_for(act: Act, directory: Path, table: str) -> StoppedTable:
+def _stop_for(act: OperatorAct, directory: Path, table: str) -> StoppedTable:
     stop = stop_of(directory, table)
     possible = acts_on(stop.state)
     if act not in possible:

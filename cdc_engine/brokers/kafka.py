@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdc_engine.brokers.publisher import Message, ended_amid, too_large, unknown_place
+from cdc_engine.brokers.publisher import Message, ended_amid, too_large, unknown_target
 from cdc_engine.environment import filled
 from cdc_engine.errors import ConfigurationError, PublishError
 
@@ -93,7 +93,7 @@ class KafkaPublisher:
     def _why(self, message: Message, error: Any) -> PublishError:
         code = error.code()
         if code in NO_PLACE:
-            return unknown_place(f"Kafka at {self._servers}", message)
+            return unknown_target(f"Kafka at {self._servers}", message)
         if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD):
             return too_large(message, "message.max.bytes of `options` here, and max.message.bytes of the topic")
         if code in NOT_ALLOWED:

@@ -11,9 +11,9 @@ import numpy as np
 
 from cdc_engine.binlog.entries.elements import ROWS
 from cdc_engine.binlog.entries.flat import FlatTable, flat_statement
-from cdc_engine.binlog.entries.messages import VERSIONS_MAX, Described, EntryMaker, Part
+from cdc_engine.binlog.entries.messages import VERSIONS_MAX, DescribedStatement, EntryMaker, EntryPart
 from cdc_engine.binlog.entries.numbers import EventType
-from cdc_engine.binlog.entries.rows import Entries, KeptColumns, Shown, TableEntries
+from cdc_engine.binlog.entries.rows import Entries, KeptColumns, ShownRows, TableEntries
 from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.binlog.entries.units import units_of
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
@@ -24,7 +24,7 @@ from cdc_engine.contracts import Int64s, LoggedStatement
 
 Format = Literal["flat", "protobuf"]
 FORMATS: tuple[Format, ...] = ("flat", "protobuf")
-Describe = Callable[[LoggedStatement], Described | None]
+Describe = Callable[[LoggedStatement], DescribedStatement | None]
 # The index of an event or statement in its part, and what is sent for it.
 Placed = tuple[int, Message]
 
@@ -50,7 +50,7 @@ class MessageMaker:
         self._entries = EntryMaker(display, describe, policies, kept, keys)
         self._flat: dict[int, tuple[TableEntries, FlatTable]] = {}
 
-    def messages(self, parts: Sequence[Part], batch_id: int) -> list[Message]:
+    def messages(self, parts: Sequence[EntryPart], batch_id: int) -> list[Message]:
         """Returns the messages of a batch. Raises SluiceError."""
         if self._form == "flat":
             now_ms = self._now_ms()
@@ -62,7 +62,7 @@ class MessageMaker:
 
     # ── flat messages ──
 
-    def _flat_of(self, part: Part, batch_id: int, now_ms: int) -> list[Message]:
+    def _flat_of(self, part: EntryPart, batch_id: int, now_ms: int) -> list[Message]:
         if part.statement is not None:
             return self._flat_statement(part.statement, batch_id, now_ms)
         found: list[Placed] = []
@@ -94,7 +94,7 @@ class MessageMaker:
 
     # ── packets ──
 
-    def _packets(self, parts: Sequence[Part]) -> list[Message]:
+    def _packets(self, parts: Sequence[EntryPart]) -> list[Message]:
         """Returns one message per topic and partition."""
         gathered: dict[tuple[str, int], list[bytes]] = {}
         for part in parts:
@@ -102,7 +102,7 @@ class MessageMaker:
                 gathered.setdefault((message.topic, message.partition), []).append(message.body)
         return [Message(*where, packet_of(entries)) for where, entries in gathered.items()]
 
-    def _entries_of(self, part: Part) -> list[Message]:
+    def _entries_of(self, part: EntryPart) -> list[Message]:
         if part.statement is not None:
             is_a = self._describe(part.statement)
             route = self._routing.statement(is_a.schema if is_a else "", is_a.table if is_a else "")
@@ -124,7 +124,7 @@ class MessageMaker:
 
     # ── both ──
 
-    def _tables(self, part: Part) -> Iterator[tuple[TableEntries, Route, Int64s, Shown]]:
+    def _tables(self, part: EntryPart) -> Iterator[tuple[TableEntries, Route, Int64s, ShownRows]]:
         """Yields the row events of each table in groups, with the offsets of the shown events in the part."""
         places = np.flatnonzero(part.kinds == ROWS)
         tables = part.block.event_table[part.indices[places]]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
-from cdc_engine.binlog.entries.rows import Shown
+from cdc_engine.binlog.entries.rows import ShownRows
 from cdc_engine.binlog.entries.units import Units
 from cdc_engine.binlog.rows.locate import KIND_UPDATE
 from cdc_engine.contracts import Int64s
@@ -29,7 +29,7 @@ def packet_of(entries: Sequence[bytes]) -> bytes:
     return number_field(VERSION, 1) + number_field(TYPE, MESSAGES_TYPE) + bytes_field(BODY, body)
 
 
-def by_unit(shown: Shown, units: Units) -> tuple[Shown, Int64s]:
+def by_unit(shown: ShownRows, units: Units) -> tuple[ShownRows, Int64s]:
     """Returns the units as if each one were its own event, and for each the number of rows of its original event, which the entry's
     header contains.
     """
@@ -38,7 +38,7 @@ def by_unit(shown: Shown, units: Units) -> tuple[Shown, Int64s]:
     second = np.zeros(len(owner), np.int64)
     second[1:] = owner[1:] == owner[:-1]
     images = units.image[owner] + second
-    found = Shown(
+    found = ShownRows(
         shown.facts.split(units.event.astype(np.int32), units.kind),
         shown.events[units.event],
         np.ascontiguousarray(shown.side[images]),

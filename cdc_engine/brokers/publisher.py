@@ -71,7 +71,7 @@ class MemoryPublisher:
         if said := broker.refuses(message):
             raise PublishError(said)
         if broker.topics is not None and message.partition >= broker.topics.get(message.topic, 0):
-            raise unknown_place("the broker in memory", message)
+            raise unknown_target("the broker in memory", message)
         if len(message.body) > broker.message_bytes_max:
             raise too_large(message, f"message_bytes_max is {broker.message_bytes_max}")
         with broker.lock:
@@ -92,7 +92,7 @@ def too_large(message: Message, limit: str) -> PublishError:
     )
 
 
-def unknown_place(where: str, message: Message) -> PublishError:
+def unknown_target(where: str, message: Message) -> PublishError:
     return PublishError(
         f"{where} has no topic {message.topic} with a partition {message.partition}: make it there, with as many partitions as "
         "partitions_num in conf/ says, or correct topic, dynamic_topic and partition"

@@ -41,7 +41,7 @@ logging.getLogger("pika").setLevel(logging.CRITICAL)
 
 
 @dataclasses.dataclass(frozen=True)
-class RabbitPlace:
+class RabbitTarget:
     """The target from conf/, with the secret."""
 
     config: RabbitConfig
@@ -69,16 +69,16 @@ class RabbitPlace:
         ]
 
 
-def place_of(config: RabbitConfig) -> RabbitPlace:
+def target_of(config: RabbitConfig) -> RabbitTarget:
     """Returns the target. Raises ConfigurationError if the secret or a certificate cannot be read."""
     password = config.password.value() if config.password else "guest" if config.user == "guest" else ""
-    return RabbitPlace(config, password, tls_context(config.tls) if config.tls else None)
+    return RabbitTarget(config, password, tls_context(config.tls) if config.tls else None)
 
 
 class RabbitPublisher:
     """A connection to RabbitMQ. Implements `Publisher`. Connects at the first send."""
 
-    def __init__(self, place: RabbitPlace) -> None:
+    def __init__(self, place: RabbitTarget) -> None:
         self._place = place
         self._link: _Link | None = None
 
@@ -113,7 +113,7 @@ class RabbitPublisher:
 class _Link:
     """One connection with one channel. Its loop runs in the sending thread, and only while that waits."""
 
-    def __init__(self, place: RabbitPlace, parameters: pika.ConnectionParameters) -> None:
+    def __init__(self, place: RabbitTarget, parameters: pika.ConnectionParameters) -> None:
         self._place, self._where = place, f"{parameters.host}:{parameters.port}"
         self._failed: PublishError | None = None
         self._blocked = ""

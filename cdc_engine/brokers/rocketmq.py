@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from cdc_engine.brokers import rocketmq_wire as wire
 from cdc_engine.brokers.connecting import tls_context
 from cdc_engine.brokers.publisher import Message, ended_amid, too_large
-from cdc_engine.brokers.rocketmq_wire import Answer, Queue
+from cdc_engine.brokers.rocketmq_wire import Queue, RocketAnswer
 from cdc_engine.config.brokers import RocketConfig, address_of, addresses_of
 from cdc_engine.errors import PublishError
 
@@ -32,7 +32,7 @@ SEPARATOR = "%"  # between namespace and name
 
 
 @dataclasses.dataclass(frozen=True)
-class RocketPlace:
+class RocketTarget:
     """The target from conf/, with the secret."""
 
     config: RocketConfig
@@ -51,16 +51,16 @@ class RocketPlace:
         return f"{self.config.namespace}{SEPARATOR}{name}" if self.config.namespace else name
 
 
-def place_of(config: RocketConfig) -> RocketPlace:
+def target_of(config: RocketConfig) -> RocketTarget:
     """Returns the target. Raises ConfigurationError if the secret or a certificate cannot be read."""
     secret = config.secret_key.value() if config.secret_key else ""
-    return RocketPlace(config, secret, tls_context(config.tls) if config.tls else None)
+    return RocketTarget(config, secret, tls_context(config.tls) if config.tls else None)
 
 
 class RocketPublisher:
     """A connection to RocketMQ. Implements `Publisher`. Connects at the first send."""
 
-    def __init__(self, place: RocketPlace) -> None:
+    def __init__(self, place: RocketTarget) -> None:
         self._place = place
         self._connections: dict[str, _Connection] = {}
         self._routes: dict[str, tuple[float, list[Queue]]] = {}
@@ -146,7 +146,7 @@ class RocketPublisher:
             found = self._connections[address] = _Connection(self._place, address)
         return found
 
-    def _check(self, answer: Answer, connection: _Connection, some: Sequence[Message]) -> None:
+    def _check(self, answer: RocketAnswer, connection: _Connection, some: Sequence[Message]) -> None:
         """Raises PublishError if the messages are not stored."""
         if answer.code == wire.SUCCESS:
             return
@@ -176,10 +176,10 @@ class RocketPublisher:
 class _Connection:
     """A connection to one server. A request does not wait for its answer; `answer` does."""
 
-    def __init__(self, place: RocketPlace, address: str) -> None:
+    def __init__(self, place: RocketTarget, address: str) -> None:
         self._place, self._address = place, address
         self._numbers = itertools.count(1)
-        self._answers: dict[int, Answer] = {}
+        self._answers: dict[int, RocketAnswer] = {}
         self._received = b""
         self._socket: socket.socket | None = None
 
@@ -193,7 +193,7 @@ class _Connection:
             raise self.gone(error.strerror or str(error)) from None
         return number
 
-    def answer(self, number: int, given_up: Callable[[], bool]) -> Answer:
+    def answer(self, number: int, given_up: Callable[[], bool]) -> RocketAnswer:
         """Waits for the answer to a request. Raises PublishError if none arrives."""
         end = time.monotonic() + ANSWER_SECONDS
         while number not in self._answers:

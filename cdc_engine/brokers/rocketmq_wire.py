@@ -48,7 +48,7 @@ class Queue:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class RocketAnswer:
     code: int
     remark: str
     body: bytes
@@ -78,13 +78,13 @@ def signed(fields: Mapping[str, str], body: bytes, access_key: str, secret: str)
     return {**found, "Signature": base64.b64encode(hmac.digest(secret.encode(), content, "sha1")).decode()}
 
 
-def answer_of(frame: bytes) -> tuple[int, Answer]:
+def answer_of(frame: bytes) -> tuple[int, RocketAnswer]:
     """Reads a frame without its length. Returns the request's number and the answer. Raises ValueError if it is not an answer."""
     (length,) = struct.unpack_from(">i", frame)
     if length >> 24:
         raise ValueError("the header of an answer is not JSON")
     header = json.loads(frame[4 : 4 + (length & 0xFFFFFF)])
-    return int(header["opaque"]), Answer(
+    return int(header["opaque"]), RocketAnswer(
         int(header["code"]), header.get("remark") or "", frame[4 + (length & 0xFFFFFF) :]
     )
 

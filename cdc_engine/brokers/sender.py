@@ -32,7 +32,7 @@ ContentT_co = TypeVar("ContentT_co", covariant=True)
 log = structlog.get_logger()
 
 
-class Taken(Protocol[ContentT_co]):
+class ConsumerTaken(Protocol[ContentT_co]):
     """The service of a consumer, implemented by `server.consumer.ConsumerService`. `undelivered`: why what it got cannot be sent, for the
     status.
     """
@@ -45,7 +45,7 @@ class Taken(Protocol[ContentT_co]):
     def stop_waiting(self) -> None: ...
 
 
-class Turn(enum.Enum):
+class RoundResult(enum.Enum):
     """The result of one round."""
 
     SENT = "sent"
@@ -53,7 +53,7 @@ class Turn(enum.Enum):
     AGAIN = "again"  #: nothing was acked
 
 
-class Sender(Generic[ContentT]):
+class BrokerSender(Generic[ContentT]):
     """Sends the batches of one consumer. `service`: returns the consumer's service, which may be a new one each time. `make`: makes the
     messages of a batch, given its id.
 
@@ -64,7 +64,7 @@ class Sender(Generic[ContentT]):
     def __init__(
         self,
         name: str,
-        service: Callable[[], Taken[ContentT]],
+        service: Callable[[], ConsumerTaken[ContentT]],
         make: Callable[[ContentT, int], Sequence[Message]],
         open_publisher: Callable[[], Publisher],
         *,
@@ -77,7 +77,7 @@ class Sender(Generic[ContentT]):
         self._name, self._service, self._make, self._open_publisher = name, service, make, open_publisher
         self._bytes_max, self._wait_seconds, self._pause_seconds = bytes_max, wait_seconds, pause_seconds
         self._publisher: Publisher | None = None
-        self._last: Taken[ContentT] | None = None
+        self._last: ConsumerTaken[ContentT] | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"broker-{name}", daemon=True)
 
@@ -95,24 +95,24 @@ class Sender(Generic[ContentT]):
     def _run(self) -> None:
         failed = 0
         while not self._ended.is_set():
-            failed = failed + 1 if self.turn() is Turn.AGAIN else 0
+            failed = failed + 1 if self.turn() is RoundResult.AGAIN else 0
             if failed:
                 self._ended.wait(min(PAUSE_SECONDS_MAX, self._pause_seconds * 2 ** min(failed - 1, 10)))
         self._close()
 
-    def turn(self) -> Turn:
+    def turn(self) -> RoundResult:
         """Sends one batch if one arrives in time. Raises nothing: errors are reported through the service, and the batch is tried again."""
         try:
             service = self._last = self._service()
             batch_id, content = service.get(self._bytes_max, self._wait_seconds)
         except SluiceError as error:
             log.debug("broker_waits", broker=self._name, reason=str(error))
-            return Turn.AGAIN
+            return RoundResult.AGAIN
         except Exception as error:  # a bug: it must not end the thread silently
             log.warning("broker_waits", broker=self._name, reason=f"{type(error).__name__}: {error}")
-            return Turn.AGAIN
+            return RoundResult.AGAIN
         if content is None:
-            return Turn.NOTHING
+            return RoundResult.NOTHING
         try:
             self._sent(self._make(content, batch_id))
             service.ack(batch_id)
@@ -125,7 +125,7 @@ class Sender(Generic[ContentT]):
             self._close()
             return self._rolled_back(service, f"{type(error).__name__}: {error}")
         service.undelivered = ""
-        return Turn.SENT
+        return RoundResult.SENT
 
     def _sent(self, messages: Sequence[Message]) -> None:
         if not messages:
@@ -147,13 +147,13 @@ class Sender(Generic[ContentT]):
 
         return asked
 
-    def _rolled_back(self, service: Taken[ContentT], why: str) -> Turn:
+    def _rolled_back(self, service: ConsumerTaken[ContentT], why: str) -> RoundResult:
         service.rollback()
         if not self._ended.is_set():
             if service.undelivered != why:
                 log.warning("batch_not_sent", broker=self._name, reason=why)
             service.undelivered = why
-        return Turn.AGAIN
+        return RoundResult.AGAIN
 
     def _close(self) -> None:
         publisher, self._publisher = self._publisher, None

@@ -10,8 +10,8 @@ from pydantic import Field, PrivateAttr, model_validator
 from cdc_engine import limits
 from cdc_engine.config.brokers import AnyBroker
 from cdc_engine.config.consumers import CanalServerConfig, HandlerConfig
+from cdc_engine.config.locations import ArchiveLocation, DatabaseUrl, PathTemplate
 from cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceConfig
-from cdc_engine.config.places import ArchivePlace, DatabaseUrl, PathTemplate
 from cdc_engine.config.shards import ShardOf, ShardsConfig
 from cdc_engine.config.table import SchemaChangesConfig, TableConfig
 from cdc_engine.config_paths import path_segment
@@ -123,7 +123,7 @@ class DestinationConfig(AssetsOfDestination, Strict):
         description="How the position is found on another source. `by_gtid`: only by GTIDs. `by_time`: without GTIDs by "
         "the clock, one minute earlier; tables that cannot take a change twice stop.",
     )
-    archive: ArchivePlace = Field(
+    archive: ArchiveLocation = Field(
         "",
         description="Directory or object-store prefix with binlog files that the source has purged: plain, .gz or .tar.",
     )
@@ -248,7 +248,7 @@ class DestinationConfig(AssetsOfDestination, Strict):
         """Returns whether a table gets an initial snapshot."""
         return self._snapshot_policy(database, table) in {"initial", "when_needed"}
 
-    def takes_anew(self, database: str, table: str) -> bool:
+    def resnapshots(self, database: str, table: str) -> bool:
         """Returns whether a table that stopped because rows are missing is re-snapshotted automatically."""
         return self._snapshot_policy(database, table) != "never"
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, read_conf_files
 from cdc_engine.config.group import group_problems, is_group
 from cdc_engine.config.sluice import SluiceConfig, path_clashes
-from cdc_engine.config.texts import MAIN, ConfTexts, mapping_of, read_texts
 from cdc_engine.errors import ConfigurationError
 
 
@@ -21,10 +21,10 @@ def conf_dir() -> Path:
 
 def load_config(directory: Path | None = None) -> SluiceConfig:
     """Reads and checks every file of conf/. Raises one ConfigurationError with all problems, one per line."""
-    return config_of(read_texts((directory or conf_dir()).resolve()))
+    return config_of(read_conf_files((directory or conf_dir()).resolve()))
 
 
-def config_of(texts: ConfTexts, *, whole: bool = True) -> SluiceConfig:
+def config_of(texts: ConfFiles, *, whole: bool = True) -> SluiceConfig:
     """Parses and checks the texts of conf/. Raises ConfigurationError as `load_config` does. `whole`: also check that
     the files fit together.
     """

@@ -14,8 +14,7 @@ from cdc_engine.config.consumers import EVERYWHERE, CanalServerConfig
 from cdc_engine.config.destination import DestinationConfig
 from cdc_engine.config.engine import EngineConfig
 from cdc_engine.config.group import GroupConfig
-from cdc_engine.config.operation import MetricsConfig, TelemetryConfig
-from cdc_engine.config.places import (
+from cdc_engine.config.locations import (
     DatabaseUrl,
     StorageOptions,
     TableLocation,
@@ -23,8 +22,9 @@ from cdc_engine.config.places import (
     folds_case,
     is_in_a_store,
 )
+from cdc_engine.config.operation import MetricsConfig, TelemetryConfig
 from cdc_engine.config_paths import comparable_path
-from cdc_engine.contracts import DestinationDir, MetaPlace
+from cdc_engine.contracts import DestinationDir, LedgerLocation
 from cdc_engine.source.settings import LocalPath, Strict
 
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # of Sluice, below a lake
@@ -122,12 +122,12 @@ class SluiceConfig(Strict):
 
     def destination_dir(self, destination: str) -> DestinationDir:
         """Returns the directory with a destination's files. It knows where the ledger and the leases are."""
-        return DestinationDir.of(self.meta_place(destination))
+        return DestinationDir.of(self.ledger_location(destination))
 
-    def meta_place(self, destination: str) -> MetaPlace:
+    def ledger_location(self, destination: str) -> LedgerLocation:
         """Returns where the ledger and the leases of a destination or group are."""
         captured, stored = self.destinations.get(destination), is_in_a_store(self.staging)
-        return MetaPlace(
+        return LedgerLocation(
             destination=destination,
             directory=(Path(self.staging) if self.staging and not stored else self.data_dir / "engine") / destination,
             kind=self.meta.kind,
@@ -154,7 +154,9 @@ class SluiceConfig(Strict):
 
     def with_sources_in_use(self) -> SluiceConfig:
         """Returns the configuration in which each destination has the source that it reads now. Raises ConfigurationError."""
-        reading = {name: each.reading_now(self.meta_place(name).directory) for name, each in self.destinations.items()}
+        reading = {
+            name: each.reading_now(self.ledger_location(name).directory) for name, each in self.destinations.items()
+        }
         return self.model_copy(update={"destinations": reading})
 
     def quarantine_path(self, destination: str) -> str:
@@ -167,7 +169,7 @@ class SluiceConfig(Strict):
         own = "" if settings.shard(database, table) else settings.table(database, table).path
         return own or f"{self.lake}/{settings.folder(database, table)}"
 
-    def paths_beside(self, destination: str, database: str, table: str) -> tuple[str, str]:
+    def side_table_paths(self, destination: str, database: str, table: str) -> tuple[str, str]:
         """Returns the paths of a source table's change log and history; empty for a table that conf/ does not ask for."""
         options = self.destinations[destination].table(database, table)
         path = self.table_path(destination, database, table)
@@ -177,7 +179,7 @@ class SluiceConfig(Strict):
         """Returns the path of the first that exists of a source table's current-state table, history and change log."""
         if self.destinations[destination].table(database, table).mirror:
             return self.table_path(destination, database, table)
-        log, history = self.paths_beside(destination, database, table)
+        log, history = self.side_table_paths(destination, database, table)
         return history or log
 
 
@@ -195,7 +197,7 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
     users = _users(config, tables)
     folded = _folded(config, users)
     own = [comparable_path(f"{config.lake}/{name}", folds_case=folded) for name in OWN_FOLDERS]
-    by_path: dict[str, dict[str, Writer]] = {}
+    by_path: dict[str, dict[str, TableWriter]] = {}
     for path, those in sorted(users.items()):
         by_path.setdefault(comparable_path(path, folds_case=folded), {}).update(those)
     found: dict[tuple[str, str], str] = {}
@@ -209,22 +211,24 @@ def clashing_tables(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -
     return found
 
 
-def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[str, dict[str, Writer]]:
+def _users(config: SluiceConfig, tables: Mapping[str, Iterable[str]]) -> dict[str, dict[str, TableWriter]]:
     """Returns Delta path → "table of destination" → who writes there."""
-    users: dict[str, dict[str, Writer]] = {}
+    users: dict[str, dict[str, TableWriter]] = {}
     for name, destination in config.destinations.items():
         for table in {*tables.get(name, ()), *destination.tables}:
             database, _, short = table.partition(".")
             shard, options = destination.shard(database, short), destination.table(database, short)
             words = tuple(f"{word}: {getattr(options, word)}" for word in OF_ALL_SHARDS) if shard else ()
-            beside = filter(None, config.paths_beside(name, database, short))
+            beside = filter(None, config.side_table_paths(name, database, short))
             for path in (config.table_path(name, database, short), *beside):
-                writer = Writer((name, table), path, shard.column if shard else "", shard.name if shard else "", words)
+                writer = TableWriter(
+                    (name, table), path, shard.column if shard else "", shard.name if shard else "", words
+                )
                 users.setdefault(path, {})[f"{table} of {name}"] = writer
     return users
 
 
-class Writer(NamedTuple):
+class TableWriter(NamedTuple):
     """A source table at a Delta path. `table`: (destination, "database.table"). `shard`: its name in `column`, or empty.
 
     `words`: what all shards must have alike.
@@ -250,7 +254,7 @@ def _above(path: str) -> Iterable[str]:
         yield path
 
 
-def _taken(path: str, those: Mapping[str, Writer], own: Iterable[str], lake: str) -> str:
+def _taken(path: str, those: Mapping[str, TableWriter], own: Iterable[str], lake: str) -> str:
     """Why a path is Sluice's own; empty where it is not."""
     if path not in own and path != comparable_path(lake):
         return ""
@@ -258,7 +262,7 @@ def _taken(path: str, those: Mapping[str, Writer], own: Iterable[str], lake: str
     return f"{_names(those)} has the Delta path {place}, which {OWN_FOLDER}: {OTHER_PATH}"
 
 
-def _inside(those: Mapping[str, Writer], within: str, above: Mapping[str, Writer]) -> str:
+def _inside(those: Mapping[str, TableWriter], within: str, above: Mapping[str, TableWriter]) -> str:
     """Why a path is inside another table's folder, or one of Sluice's own."""
     place = next(iter(those.values())).path
     if not above:
@@ -273,7 +277,7 @@ def _names(those: Iterable[str]) -> str:
     return " and ".join(sorted(those))
 
 
-def _clash(those: Mapping[str, Writer]) -> str:
+def _clash(those: Mapping[str, TableWriter]) -> str:
     """Why several cannot have one path, with the way out; empty where each has rows of its own."""
     writers = those.values()
     path = next(iter(writers)).path

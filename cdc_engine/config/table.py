@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from cdc_engine.config.locations import TablePath
 from cdc_engine.config.operation import AssetOfTable
-from cdc_engine.config.places import TablePath
 from cdc_engine.config.rows import MaskConfig
 from cdc_engine.source.settings import Strict
 

@@ -11,34 +11,34 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import MetaPlace
-from cdc_engine.documents.places import as_place
+from cdc_engine.contracts import LedgerLocation
 from cdc_engine.errors import NotSharedError
+from cdc_engine.records.location import as_location
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
 from object_stores.options import resolved
 
-BROUGHT = "brought"  # a folder in the destination's
+DOWNLOADED = "brought"  # a folder in the destination's
 
 
 def share(destination_dir: Path, name: str, content: bytes) -> None:
     """Uploads a file for runs on other hosts, if there are any. Raises NotSharedError."""
-    place = as_place(destination_dir)
+    place = as_location(destination_dir)
     if place.is_apart:
         with _told(name):
             _folder(place).write(name, content)
 
 
-def at_hand(destination_dir: Path, name: str) -> Path:
+def local_copy(destination_dir: Path, name: str) -> Path:
     """Returns a local copy of the file with its current content; the file may not exist. Raises NotSharedError."""
-    place = as_place(destination_dir)
+    place = as_location(destination_dir)
     if not place.is_apart:
         return destination_dir / name
     with _told(name):
         content = _folder(place).read(name)
     if content is None:
         return destination_dir / name
-    path = destination_dir / BROUGHT / name
+    path = destination_dir / DOWNLOADED / name
     if not path.is_file() or path.read_bytes() != content:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
@@ -49,8 +49,8 @@ def at_hand(destination_dir: Path, name: str) -> Path:
     return path
 
 
-def _folder(place: MetaPlace) -> StoreFolder:
-    return StoreFolder(place.beside_url("shared"), resolved(dict(place.storage_options)))
+def _folder(place: LedgerLocation) -> StoreFolder:
+    return StoreFolder(place.sibling_url("shared"), resolved(dict(place.storage_options)))
 
 
 @contextlib.contextmanager

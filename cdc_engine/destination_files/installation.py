@@ -13,10 +13,10 @@ import time
 import uuid
 
 from cdc_engine.contracts import DestinationDir
-from cdc_engine.documents.places import Place
-from cdc_engine.documents.texts import Texts, texts_of
 from cdc_engine.errors import MetaError
-from cdc_engine.ha.leases import open_table_lock, tables_place
+from cdc_engine.ha.leases import open_table_lock, tables_location
+from cdc_engine.records.location import Location
+from cdc_engine.records.named import NamedRecords, named_records
 
 IDENTITY = "identity"
 FILE = f"{IDENTITY}.json"
@@ -24,7 +24,7 @@ IDENTITY_SECONDS = 20.0  # maximum time for another process to write it
 POLL_SECONDS = 0.1
 
 
-def installation_id(place: Place) -> str:
+def installation_id(place: Location) -> str:
     """Returns the id, creating it if there is none. `place`: of any destination. Raises MetaError."""
     if known := known_installation_id(place):
         return known
@@ -44,10 +44,10 @@ def installation_id(place: Place) -> str:
         lock.release()
 
 
-def known_installation_id(place: Place) -> str:
+def known_installation_id(place: Location) -> str:
     """Returns the id; empty if no engine and no run has asked for it yet. Writes nothing. Raises MetaError."""
     return _texts(place).read(FILE) or ""
 
 
-def _texts(place: Place) -> Texts:
-    return texts_of(DestinationDir.of(tables_place(place)))
+def _texts(place: Location) -> NamedRecords:
+    return named_records(DestinationDir.of(tables_location(place)))

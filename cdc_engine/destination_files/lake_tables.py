@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.documents.contract import NOT_THERE
-from cdc_engine.documents.places import Place, as_place, documents_of
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
+from cdc_engine.records.contract import NOT_THERE
+from cdc_engine.records.location import Location, as_location, record_store_of
 
 FILE_NAME, DOCUMENT = "lake-tables.json", "lake-tables"
 
@@ -29,11 +29,11 @@ class LakeTables:
     without a current-state table has only the others.
     """
 
-    def __init__(self, destination_dir: Place) -> None:
+    def __init__(self, destination_dir: Location) -> None:
         """Raises MetaError if the record exists and is invalid."""
-        place = as_place(destination_dir)
+        place = as_location(destination_dir)
         self._path = place.directory / FILE_NAME
-        self._documents = documents_of(place)
+        self._documents = record_store_of(place)
         self._lock = threading.Lock()
         self._version = NOT_THERE
         self._tables = self._read()
@@ -60,7 +60,7 @@ class LakeTables:
         """Stores id and version by name. Durable when it returns. Raises MetaError."""
         self._keep({(name, MAIN): kept for name, kept in tables.items()})
 
-    def keep_beside(self, name: str, kind: str, kept: tuple[str, int]) -> None:
+    def keep_side_table(self, name: str, kind: str, kept: tuple[str, int]) -> None:
         """Stores id and version of a change log or history. Raises MetaError."""
         self._keep({(name, kind): kept})
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from cdc_engine.contracts import Holder, OutstandingBatch
 from cdc_engine.destination_files.run_lock import refuse_if_lost
-from cdc_engine.documents.places import Place
 from cdc_engine.ha.leases import read_holder
 from cdc_engine.meta.managers import ledger_text, read_ledger
+from cdc_engine.records.location import Location
 
 __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 
 
-def head_of_line(place: Place) -> OutstandingBatch | None:
+def head_of_line(place: Location) -> OutstandingBatch | None:
     """Returns the batch whose ack is next, the only one that may be merged now; None if no batch waits. Raises MetaError like
     `read_ledger`.
 
@@ -25,6 +25,6 @@ def head_of_line(place: Place) -> OutstandingBatch | None:
     return read_ledger(place).head
 
 
-def lease_holder(place: Place) -> Holder | None:
+def lease_holder(place: Location) -> Holder | None:
     """Returns the process that reads this destination, or read it last (see `held`); None if there never was one."""
     return read_holder(place)

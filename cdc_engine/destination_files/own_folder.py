@@ -12,9 +12,9 @@ import platform
 import uuid
 from pathlib import Path
 
-from cdc_engine.documents.places import as_place
-from cdc_engine.documents.texts import TextFiles, texts_of
 from cdc_engine.errors import ConfigurationError, MetaError
+from cdc_engine.records.location import as_location
+from cdc_engine.records.named import TextFiles, named_records
 
 FILE, LAST = "folder.json", "read-with-folder.json"
 
@@ -24,7 +24,7 @@ class OwnFolder:
 
     def __init__(self, directory: Path) -> None:
         """Raises MetaError."""
-        self._directory, self._place = directory, as_place(directory)
+        self._directory, self._place = directory, as_location(directory)
         self._noted = not self._place.is_shared
         self._own = "" if self._noted else _id_of(directory)
         last = {} if self._noted else _read(directory)
@@ -47,14 +47,14 @@ class OwnFolder:
     def note(self) -> None:
         """Records that the stream is read with this folder from now on. Writes once. Raises MetaError."""
         if not self._noted:
-            texts_of(self._directory).keep(LAST, json.dumps({"id": self._own, "host": platform.node()}))
+            named_records(self._directory).keep(LAST, json.dumps({"id": self._own, "host": platform.node()}))
             self._noted = True
 
 
 def forget_folder(directory: Path) -> None:
     """Lets the next engine continue with any folder. Raises MetaError."""
-    if as_place(directory).is_shared:
-        texts_of(directory).remove(LAST)
+    if as_location(directory).is_shared:
+        named_records(directory).remove(LAST)
 
 
 def _id_of(directory: Path) -> str:
@@ -72,7 +72,7 @@ def _id_of(directory: Path) -> str:
 
 
 def _read(directory: Path) -> dict[str, str]:
-    texts = texts_of(directory)
+    texts = named_records(directory)
     try:
         return dict(json.loads(texts.read(LAST) or "{}"))
     except (ValueError, TypeError) as error:

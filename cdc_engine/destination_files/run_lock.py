@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import MetaPlace
-from cdc_engine.documents.places import Place, as_place
+from cdc_engine.contracts import LedgerLocation
 from cdc_engine.errors import CanalServiceError, MetaError
 from cdc_engine.ha.file_lock import FileLock, is_locked
 from cdc_engine.ha.leases import Lock, open_run_lock
 from cdc_engine.ha.leases import run_lock_held as is_held
+from cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
 WAITING_FILE = "run.waiting"  # held by one of the processes that wait for the run lock
@@ -42,14 +42,14 @@ class RunLockLostError(CanalServiceError):
 
 
 @contextlib.contextmanager
-def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
+def run_lock(place: Location, timeout_seconds: float = 0.0) -> Iterator[Callable[[], str]]:
     """Holds the destination's run lock. Waits for it up to `timeout_seconds`, then raises RunLockTimeoutError.
 
     Yields the fence: a function that asks the lock's store and returns why this run may not write any more, or an empty text. Raises
     RunLockLostError if the block succeeded and the lock was lost by then. The lock ends with the process, so a killed run blocks nobody.
     """
     lock = open_run_lock(place)
-    where = as_place(place)
+    where = as_location(place)
     waiting = FileLock(where.directory / WAITING_FILE)
     deadline = time.monotonic() + timeout_seconds
     try:
@@ -75,32 +75,32 @@ def run_lock(place: Place, timeout_seconds: float = 0.0) -> Iterator[Callable[[]
         lock.release()
 
 
-def refuse_if_lost(place: Place) -> None:
+def refuse_if_lost(place: Location) -> None:
     """Raises RunLockLostError if this process took the run lock and does not hold it any more: another run may be writing.
 
     Asks the lock's store. Raises MetaError if it does not answer.
     """
-    where = as_place(place)
+    where = as_location(place)
     lock = _taken.get(str(where.directory))
     if lock is not None and not lock.confirm():
         raise RunLockLostError(_lost(where))
 
 
-def run_lock_fence(place: Place) -> Callable[[], str]:
+def run_lock_fence(place: Location) -> Callable[[], str]:
     """Returns the fence of the run lock that this process holds, as `run_lock` yields it; one that always refuses if it holds none."""
-    where = as_place(place)
+    where = as_location(place)
     lock = _taken.get(str(where.directory))
     return functools.partial(_why_not_writer, where, lock) if lock else lambda: _lost(where)
 
 
-def _why_not_writer(where: MetaPlace, lock: Lock) -> str:
+def _why_not_writer(where: LedgerLocation, lock: Lock) -> str:
     try:
         return "" if lock.confirm() else _lost(where)
     except MetaError as error:
         return f"nobody can say whether this run still holds the run lock of {where.destination}: {error}"
 
 
-def _lost(where: MetaPlace) -> str:
+def _lost(where: LedgerLocation) -> str:
     return (
         f"this run does not hold the run lock of {where.destination} any more (its host stood still, or was cut off from where the lock "
         "is), so it writes no further table. A batch is handed out again; begin anything else again, and compare with `sluice equal` "
@@ -108,7 +108,7 @@ def _lost(where: MetaPlace) -> str:
     )
 
 
-def run_lock_held(place: Place) -> bool:
+def run_lock_held(place: Location) -> bool:
     """Returns whether a run of the destination is merging now."""
     return is_held(place)
 

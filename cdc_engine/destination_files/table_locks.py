@@ -11,22 +11,22 @@ import hashlib
 import posixpath
 
 from cdc_engine.contracts import DestinationDir
-from cdc_engine.documents.places import Place
-from cdc_engine.documents.texts import Texts, texts_of
 from cdc_engine.ha.file_lock import FileLock
-from cdc_engine.ha.leases import Lock, open_table_lock, tables_place
+from cdc_engine.ha.leases import Lock, open_table_lock, tables_location
+from cdc_engine.records.location import Location
+from cdc_engine.records.named import NamedRecords, named_records
 
 
 class TableLock:
     """The lock of one table. For one thread. All methods raise MetaError if the store does not answer."""
 
-    def __init__(self, place: Place, table: str) -> None:
+    def __init__(self, place: Location, table: str) -> None:
         """`table`: its path in the lake."""
-        where = tables_place(place)
+        where = tables_location(place)
         digest = hashlib.sha256(posixpath.normpath(table.strip("/")).encode()).hexdigest()[:32]
         self._lock: Lock = open_table_lock(place, digest)
         self._waiting = FileLock(where.directory / f"{digest}.waiting")
-        self._texts: Texts = texts_of(DestinationDir.of(where))
+        self._texts: NamedRecords = named_records(DestinationDir.of(where))
         self._name = f"tables/{digest}.json"
 
     @property
@@ -45,7 +45,7 @@ class TableLock:
             self._waiting.release()
         return taken
 
-    def wait_turn(self) -> bool:
+    def register_waiting(self) -> bool:
         """Registers as waiting until the lock is taken or given up. Returns False if another process of this host waits already.
 
         A process that returns to a table lets the waiting one go first; otherwise a draining run would always be faster.

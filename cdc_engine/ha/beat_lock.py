@@ -16,13 +16,13 @@ import time
 import uuid
 
 from cdc_engine.contracts import Holder
-from cdc_engine.documents.contract import NOT_THERE, Documents, Kept
 from cdc_engine.errors import MetaError, StaleWriteError
-from cdc_engine.ha.session import CONFIRM_PART, Session, now
+from cdc_engine.ha.session import CONFIRM_PART, LeaseSession, now
+from cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRecord
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Claim:
+class LockClaim:
     """The record of a lock. `claim_id`: who took it. `held`: False after it was released."""
 
     claim_id: str
@@ -36,15 +36,15 @@ class Claim:
         return Holder(pid=self.pid, host=self.host, since=self.since, token=self.token, held=held)
 
 
-class Watcher:
+class LockWatcher:
     """What this process has seen of a lock: since when its version is unchanged. Thread-safe."""
 
-    def __init__(self, documents: Documents, name: str, seconds: float) -> None:
+    def __init__(self, documents: RecordStore, name: str, seconds: float) -> None:
         self._documents, self._name, self._seconds = documents, name, seconds
         self._lock = threading.Lock()
         self._seen: tuple[int, float] = (NOT_THERE, 0.0)
 
-    def look(self) -> tuple[Kept | None, Claim | None, bool]:
+    def look(self) -> tuple[StoredRecord | None, LockClaim | None, bool]:
         """Returns the record, its content, and whether somebody holds the lock as far as is known. Raises MetaError."""
         asked_at = now()
         kept = self._documents.read(self._name)
@@ -61,13 +61,13 @@ class BeatLock:
     session.
     """
 
-    def __init__(self, documents: Documents, name: str, seconds: float, watcher: Watcher | None = None) -> None:
+    def __init__(self, documents: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:
         """`watcher`: one that has watched before, so that a dead holder is recognized at once."""
         self._documents, self._name = documents, name
-        self._watcher = watcher or Watcher(documents, name, seconds)
-        self._session = Session(seconds)
+        self._watcher = watcher or LockWatcher(documents, name, seconds)
+        self._session = LeaseSession(seconds)
         self._claim_id = uuid.uuid4().hex
-        self._claim: Claim | None = None
+        self._claim: LockClaim | None = None
         self._version = NOT_THERE
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
@@ -91,7 +91,7 @@ class BeatLock:
         # Our own claim comes from an attempt whose answer was lost.
         if is_held and there is not None and there.claim_id != self._claim_id:
             return False
-        claim = Claim(
+        claim = LockClaim(
             claim_id=self._claim_id,
             pid=os.getpid(),
             host=socket.gethostname(),
@@ -135,13 +135,13 @@ class BeatLock:
             self._thread.join()
         self._thread = self._claim = None
 
-    def _beat(self, claim: Claim, ending: threading.Event) -> None:
+    def _beat(self, claim: LockClaim, ending: threading.Event) -> None:
         while not ending.wait(self._session.seconds * CONFIRM_PART):
             with contextlib.suppress(MetaError):  # the lock expires by itself
                 if not self._beat_once(claim):
                     return
 
-    def _beat_once(self, claim: Claim) -> bool:
+    def _beat_once(self, claim: LockClaim) -> bool:
         """Writes a new version. Returns whether the lock still belongs to this claim. Raises MetaError if the store does not answer."""
         with self._beating:
             if self._claim is not claim:  # released in the meantime: a new version would take it again
@@ -156,7 +156,7 @@ class BeatLock:
             self._session.confirm(asked_at)
             return True
 
-    def _is_ours(self, claim: Claim) -> bool:
+    def _is_ours(self, claim: LockClaim) -> bool:
         """Returns whether the stored version comes from an own write whose answer was lost."""
         with contextlib.suppress(MetaError):
             kept, there, _ = self._watcher.look()
@@ -169,12 +169,12 @@ class BeatLock:
                 return True
         return False
 
-    def _write(self, claim: Claim, version: int) -> int:
+    def _write(self, claim: LockClaim, version: int) -> int:
         return self._documents.write(self._name, json.dumps(dataclasses.asdict(claim)), version=version)
 
 
-def _claim(text: str, where: str) -> Claim:
+def _claim(text: str, where: str) -> LockClaim:
     try:
-        return Claim(**json.loads(text))
+        return LockClaim(**json.loads(text))
     except (ValueError, TypeError) as error:
         raise MetaError(f"{where} is not what Sluice writes there ({error}); remove it while no engine runs") from error

@@ -10,15 +10,15 @@ import functools
 import json
 from typing import TYPE_CHECKING, Protocol
 
-from cdc_engine.contracts import Holder, MetaPlace
-from cdc_engine.documents.places import Place, as_place, shared_documents
+from cdc_engine.contracts import Holder, LedgerLocation
 from cdc_engine.errors import LeaseLostError
 from cdc_engine.ha import file_lease
-from cdc_engine.ha.beat_lock import BeatLock, Watcher
+from cdc_engine.ha.beat_lock import BeatLock, LockWatcher
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock, is_locked
 from cdc_engine.ha.session import lost_sentence
 from cdc_engine.ports import Lease
+from cdc_engine.records.location import Location, as_location, shared_record_store
 
 if TYPE_CHECKING:
     from cdc_engine.ha.zookeeper_lock import Nodes
@@ -55,7 +55,7 @@ class SharedLock(Lock, Protocol):
 class SharedLease:
     """Implements `ports.Lease` for several hosts."""
 
-    def __init__(self, place: MetaPlace, lock: SharedLock) -> None:
+    def __init__(self, place: LedgerLocation, lock: SharedLock) -> None:
         self._place, self._lock = place, lock
 
     @property
@@ -76,66 +76,66 @@ class SharedLease:
         self._lock.release()
 
 
-def open_lease(place: Place) -> Lease:
+def open_lease(place: Location) -> Lease:
     """Opens a destination's lease. Raises ConfigurationError, MetaError."""
-    place = as_place(place)
+    place = as_location(place)
     return SharedLease(place, _lock(place, LEASE)) if place.is_shared else FileLease(place.directory)
 
 
-def open_run_lock(place: Place) -> Lock:
+def open_run_lock(place: Location) -> Lock:
     """Opens a destination's run lock. Raises ConfigurationError, MetaError."""
-    place = as_place(place)
+    place = as_location(place)
     return _lock(place, RUN_LOCK) if place.is_shared else FileLock(place.directory / RUN_LOCK_FILE)
 
 
-def tables_place(place: Place) -> MetaPlace:
+def tables_location(place: Location) -> LedgerLocation:
     """Returns where the locks of tables with several destinations are: the same for all destinations of one conf/."""
-    where = as_place(place)
+    where = as_location(place)
     directory = where.directory.parent / TABLES
     return dataclasses.replace(where, destination=TABLES, directory=directory, address="", source=("", 0))
 
 
-def open_table_lock(place: Place, name: str) -> Lock:
-    """Opens a lock at `tables_place`. `name`: letters and digits. Raises ConfigurationError, MetaError."""
-    where = tables_place(place)
+def open_table_lock(place: Location, name: str) -> Lock:
+    """Opens a lock at `tables_location`. `name`: letters and digits. Raises ConfigurationError, MetaError."""
+    where = tables_location(place)
     return _lock(where, f"table-{name}") if where.is_shared else FileLock(where.directory / f"{name}.lock")
 
 
-def open_reading_lock(place: MetaPlace) -> Lock:
+def open_reading_lock(place: LedgerLocation) -> Lock:
     """Opens the lock of the one run, over all hosts, that reads rows of tables. Raises ConfigurationError, MetaError."""
     return _lock(place, READING)
 
 
-def reading_lock_held(place: MetaPlace) -> bool:
+def reading_lock_held(place: LedgerLocation) -> bool:
     """Returns whether a run on some host reads rows, as far as is known. Raises MetaError if the store does not answer."""
     holder = _holder(place, READING)
     return holder is not None and holder.held
 
 
-def read_holder(place: Place) -> Holder | None:
+def read_holder(place: Location) -> Holder | None:
     """Returns the current or last holder of the destination's lease. Raises MetaError if the store does not answer."""
-    place = as_place(place)
+    place = as_location(place)
     return _holder(place, LEASE) if place.is_shared else file_lease.read_holder(place.directory)
 
 
-def run_lock_held(place: Place) -> bool:
+def run_lock_held(place: Location) -> bool:
     """Returns whether a run of the destination is merging, as far as is known. Raises MetaError if the store does not answer."""
-    place = as_place(place)
+    place = as_location(place)
     if not place.is_shared:
         return is_locked(place.directory / RUN_LOCK_FILE)
     holder = _holder(place, RUN_LOCK)
     return holder is not None and holder.held
 
 
-def _lock(place: MetaPlace, name: str) -> SharedLock:
+def _lock(place: LedgerLocation, name: str) -> SharedLock:
     if place.kind == "zookeeper":
         from cdc_engine.ha.zookeeper_lock import ZooKeeperLock  # noqa: PLC0415  most destinations do without kazoo
 
         return ZooKeeperLock(_nodes(place, name), place.session_seconds)
-    return BeatLock(shared_documents(place), name, place.session_seconds, _watcher(place, name))
+    return BeatLock(shared_record_store(place), name, place.session_seconds, _watcher(place, name))
 
 
-def _holder(place: MetaPlace, name: str) -> Holder | None:
+def _holder(place: LedgerLocation, name: str) -> Holder | None:
     if place.kind == "zookeeper":
         from cdc_engine.ha.zookeeper_lock import read_lock  # noqa: PLC0415  most destinations do without kazoo
 
@@ -145,15 +145,15 @@ def _holder(place: MetaPlace, name: str) -> Holder | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _watcher(place: MetaPlace, name: str) -> Watcher:
+def _watcher(place: LedgerLocation, name: str) -> LockWatcher:
     """Returns the watcher of a lock, one per process: what it saw before distinguishes a living holder from a dead one."""
-    return Watcher(shared_documents(place), name, place.session_seconds)
+    return LockWatcher(shared_record_store(place), name, place.session_seconds)
 
 
-def _nodes(place: MetaPlace, name: str) -> Nodes:
+def _nodes(place: LedgerLocation, name: str) -> Nodes:
     """Returns the ZooKeeper nodes of a lock. The lease uses Canal's nodes, because clients look for them."""
-    from cdc_engine.documents.zookeeper_client import CLUSTER, OWN, destination_path  # noqa: PLC0415
     from cdc_engine.ha.zookeeper_lock import Nodes  # noqa: PLC0415
+    from cdc_engine.records.zookeeper_client import CLUSTER, OWN, destination_path  # noqa: PLC0415
 
     within = functools.partial(destination_path, place.destination)
     is_lease = name == LEASE

@@ -18,7 +18,7 @@ def now() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-class Session:
+class LeaseSession:
     """A claim that must be confirmed again and again. May be used from any thread."""
 
     def __init__(self, seconds: float) -> None:

@@ -21,9 +21,9 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 from kazoo.handlers.threading import KazooTimeoutError
 
 from cdc_engine.contracts import Holder
-from cdc_engine.documents.zookeeper_client import answer, end, new_client, shared_client, told
 from cdc_engine.errors import MetaError
-from cdc_engine.ha.session import CONFIRM_PART, Session, now
+from cdc_engine.ha.session import CONFIRM_PART, LeaseSession, now
+from cdc_engine.records.zookeeper_client import answer, end, new_client, shared_client, told
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class ZooKeeperLock:
 
     def __init__(self, nodes: Nodes, seconds: float) -> None:
         self._nodes = nodes
-        self._session = Session(seconds)
+        self._session = LeaseSession(seconds)
         self._client: Any = None
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.documents.texts import Texts, texts_of
 from cdc_engine.errors import HandlerError, MetaError
 from cdc_engine.handlers.contract import BatchHandler, HandledBatch
 from cdc_engine.position import Position
+from cdc_engine.records.named import NamedRecords, named_records
 
 FILE = "handlers.json"
 Kind = Literal["after", "retry"]
@@ -34,7 +34,7 @@ class Call:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
+class LedgerLine:
     """The part of a ledger that decides whether a call is due."""
 
     ledger_id: str
@@ -48,7 +48,7 @@ class Due(enum.Enum):
     NEVER = "the ledger is another, or was set back since"
 
 
-def due(call: Call, line: Line) -> Due:
+def due(call: Call, line: LedgerLine) -> Due:
     """Returns whether the handlers must be called now."""
     if call.batch.ledger_id != line.ledger_id:
         return Due.NEVER
@@ -73,7 +73,7 @@ class Calls:
         fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._destination, self._directory, self._handlers = destination, directory, handlers
-        self._fence, self._texts, self._lock = fence, texts_of(directory), threading.Lock()
+        self._fence, self._texts, self._lock = fence, named_records(directory), threading.Lock()
         self._call = _read(self._texts) if handlers else None
         self._told: set[int] = set()  # indices of the handlers that were called
         if not handlers:
@@ -90,7 +90,7 @@ class Calls:
             with self._named(name, "before", batch):
                 handler.before(self._handled(batch))
 
-    def will_be(self, kind: Kind, batch: OutstandingBatch, line: Line, reason: str = "") -> None:
+    def will_be(self, kind: Kind, batch: OutstandingBatch, line: LedgerLine, reason: str = "") -> None:
         """Records the call before the ledger is written. Raises MetaError; the batch must then be left as it is.
 
         Records nothing for a batch that is not in flight any more: the ledger will refuse it.
@@ -103,12 +103,12 @@ class Calls:
         with self._lock:
             self._call, self._told = call, set()
 
-    def owed(self, line: Line) -> bool:
+    def owed(self, line: LedgerLine) -> bool:
         """Returns whether handlers must be called before the next batch is handed out."""
         call = self._call
         return call is not None and due(call, line) is not Due.NOT_YET
 
-    def tell(self, line: Line) -> None:
+    def tell(self, line: LedgerLine) -> None:
         """Makes the calls that are due. A handler that was called is not called again. Raises HandlerError."""
         with self._lock:
             call, told = self._call, self._told
@@ -164,7 +164,7 @@ class _Named:
             ) from error
 
 
-def _read(texts: Texts) -> Call | None:
+def _read(texts: NamedRecords) -> Call | None:
     text = texts.read(FILE)
     if text is None:
         return None

@@ -13,23 +13,23 @@ from pathlib import Path
 import structlog
 
 from cdc_engine.contracts import ClientIdentity
-from cdc_engine.documents.places import as_place
 from cdc_engine.errors import MetaError
 from cdc_engine.meta import canal_cursor
 from cdc_engine.parser.start_position import StartChoice
+from cdc_engine.records.location import as_location
 
 log = structlog.get_logger()
 
 
 def cursor_of_canal(directory: Path) -> str | None:
     """Returns the cursor that Canal left, as text; None if there is none, or no ZooKeeper. Raises MetaError."""
-    place = as_place(directory)
+    place = as_location(directory)
     if place.kind != "zookeeper":
         return None
-    from cdc_engine.documents.zookeeper import ZooKeeperDocuments  # noqa: PLC0415  most destinations do without kazoo
+    from cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
     client_id = ClientIdentity(destination=place.destination).client_id
-    documents = ZooKeeperDocuments(place.hosts, place.destination, place.session_seconds)
+    documents = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
     return documents.canal(f"{client_id}/cursor") or None
 
 

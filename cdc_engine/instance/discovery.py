@@ -45,7 +45,7 @@ def _listed(config: SluiceConfig, destination: str) -> set[str]:
     """Returns the "database.table" names in tables.json that conf/ still captures."""
     settings, path = (
         config.destinations[destination],
-        for_runs.at_hand(config.destination_dir(destination), TABLES_FILE),
+        for_runs.local_copy(config.destination_dir(destination), TABLES_FILE),
     )
     captured = TableFilter(settings.include, settings.exclude)
     return {table.name for table in read_tables(path) if captured.keeps(table.database, table.table)}

@@ -22,11 +22,11 @@ from cdc_engine.errors import LeaseLostError, NotStartedError, SluiceError, Sour
 from cdc_engine.ha.leases import open_lease
 from cdc_engine.handlers.calls import Calls
 from cdc_engine.handlers.installed import handlers_of
+from cdc_engine.instance.consumers.consumer_stream import Chosen
 from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.feed import Chosen
 from cdc_engine.instance.consumers.sending import Sending, sending_of
 from cdc_engine.instance.consumers.served import Serving, serving_of
-from cdc_engine.instance.consumers.subscriptions import forget_asked_for
+from cdc_engine.instance.consumers.subscriptions import forget_requested
 from cdc_engine.instance.discovery import claim_tables
 from cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
 from cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
@@ -166,7 +166,7 @@ class Engine:
         """
         while (rooms := self._rooms) is not None and not self._stopping.wait(STATUS_SECONDS):
             try:
-                forget_asked_for(self.directory, rooms.meta, rooms.consumers)
+                forget_requested(self.directory, rooms.meta, rooms.consumers)
                 if rooms.consumers is not None:
                     rooms.consumers.keep()
             except LeaseLostError:
@@ -391,7 +391,7 @@ class Engine:
                 waiting=bool(self._waiting),
                 failing=self._pulse.failing,
                 unmoved_seconds=self._pulse.unmoved_seconds(rooms.meta.ledger.cursor, waits=waits),
-                runway=self._watch.runway_trouble() if self._watch is not None else "",
+                runway=self._watch.retention_trouble() if self._watch is not None else "",
                 stream=self._watch.trouble() if self._watch is not None else "",
                 serving=self._serving.trouble if self._serving is not None else "",
                 heartbeat=self._failover.trouble() if self._failover is not None else "",

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
 from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, NotStartedError, Remedy, SluiceError
-from cdc_engine.handlers.calls import Calls, Line
+from cdc_engine.handlers.calls import Calls, LedgerLine
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager, stops
 from cdc_engine.ports import Stager
@@ -313,9 +313,9 @@ class HandOut:
         self.first_commit_time_us = staged.first_commit_time_us
         return _of(self._meta.update(described), record)
 
-    def _line(self) -> Line:
+    def _line(self) -> LedgerLine:
         ledger = self._meta.ledger
-        return Line(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
+        return LedgerLine(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
     def _remove(self, batch: OutstandingBatch) -> None:
         """Removes the files of a settled batch, and those of the batch that it was before it was appended to."""

@@ -10,7 +10,7 @@ from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableCha
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from cdc_engine.table_meta.history.tables_file import write_tables
 from cdc_engine.table_meta.schema import TableSchema
 
@@ -62,16 +62,16 @@ class PublishedHistory:
         self._begins()
         self._history.rewind(position)
 
-    def seed(self, snapshot: Snapshot, position: Position) -> None:
+    def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
         """Sets the schemas at a position, as `TableHistory.seed`; only while the stream is not read."""
         self._fence()
         self._history.seed(snapshot, position)
         self.publish(position)
 
-    def take_anew(self, schema: TableSchema, position: Position) -> None:
-        """Replaces the schema of a table, as `TableHistory.take_anew`; only while the stream is not read."""
+    def resnapshot(self, schema: TableSchema, position: Position) -> None:
+        """Replaces the schema of a table, as `TableHistory.resnapshot`; only while the stream is not read."""
         self._fence()
-        self._history.take_anew(schema, position)
+        self._history.resnapshot(schema, position)
         self.publish(position)
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:

@@ -32,19 +32,19 @@ from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.brokers.messages import FORMATS, MessageMaker
 from cdc_engine.brokers.routing import Routing, Rules
 from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.instance.consumers.feed import FeedPlace, Selection
+from cdc_engine.instance.consumers.consumer_stream import Selection, StreamPosition
 from cdc_engine.instance.consumers.statements import described, wanted_statements
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import CapturedTables, EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.staging.staging import stage
 from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.window.places import Place
+from cdc_engine.store.window.positions import WindowPosition
 from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.ddl.declared_type import MYSQL
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import ServerFacts
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
 RESULT = Path(__file__).with_name("rehearsal.result")  # the server's answer to a chunk's SELECT of the table below
@@ -102,7 +102,7 @@ def _staged_rows(events: list[bytes], folder: Path, events_max: int, tables: dic
     """Stages the events and returns the number of rows. `tables` gets the table versions of the rows, by name."""
     captured = TableFilter(r".*\..*", "")
     history = TableHistory(folder / "schema.jsonl", captured.keeps)
-    history.seed(Snapshot(ServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
     store = MemoryEventStore(folder / "spill", events_max=events_max, start=START)
     window = Window(START, bytes_max=limits.WINDOW_BYTES_MAX)
     sink = EventSink(store, captured, window)
@@ -122,7 +122,7 @@ def show_entries(window: Window, captured: TableFilter) -> int:
     """Converts all that the window contains to entries, and to messages for a broker. Returns the number of bytes of the entries."""
     tables = CapturedTables([captured])
     selection = Selection(tables=tables, wants=wanted_statements(tables))
-    entries, place, shown = EntryMaker(Display(), described), FeedPlace(Place(window.begin)), 0
+    entries, place, shown = EntryMaker(Display(), described), StreamPosition(WindowPosition(window.begin)), 0
     hashed = Routing(Rules(topic="all", partition_hash=r".*\..*:$pk$", partitions_num=3))
     makers = [MessageMaker(hashed, form, display=Display(), describe=described) for form in FORMATS]
     while (reading := window.read(place.place, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)) and reading.pieces:
@@ -130,7 +130,7 @@ def show_entries(window: Window, captured: TableFilter) -> int:
         shown += len(entries.messages(chosen))
         for maker in makers:
             maker.messages(chosen, 1)
-        place = FeedPlace(reading.end, state)
+        place = StreamPosition(reading.end, state)
     return shown
 
 

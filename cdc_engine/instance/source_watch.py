@@ -19,9 +19,9 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.instance.tables.resume import facts_of
 from cdc_engine.instance.wiring import EngineParts
-from cdc_engine.parser.places.runway import PURGED, is_gone, kept_until, next_file, short_runway
+from cdc_engine.parser.positions.retention_left import PURGED, is_gone, kept_until, next_file, short_retention
 from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.watch import Look, StreamPlace, Watch
+from cdc_engine.parser.watch import Look, StreamState, Watch
 from cdc_engine.position import Position
 
 UNASKED_LOOKS_MAX = 5  # intervals without an answer after which it is reported
@@ -32,7 +32,7 @@ log = structlog.get_logger()
 class Watched(Protocol):
     """The part of the parser that is watched."""
 
-    def place(self) -> StreamPlace | None:
+    def place(self) -> StreamState | None:
         """Returns the position of the stream; None while there is no stream."""
 
     def reconnect(self, reason: str) -> None:
@@ -134,12 +134,12 @@ class SourceWatch:
         until = kept_until(self._saved_file(), self._facts, time.time()) if self._facts else None
         return None if until is None else round(max(0.0, until - time.time()) / 3600, 2)
 
-    def runway_trouble(self) -> str:
+    def retention_trouble(self) -> str:
         """Returns a sentence if what a restart would read is purged or may be purged soon; empty while there is time."""
         if self._is_gone():
             return PURGED
         hours = self.runway_hours()
-        return short_runway(hours, self._facts, self._runway_hours_min) if hours is not None and self._facts else ""
+        return short_retention(hours, self._facts, self._runway_hours_min) if hours is not None and self._facts else ""
 
     def behind_seconds(self) -> float:
         """Returns for how long at least the source's binlog has had changes that are not read; 0 if none are known."""

@@ -16,7 +16,6 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable, TableVersion
 from cdc_engine.destination_files import for_runs
 from cdc_engine.destination_files.own_folder import OwnFolder
-from cdc_engine.documents.places import as_place, shared_documents
 from cdc_engine.errors import LedgerLostError, MetaError, PositionLostError
 from cdc_engine.instance.answers import SchemaAnswers
 from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
@@ -39,10 +38,10 @@ from cdc_engine.meta.manager import MetaManager, Transition, stops
 from cdc_engine.meta.managers import open_meta, read_ledger
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import STREAMING, EventParser
-from cdc_engine.parser.places.binlog_files import BinlogFiles
-from cdc_engine.parser.places.decision import Wanted
-from cdc_engine.parser.places.finding import exact_place
-from cdc_engine.parser.places.time_search import choice_at
+from cdc_engine.parser.positions.binlog_files import BinlogFiles
+from cdc_engine.parser.positions.decision import RequestedPosition
+from cdc_engine.parser.positions.finding import exact_position
+from cdc_engine.parser.positions.time_search import choice_at
 from cdc_engine.parser.scan_ddl import scan_ddl
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.shared.sharing import OF_PROCESS
@@ -50,6 +49,7 @@ from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
 from cdc_engine.ports import EventStore, Lease, Stager
 from cdc_engine.position import Position
+from cdc_engine.records.location import as_location, shared_record_store
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
@@ -73,9 +73,9 @@ from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.repository import Repository, has_records, look_at
 from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
 from cdc_engine.table_meta.history.review_files import ReviewFiles
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, is_of_users, stable_snapshot
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
-from cdc_engine.time_words import time_us
+from cdc_engine.time_text import time_us
 
 COMPACTED_RECORDS_MIN = 500  # records of the schema history; fewer are not compacted
 SCHEMA_FILE = "schema.jsonl"
@@ -129,10 +129,10 @@ def epochs_of(meta: MetaManager) -> Epochs:
     return Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)
 
 
-def wanted_of(config: DestinationConfig) -> Wanted:
+def requested_position_of(config: DestinationConfig) -> RequestedPosition:
     """Returns conf/'s settings of the start position."""
     start = config.start
-    return Wanted(
+    return RequestedPosition(
         file=start.file,
         offset=start.offset if start.file and not start.time else None,
         gtid_set=start.gtid_set,
@@ -237,7 +237,7 @@ def _parts_around(
 
 def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
     """Returns where engines on other hosts find prepared XA transactions; None if these hosts share the folder."""
-    place = as_place(directory)
+    place = as_location(directory)
     return PreparedCopies(place, token) if place.is_apart else None
 
 
@@ -297,8 +297,8 @@ def history_kept(config: DestinationConfig, directory: Path, token: int = 0) -> 
     `token`: the lease's; 0 for callers that only read. Raises ConfigurationError, MetaError.
     """
     if not config.schema_history_url:
-        place = as_place(directory)
-        return SharedRepository(shared_documents(place), token) if place.is_shared else directory / SCHEMA_FILE
+        place = as_location(directory)
+        return SharedRepository(shared_record_store(place), token) if place.is_shared else directory / SCHEMA_FILE
     from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository  # noqa: PLC0415  most destinations do without SQLAlchemy
 
     return SqlRepository(config.schema_history_url, config.name)
@@ -424,7 +424,7 @@ def _known_begin(
     return cast("Position", first)
 
 
-def _of_then(config: DestinationConfig, snapshot: Snapshot, begin: Position) -> Snapshot:
+def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Position) -> SchemaSnapshot:
     """Removes the tables that a statement changed after an earlier position from a current snapshot: they are not known there."""
     touched = TouchedTables(snapshot)
     scan_ddl(source_of(config), begin, touched, archive_of(config))
@@ -440,7 +440,7 @@ def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path
     if left is not None:
         at_time = functools.partial(choice_at, BinlogFiles(source_of(config), facts))
         return choice_after(left, by_gtid=facts.gtid_enabled, at_time=at_time)
-    return exact_place(source_of(config), facts, wanted_of(config))
+    return exact_position(source_of(config), facts, requested_position_of(config))
 
 
 def _configured_begin(choice: StartChoice, connection: SourceConnection, epochs: Epochs) -> Position:

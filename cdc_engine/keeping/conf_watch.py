@@ -7,8 +7,8 @@ from pathlib import Path
 
 import structlog
 
+from cdc_engine.config.conf_files import ConfFiles, read_conf_files
 from cdc_engine.config.reading import config_of
-from cdc_engine.config.texts import ConfTexts, read_texts
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.keeping.in_use import VARIABLE, InUse, as_found, choose, keep, read_kept
 
@@ -21,8 +21,8 @@ class ConfWatch:
     def __init__(self, directory: Path, role: str) -> None:
         """Raises ConfigurationError if conf/ is invalid and no earlier valid version is known."""
         found, self._path = as_found(directory, [role])
-        self._seen: ConfTexts | None = None
-        self._decided: ConfTexts | None = None
+        self._seen: ConfFiles | None = None
+        self._decided: ConfFiles | None = None
         self._unwritten = ""
         self.in_use: InUse = found if self._kept(found) else _as_written(self._path) or found
         self._tell({})
@@ -49,10 +49,10 @@ class ConfWatch:
         self._tell(dict(before.refused))
         return chosen.texts != before.texts
 
-    def _read(self) -> ConfTexts | None:
+    def _read(self) -> ConfFiles | None:
         """Returns None if conf/ or its destinations are missing, as on an unmounted volume. No engine is stopped for that."""
         try:
-            found = read_texts(self.in_use.texts.directory)
+            found = read_conf_files(self.in_use.texts.directory)
         except ConfigurationError:
             return None
         gone = not found.destinations and not (found.directory / "destinations").is_dir()

@@ -18,9 +18,9 @@ from typing import Any
 import structlog
 
 from cdc_engine.config import SluiceConfig, conf_dir
+from cdc_engine.config.conf_files import MAIN, ConfFiles, file_of, mapping_of, read_conf_files
 from cdc_engine.config.group import is_group
 from cdc_engine.config.reading import config_of, together
-from cdc_engine.config.texts import MAIN, ConfTexts, file_of, mapping_of, read_texts
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import ConfigurationError
 
@@ -37,7 +37,7 @@ class InUse:
     """A configuration in use. `refused`: file of conf/ → why it does not count, as the end of a sentence."""
 
     config: SluiceConfig
-    texts: ConfTexts
+    texts: ConfFiles
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def digest(self, name: str) -> str:
@@ -48,7 +48,7 @@ class InUse:
         return "+".join(filter(None, [self.texts.digest(name), *groups])) if name in self.texts.destinations else ""
 
 
-def choose(found: ConfTexts, before: ConfTexts | None, *, main_may_change: bool) -> InUse:
+def choose(found: ConfFiles, before: ConfFiles | None, *, main_may_change: bool) -> InUse:
     """Chooses which text of each file counts. Pure, except that the source in use is looked up. Raises ConfigurationError if no
     configuration results.
 
@@ -58,7 +58,7 @@ def choose(found: ConfTexts, before: ConfTexts | None, *, main_may_change: bool)
     main = found.main
     if before is not None and not main_may_change and found.main != before.main:
         refused[MAIN], main = NEXT_UP, before.main
-    wanted = ConfTexts(found.directory, main, found.destinations)
+    wanted = ConfFiles(found.directory, main, found.destinations)
     try:
         return InUse(config_of(wanted), wanted, refused)
     except ConfigurationError as error:
@@ -68,12 +68,12 @@ def choose(found: ConfTexts, before: ConfTexts | None, *, main_may_change: bool)
         return _one_by_one(wanted, last, refused, str(error))
 
 
-def _one_by_one(wanted: ConfTexts, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
+def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, str], why: str) -> InUse:
     """Adds each file as it is now if it is valid, else as it was. Unchanged files come first, so that a new file yields to existing ones.
 
     Groups come last, because their members must exist.
     """
-    taken, chosen = config_of(ConfTexts(wanted.directory, wanted.main, {})), dict[str, str]()
+    taken, chosen = config_of(ConfFiles(wanted.directory, wanted.main, {})), dict[str, str]()
     groups = {name for name, text in wanted.destinations.items() if is_group(mapping_of(name, text, []))}
     order = sorted((name in groups, last.get(name) != text, name) for name, text in wanted.destinations.items())
     for _, _, name in order:
@@ -90,14 +90,14 @@ def _one_by_one(wanted: ConfTexts, last: Mapping[str, str], refused: dict[str, s
             refused[file_of(name)] = f"{error} ({OLD_GOES_ON if name in chosen else 'nothing of it is begun'})"
     if not refused:  # each file is valid alone, but not together
         raise ConfigurationError(why)
-    return InUse(taken, ConfTexts(wanted.directory, wanted.main, chosen), refused)
+    return InUse(taken, ConfFiles(wanted.directory, wanted.main, chosen), refused)
 
 
-def _with(taken: SluiceConfig, wanted: ConfTexts, name: str, text: str) -> SluiceConfig:
+def _with(taken: SluiceConfig, wanted: ConfFiles, name: str, text: str) -> SluiceConfig:
     """Returns the configuration with one more destination. Raises ConfigurationError if that is invalid alone or together with the
     others.
     """
-    alone = config_of(ConfTexts(wanted.directory, wanted.main, {name: text}), whole=False)
+    alone = config_of(ConfFiles(wanted.directory, wanted.main, {name: text}), whole=False)
     more = taken.model_copy(
         update={
             "destinations": {**taken.destinations, **alone.destinations},
@@ -134,8 +134,8 @@ def as_found(directory: Path, roles: Sequence[str] = ROLES) -> tuple[InUse, Path
 
     Raises ConfigurationError if conf/ is invalid and no earlier valid version is known.
     """
-    found = read_texts(directory)
-    data_dir = config_of(ConfTexts(directory, found.main, {})).data_dir
+    found = read_conf_files(directory)
+    data_dir = config_of(ConfFiles(directory, found.main, {})).data_dir
     files = [kept_file(data_dir, role) for role in roles]
     newest = max((file for file in files if file.exists()), key=lambda file: file.stat().st_mtime_ns, default=files[0])
     kept = read_kept(newest)
@@ -171,7 +171,7 @@ def stamp() -> str:
         return ""
 
 
-def change_since(begun: ConfTexts, destination: str) -> str:
+def change_since(begun: ConfFiles, destination: str) -> str:
     """Returns why a process that started with these texts leaves its work to others, as a sentence; empty while the destination's file is
     in use.
     """
@@ -199,11 +199,11 @@ def kept_file(data_dir: Path, role: str) -> Path:
     return data_dir / FOLDER / f"{role}.json"
 
 
-def read_kept(path: Path) -> tuple[ConfTexts, dict[str, str]] | None:
+def read_kept(path: Path) -> tuple[ConfFiles, dict[str, str]] | None:
     """Returns what was last written down and what was refused then; None if there is nothing."""
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
-        texts = ConfTexts(Path(record["directory"]), str(record["main"]), dict(record["destinations"]))
+        texts = ConfFiles(Path(record["directory"]), str(record["main"]), dict(record["destinations"]))
         return texts, dict(record["refused"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -19,7 +19,7 @@ from cdc_engine.errors import LeaseLostError, SluiceError
 from cdc_engine.keeping import orders
 from cdc_engine.keeping.conf_watch import ConfWatch
 from cdc_engine.keeping.in_use import InUse
-from cdc_engine.keeping.rules import Act, Facts, decide
+from cdc_engine.keeping.rules import KeeperAct, KeeperFacts, decide
 
 LOOK_SECONDS = 0.5
 STANDBY_SECONDS = 1.0  # between two looks at a lease that another process holds
@@ -80,7 +80,7 @@ class Keeper:
             ) as error:  # the store of the orders does not answer: nothing is done that may be forbidden
                 log.debug("orders_unknown", destination=name, reason=str(error))
                 continue
-            if act is not Act.LEAVE:
+            if act is not KeeperAct.LEAVE:
                 self._begin(name, act, why, in_use.digest(name))
 
     def wait(self, seconds: float) -> None:
@@ -88,7 +88,7 @@ class Keeper:
         for thread in list(self._busy.values()):
             thread.join(seconds)
 
-    def _facts(self, name: str, in_use: InUse, kept: Mapping[str, str]) -> Facts:
+    def _facts(self, name: str, in_use: InUse, kept: Mapping[str, str]) -> KeeperFacts:
         directory, conf = self._directories.get(name), in_use.digest(name)
         running = (kept[name] or conf) if name in kept else ""
         wish = orders.asked(directory) if directory is not None else None
@@ -96,7 +96,7 @@ class Keeper:
         looks = directory is not None and not running and (wish is not None or due)
         if due:
             self._again_at[name] = self._clock() + STANDBY_SECONDS
-        return Facts(
+        return KeeperFacts(
             conf=conf,
             running=running,
             tried=self._tried.get(name, ""),
@@ -107,33 +107,33 @@ class Keeper:
             due=due,
         )
 
-    def _begin(self, name: str, act: Act, why: str, digest: str) -> None:
+    def _begin(self, name: str, act: KeeperAct, why: str, digest: str) -> None:
         # A stopped engine is started once nothing forbids it.
-        self._tried[name] = "" if act is Act.STOP else digest
+        self._tried[name] = "" if act is KeeperAct.STOP else digest
         if name not in self._failed:
             log.info("instance_act", destination=name, act=str(act), why=why)
         thread = threading.Thread(target=self._do, args=(name, act), name=f"{act}-{name}", daemon=True)
         self._busy[name] = thread
         thread.start()
 
-    def _do(self, name: str, act: Act) -> None:
+    def _do(self, name: str, act: KeeperAct) -> None:
         directory = self._directories.get(name)
         try:
-            if act in {Act.RESTART, Act.RELEASE} and directory is not None:
+            if act in {KeeperAct.RESTART, KeeperAct.RELEASE} and directory is not None:
                 orders.done(directory)
-            if act is Act.RELEASE:
+            if act is KeeperAct.RELEASE:
                 self._engines.give_up(name)
-            elif act in {Act.STOP, Act.RESTART}:
+            elif act in {KeeperAct.STOP, KeeperAct.RESTART}:
                 self._engines.put_away(name)
-            if act in {Act.START, Act.RESTART}:
+            if act in {KeeperAct.START, KeeperAct.RESTART}:
                 self._engines.take_up(name)
-            if act is Act.STOP and directory is not None:
+            if act is KeeperAct.STOP and directory is not None:
                 log.info("instance_stopped", destination=name, stays=what_stays(directory))
             self._failed.pop(name, None)
         except SluiceError as error:
             self._retry_later(name, act, error)
 
-    def _retry_later(self, name: str, act: Act, error: SluiceError) -> None:
+    def _retry_later(self, name: str, act: KeeperAct, error: SluiceError) -> None:
         """Sets when the next start is due. The reason is logged again only when it changes."""
         standby = isinstance(error, LeaseLostError)
         self._again_at[name] = self._clock() + (STANDBY_SECONDS if standby else RETRY_SECONDS)

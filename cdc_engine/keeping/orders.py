@@ -15,10 +15,10 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from cdc_engine.documents.texts import texts_of
+from cdc_engine.records.named import named_records
 
 STOPPED_FILE, ASKED_FILE = "stopped.json", "asked.json"
-Wish = Literal["restart", "release"]
+OrderKind = Literal["restart", "release"]
 ASKED_SECONDS_MAX = 60.0  # older orders are ignored: the operator no longer waits
 
 
@@ -39,7 +39,7 @@ def stopped(directory: Path) -> Order | None:
 
     Raises MetaError if the store does not answer.
     """
-    text = texts_of(directory).read(STOPPED_FILE)
+    text = named_records(directory).read(STOPPED_FILE)
     return None if text is None else _parsed(text) or Order(by="somebody", at=0.0)
 
 
@@ -50,24 +50,24 @@ def stay_stopped(directory: Path, by: str = "") -> Order:
 
 def may_run(directory: Path) -> bool:
     """Allows the engine to start again. Returns whether it had been stopped. Raises MetaError."""
-    return texts_of(directory).remove(STOPPED_FILE)
+    return named_records(directory).remove(STOPPED_FILE)
 
 
 def asked(directory: Path, now: float | None = None) -> Order | None:
     """Returns what to do once; None if there is nothing or the order is too old. Raises MetaError if the store does not answer."""
-    order = _parsed(texts_of(directory).read(ASKED_FILE) or "")
+    order = _parsed(named_records(directory).read(ASKED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
     return order if order and order.wish in {"restart", "release"} and abs(age) <= ASKED_SECONDS_MAX else None
 
 
-def ask(directory: Path, wish: Wish, by: str = "") -> Order:
+def ask(directory: Path, wish: OrderKind, by: str = "") -> Order:
     """Orders something once. Raises MetaError."""
     return _write(directory, ASKED_FILE, Order(by=by or somebody(), at=time.time(), wish=wish))
 
 
 def done(directory: Path) -> None:
     """Removes an order that is being carried out. Raises MetaError."""
-    texts_of(directory).remove(ASKED_FILE)
+    named_records(directory).remove(ASKED_FILE)
 
 
 def somebody() -> str:
@@ -87,5 +87,5 @@ def _parsed(text: str) -> Order | None:
 
 
 def _write(directory: Path, name: str, order: Order) -> Order:
-    texts_of(directory).keep(name, json.dumps(dataclasses.asdict(order)))
+    named_records(directory).keep(name, json.dumps(dataclasses.asdict(order)))
     return order

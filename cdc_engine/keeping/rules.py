@@ -10,7 +10,7 @@ import enum
 from collections.abc import Callable
 
 
-class Act(enum.StrEnum):
+class KeeperAct(enum.StrEnum):
     LEAVE = "leave"
     START = "start"
     STOP = "stop"
@@ -19,7 +19,7 @@ class Act(enum.StrEnum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Facts:
+class KeeperFacts:
     """The facts of one destination in one process.
 
     `conf`: digest of its file in use; empty if there is none. `running`: digest of the file from which its engine here was made; empty if
@@ -40,21 +40,25 @@ class Facts:
 
 
 # (condition, act, reason as the end of a sentence)
-RULES: tuple[tuple[Callable[[Facts], bool], Act, str], ...] = (
-    (lambda f: not f.conf and bool(f.running), Act.STOP, "its file is gone from conf/destinations"),
-    (lambda f: not f.conf, Act.LEAVE, "it is not in conf/"),
-    (lambda f: f.stopped and bool(f.running), Act.STOP, "an operator stopped it"),
-    (lambda f: f.stopped, Act.LEAVE, "an operator stopped it"),
-    (lambda f: bool(f.asked) and f.elsewhere and not f.running, Act.LEAVE, "that is for the process that has it"),
-    (lambda f: f.asked == "release" and bool(f.running), Act.RELEASE, "an operator wants another host to have it"),
-    (lambda f: f.asked == "restart", Act.RESTART, "an operator wants it"),
-    (lambda f: bool(f.running) and f.running != f.conf, Act.RESTART, "its file in conf/destinations has changed"),
-    (lambda f: f.ended, Act.START, "it ended: another source is to be read, or its lease was lost"),
-    (lambda f: not f.running and f.tried != f.conf, Act.START, "conf/destinations has it"),
-    (lambda f: not f.running and f.due and not f.elsewhere, Act.START, "no process has it"),
+RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
+    (lambda f: not f.conf and bool(f.running), KeeperAct.STOP, "its file is gone from conf/destinations"),
+    (lambda f: not f.conf, KeeperAct.LEAVE, "it is not in conf/"),
+    (lambda f: f.stopped and bool(f.running), KeeperAct.STOP, "an operator stopped it"),
+    (lambda f: f.stopped, KeeperAct.LEAVE, "an operator stopped it"),
+    (lambda f: bool(f.asked) and f.elsewhere and not f.running, KeeperAct.LEAVE, "that is for the process that has it"),
+    (
+        lambda f: f.asked == "release" and bool(f.running),
+        KeeperAct.RELEASE,
+        "an operator wants another host to have it",
+    ),
+    (lambda f: f.asked == "restart", KeeperAct.RESTART, "an operator wants it"),
+    (lambda f: bool(f.running) and f.running != f.conf, KeeperAct.RESTART, "its file in conf/destinations has changed"),
+    (lambda f: f.ended, KeeperAct.START, "it ended: another source is to be read, or its lease was lost"),
+    (lambda f: not f.running and f.tried != f.conf, KeeperAct.START, "conf/destinations has it"),
+    (lambda f: not f.running and f.due and not f.elsewhere, KeeperAct.START, "no process has it"),
 )
 
 
-def decide(facts: Facts) -> tuple[Act, str]:
+def decide(facts: KeeperFacts) -> tuple[KeeperAct, str]:
     """Returns what to do about an engine, and why."""
-    return next(((act, why) for holds, act, why in RULES if holds(facts)), (Act.LEAVE, "all is as it should be"))
+    return next(((act, why) for holds, act, why in RULES if holds(facts)), (KeeperAct.LEAVE, "all is as it should be"))

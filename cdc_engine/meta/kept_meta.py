@@ -11,23 +11,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 
-from cdc_engine.documents.contract import NOT_THERE, NOTHING, Documents, Kept
 from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
 from cdc_engine.meta.ledger import Ledger, born_id
 from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from cdc_engine.meta.manager import Transition
+from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LEDGER = "ledger"
 CLAIMS_MAX = 10  # the previous holder may still write, a few times at most
 
 
-def read_kept_ledger(documents: Documents, destination: str) -> Ledger:
+def read_kept_ledger(documents: RecordStore, destination: str) -> Ledger:
     """Returns the stored ledger; a new one if there is none. Raises MetaError."""
     kept = documents.read(LEDGER)
     return Ledger() if kept is None else _ledger(kept, documents, destination)
 
 
-def _ledger(kept: Kept, documents: Documents, destination: str) -> Ledger:
+def _ledger(kept: StoredRecord, documents: RecordStore, destination: str) -> Ledger:
     try:
         return ledger_from_text(kept.text, destination)
     except ValueError as error:
@@ -55,7 +55,7 @@ class KeptMeta:
 
     def __init__(
         self,
-        documents: Documents,
+        documents: RecordStore,
         destination: str,
         *,
         token: int = 0,
@@ -96,7 +96,7 @@ class KeptMeta:
     def close(self) -> None:
         """Does nothing: no write is under way, because each was answered or reported."""
 
-    def _claim(self, kept: Kept) -> Kept:
+    def _claim(self, kept: StoredRecord) -> StoredRecord:
         """Writes the ledger unchanged under this lease's token and returns it."""
         for _ in range(CLAIMS_MAX):
             if kept.token > self._token:
@@ -106,7 +106,7 @@ class KeptMeta:
             except StaleWriteError:
                 kept = self._documents.read(LEDGER) or kept
             else:
-                return Kept(kept.text, version, self._token)
+                return StoredRecord(kept.text, version, self._token)
         raise self._superseded(kept)
 
     def _write(self, text: str, outcome: Ledger) -> None:
@@ -131,7 +131,7 @@ class KeptMeta:
         self._version = there.version if there else NOT_THERE
         self._unsure = None
 
-    def _superseded(self, there: Kept | None) -> LeaseLostError:
+    def _superseded(self, there: StoredRecord | None) -> LeaseLostError:
         by = f"by the holder of lease {there.token}" if there else "by somebody who removed it"
         return LeaseLostError(
             f"the ledger of {self._destination} in {self._documents} was written {by}; what lease {self._token} wanted to write is "

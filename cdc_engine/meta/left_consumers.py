@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdc_engine.contracts import Consumer
-from cdc_engine.documents.places import as_place
-from cdc_engine.documents.texts import texts_of
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
+from cdc_engine.records.location import as_location
+from cdc_engine.records.named import named_records
 
 FILE_NAME = "left-consumers.json"
 
@@ -33,8 +33,8 @@ def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> 
     """
     directory.mkdir(parents=True, exist_ok=True)
     file, text = Path(directory) / FILE_NAME, json.dumps([dataclasses.asdict(each) for each in consumers], indent=1)
-    if as_place(directory).is_shared:
-        texts_of(directory).keep(FILE_NAME, text)
+    if as_location(directory).is_shared:
+        named_records(directory).keep(FILE_NAME, text)
     replace_file(file, text)
     return file
 
@@ -43,7 +43,7 @@ def left_consumers(directory: Path, begin: Position) -> tuple[Consumer, ...]:
     """Returns the consumers with `begin` as their cursor; an empty tuple if there is no file. Raises MetaError if it cannot be
     understood.
     """
-    texts = texts_of(directory)
+    texts = named_records(directory)
     text = texts.read(FILE_NAME)
     if text is None:
         return ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cdc_engine.documents.places import Place, as_place, documents_of
 from cdc_engine.meta import canal_cursor, file_meta
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.kept_meta import LEDGER, KeptMeta, nobody_else, read_kept_ledger
@@ -12,42 +11,43 @@ from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.mirrored_meta import MirroredMeta
 from cdc_engine.ports import Lease
+from cdc_engine.records.location import Location, as_location, record_store_of
 
 
-def open_meta(place: Place, lease: Lease) -> MetaManager:
+def open_meta(place: Location, lease: Lease) -> MetaManager:
     """Opens the ledger for the holder of the lease. Raises MetaError, or LeaseLostError if a later holder has written it."""
-    place = as_place(place)
-    documents = documents_of(place)
+    place = as_location(place)
+    documents = record_store_of(place)
     if documents is not None:
         also = canal_nodes(*place.source) if place.kind == "zookeeper" else nobody_else
         return KeptMeta(documents, place.destination, token=lease.token, fence=lease.check, also=also)
     in_file = FileMeta(place.directory, fence=lease.check)
     if place.kind == "file":
         return in_file
-    from cdc_engine.documents.zookeeper import ZooKeeperDocuments  # noqa: PLC0415  most destinations do without kazoo
+    from cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
     nodes = canal_nodes(*place.source)
-    keeper = ZooKeeperDocuments(place.hosts, place.destination, place.session_seconds)
+    keeper = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
     period = place.period_seconds if place.kind == "period_mixed" else 0.0
     return MirroredMeta(in_file, lambda ledger: keeper.tell(nodes(ledger)), period)
 
 
-def read_ledger(place: Place) -> Ledger:
+def read_ledger(place: Location) -> Ledger:
     """Returns the ledger of a destination; a new one if there is none yet. Raises MetaError. Never locks, never writes."""
-    place = as_place(place)
-    documents = documents_of(place)
+    place = as_location(place)
+    documents = record_store_of(place)
     if documents is None:
         return file_meta.read_ledger(place.directory)
     return read_kept_ledger(documents, place.destination)
 
 
-def ledger_text(place: Place) -> str:
+def ledger_text(place: Location) -> str:
     """Returns the stored text of the ledger without parsing it, to show it even if it is not a valid ledger. Empty if there is none.
 
     Raises MetaError if the store does not answer.
     """
-    place = as_place(place)
-    documents = documents_of(place)
+    place = as_location(place)
+    documents = record_store_of(place)
     if documents is None:
         return file_meta.ledger_text(place.directory)
     kept = documents.read(LEDGER)

@@ -51,7 +51,7 @@ def failed(destination: str, error: SluiceError) -> Alarm:
     return Alarm(destination=destination, key=ENGINE, state=error.code, text=str(error))
 
 
-class Watcher:
+class AlarmWatcher:
     """Finds new and ended problems of one destination. For one thread at a time. `tell`: must not wait."""
 
     def __init__(self, tell: Callable[[Alarm], None], clock: Callable[[], float] = time.monotonic) -> None:

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from cdc_engine.instance.status import EngineStatus
-from cdc_engine.operation.figures import Moment, families
+from cdc_engine.operation.figures import StatusSample, families
 from cdc_engine.server.protocol.traffic import traffic_of
 
 AGAIN_SECONDS = 5.0
@@ -33,7 +33,10 @@ class EngineCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         now = time.time()
         return families(
-            [Moment(name, status, traffic_of(name).told(), now) for name, status in sorted(self._statuses().items())]
+            [
+                StatusSample(name, status, traffic_of(name).told(), now)
+                for name, status in sorted(self._statuses().items())
+            ]
         )
 
 
@@ -53,7 +56,7 @@ class Endpoint:
         self._thread.join()
 
 
-class _Kept:
+class _OpenEndpoint:
     """The endpoint of this process, or the thread that tries to open it."""
 
     def __init__(self) -> None:
@@ -61,7 +64,7 @@ class _Kept:
         self.begun = False
 
 
-_kept = _Kept()
+_kept = _OpenEndpoint()
 
 
 def keep_served(host: str, port: int, statuses: Statuses) -> None:

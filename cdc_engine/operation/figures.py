@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 
 from cdc_engine.instance.status import EngineStatus
-from cdc_engine.server.protocol.traffic import LATENCY_MS, Told
+from cdc_engine.server.protocol.traffic import LATENCY_MS, TrafficCounters
 from cdc_engine.states import EngineState
 
 DOWN = "NOT_STARTED"  # the process has the destination but no engine for it
@@ -22,16 +22,16 @@ DEBEZIUM = {"plugin": "mysql", "context": "streaming"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Moment:
+class StatusSample:
     """The state of one destination in this process. `status` None: no engine runs."""
 
     destination: str
     status: EngineStatus | None
-    clients: Told
+    clients: TrafficCounters
     now: float
 
 
-Value = Callable[[EngineStatus, Moment], float]
+Value = Callable[[EngineStatus, StatusSample], float]
 # (name, description, whether it is a counter, its value)
 FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     (
@@ -150,7 +150,7 @@ STREAMING: tuple[tuple[str, str, bool, Value], ...] = (
 )
 
 
-def families(moments: list[Moment]) -> Iterator[Metric]:
+def families(moments: list[StatusSample]) -> Iterator[Metric]:
     """Yields every metric once, with one sample per destination."""
     running = [(moment, moment.status) for moment in moments if moment.status is not None]
     reading = [(moment, status) for moment, status in running if status.group is None]
@@ -164,8 +164,8 @@ def families(moments: list[Moment]) -> Iterator[Metric]:
 
 def _each(
     figures: tuple[tuple[str, str, bool, Value], ...],
-    running: list[tuple[Moment, EngineStatus]],
-    labels: Callable[[Moment], Mapping[str, str]],
+    running: list[tuple[StatusSample, EngineStatus]],
+    labels: Callable[[StatusSample], Mapping[str, str]],
 ) -> Iterator[Metric]:
     for name, says, counts, value in figures:
         family: Any = (CounterMetricFamily if counts else GaugeMetricFamily)(name, says)
@@ -180,7 +180,7 @@ def _sample(family: Metric, labels: Mapping[str, str], value: float, *, counts: 
     return made.samples[0]
 
 
-def _states(moments: list[Moment]) -> Iterator[Metric]:
+def _states(moments: list[StatusSample]) -> Iterator[Metric]:
     state = GaugeMetricFamily("sluice_state", "1: the engine has this state.", labels=["destination", "state"])
     instance = GaugeMetricFamily("canal_instance", "1: an engine runs.", labels=["destination", "mode"])
     store = GaugeMetricFamily(
@@ -194,7 +194,7 @@ def _states(moments: list[Moment]) -> Iterator[Metric]:
     yield from (state, instance, store)
 
 
-def _groups(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
+def _groups(running: list[tuple[StatusSample, EngineStatus]]) -> Iterator[Metric]:
     labels = ["destination"]
     late = GaugeMetricFamily(
         "sluice_group_late_transactions",
@@ -217,7 +217,7 @@ def _groups(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
     yield from (late, clocks, away)
 
 
-def _consumers(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
+def _consumers(running: list[tuple[StatusSample, EngineStatus]]) -> Iterator[Metric]:
     labels = ["destination", "client"]
     behind = GaugeMetricFamily(
         "sluice_consumer_behind_seconds",
@@ -237,7 +237,7 @@ def _consumers(running: list[tuple[Moment, EngineStatus]]) -> Iterator[Metric]:
     yield from (behind, waiting, stopped)
 
 
-def _clients(moments: list[Moment]) -> Iterator[Metric]:
+def _clients(moments: list[StatusSample]) -> Iterator[Metric]:
     """Yields the metrics of the protocol server, with Canal's names."""
     packets = CounterMetricFamily(
         "canal_instance_client_packets", "Packets of clients.", labels=["destination", "packetType"]
@@ -264,7 +264,7 @@ def _clients(moments: list[Moment]) -> Iterator[Metric]:
     yield from (packets, errors, sent, empty, latency)
 
 
-def _buckets(told: Told) -> list[tuple[str, float]]:
+def _buckets(told: TrafficCounters) -> list[tuple[str, float]]:
     """Returns cumulative buckets, as Prometheus defines them."""
     bounds = [*map(str, LATENCY_MS), "+Inf"]
     return [(bound, float(sum(told.latencies[: at + 1]))) for at, bound in enumerate(bounds)]

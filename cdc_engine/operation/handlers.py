@@ -21,7 +21,7 @@ import structlog
 from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.environment import filled
 from cdc_engine.operation.alarms import Alarm
-from cdc_engine.operation.letters import to_mail_server
+from cdc_engine.operation.mails import to_mail_server
 
 WAITING_MAX = 1000
 TRIES, PAUSE_SECONDS = 5, 1.0
@@ -92,7 +92,7 @@ class Teller:
     """Sends alarms to all handlers. `pause`: waits between two tries of one alarm."""
 
     def __init__(self, handlers: Sequence[Handler], pause: Callable[[float], object] = time.sleep) -> None:
-        self._each = [_Told(handler, pause) for handler in handlers]
+        self._each = [_HandlerQueue(handler, pause) for handler in handlers]
 
     def tell(self, alarm: Alarm) -> None:
         """Queues the alarm for the handlers' threads and returns at once."""
@@ -105,7 +105,7 @@ class Teller:
             told.close()
 
 
-class _Told:
+class _HandlerQueue:
     """One handler, with its own queue and thread."""
 
     def __init__(self, handler: Handler, pause: Callable[[float], object]) -> None:

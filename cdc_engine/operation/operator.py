@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.errors import SluiceError
 from cdc_engine.instance.status import EngineStatus
-from cdc_engine.operation.alarms import Watcher, failed, matters
+from cdc_engine.operation.alarms import AlarmWatcher, failed, matters
 from cdc_engine.operation.handlers import Teller, handler_of
 
 
@@ -17,7 +17,7 @@ class Operator:
 
     def __init__(self, alarms: Sequence[AlarmConfig]) -> None:
         self._teller = Teller([handler_of(each) for each in alarms]) if alarms else None
-        self._watchers: dict[str, Watcher] = {}
+        self._watchers: dict[str, AlarmWatcher] = {}
         self._lock = threading.Lock()
 
     def see(self, destination: str, status: EngineStatus) -> None:
@@ -32,7 +32,7 @@ class Operator:
             with self._lock:
                 self._watcher(destination).see_failed(failed(destination, error))
 
-    def _watcher(self, destination: str) -> Watcher:
+    def _watcher(self, destination: str) -> AlarmWatcher:
         if self._teller is None:
             raise ValueError("there is no alarm")
-        return self._watchers.setdefault(destination, Watcher(self._teller.tell))
+        return self._watchers.setdefault(destination, AlarmWatcher(self._teller.tell))

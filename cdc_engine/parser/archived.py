@@ -97,7 +97,7 @@ def foreign(header: Header, file: str, known_created: int, facts: ServerFacts) -
     return ""
 
 
-class ArchivedStretch:
+class ArchivedInterval:
     """The interval from a cursor to the first file that the server has. `handed_over`: the position there, once everything is read."""
 
     def __init__(self, archive: Archive, source: Source, cursor: Position, facts: ServerFacts) -> None:

@@ -143,11 +143,11 @@ class SourceConnection:
         return within
 
     def dump_beginning(self, file: str) -> None:
-        """Requests a file from its first byte on, as `dump_beside` does."""
-        self.prepare_beside()
-        self.dump_beside(file, FIRST_OFFSET)
+        """Requests a file from its first byte on, as `dump_independently` does."""
+        self.prepare_independent_dump()
+        self.dump_independently(file, FIRST_OFFSET)
 
-    def prepare_beside(self) -> bool:
+    def prepare_independent_dump(self) -> bool:
         """Sets the session settings of a reader of the binlog that is not a replica. Returns whether events will end with a checksum."""
         for name in ("master", "source"):
             self.rows(f"SET @{name}_binlog_checksum = @@global.binlog_checksum")
@@ -156,7 +156,7 @@ class SourceConnection:
         checksum = self.rows("SELECT @@global.binlog_checksum AS checksum")[0]["checksum"]
         return str(checksum).upper() not in ("NONE", "")
 
-    def dump_beside(self, file: str, offset: int) -> bool:
+    def dump_independently(self, file: str, offset: int) -> bool:
         """Requests the binlog from an offset of a file to its current end, as `mysqlbinlog` does, so it ends no running dump. Returns as
         `dump_from_file`.
         """

@@ -15,7 +15,7 @@ from cdc_engine.contracts import Block
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.limits import READ_TIMEOUT_SECONDS
 from cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
-from cdc_engine.parser.shared.sharing import Line
+from cdc_engine.parser.shared.sharing import SharedPosition
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
 
@@ -66,7 +66,7 @@ def begin_dump(
 
 
 def begin_shared(
-    line: Line, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
+    line: SharedPosition, history: SchemaHistory, captured: Captured, *, prepared: PreparedTransactions
 ) -> tuple[Scanner, PacketFramer]:
     """Continues after the line's position with the line's bytes; those between its boundary and that position are skipped."""
     position = line.position
@@ -83,7 +83,7 @@ def begin_shared(
     return scanner, PacketFramer(scanner, beginning=beginning)
 
 
-def begin_beside(
+def begin_independent_dump(
     connection: SourceConnection,
     start: DumpStart,
     history: SchemaHistory,
@@ -96,12 +96,12 @@ def begin_beside(
         start=start.position,
         history=history,
         captured=captured,
-        checksum=connection.prepare_beside(),
+        checksum=connection.prepare_independent_dump(),
         contiguous=contiguous,
         executed_known=start.executed_known,
         prepared=prepared,
     )
-    within = connection.dump_beside(start.position.file, start.position.offset)
+    within = connection.dump_independently(start.position.file, start.position.offset)
     return PacketFramer(scanner, beginning=None if within else FileBeginning(start.position, contiguous=contiguous))
 
 

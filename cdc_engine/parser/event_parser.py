@@ -32,16 +32,16 @@ from cdc_engine.errors import (
     SourceConnectionError,
     StandbyBehindError,
 )
-from cdc_engine.parser.archived import ArchivedStretch
+from cdc_engine.parser.archived import ArchivedInterval
 from cdc_engine.parser.connection import SourceConnection, answer_error
 from cdc_engine.parser.dump import begin_dump, begin_shared
 from cdc_engine.parser.reconnect import Attempts
 from cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
-from cdc_engine.parser.shared.sharing import Line, Sharing
+from cdc_engine.parser.shared.sharing import SharedPosition, Sharing
 from cdc_engine.parser.shared.window import DumpLine, FellBehindError
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
-from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.parser.watch import StreamState
 from cdc_engine.ports import BlockSink, PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position
 from cdc_engine.source.archive import Archive
@@ -126,7 +126,7 @@ class EventParser:
     ) -> None:
         self._source, self._by_time, self._archive = source, by_time, archive
         self._sharing, self._learn = sharing, learn
-        self._line: Line | None = None  # of the shared stream, to continue with
+        self._line: SharedPosition | None = None  # of the shared stream, to continue with
         self._facts: ServerFacts | None = None  # of the server, at the time of the connect
         self._waits = waits
         self._choice = choice
@@ -139,7 +139,7 @@ class EventParser:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
-        self._anew = ""  # why another connection is requested
+        self._continue_from_cursor = ""  # why another connection is requested
         self._displaced = False  # another replica with this identity took over the dump
         self._putting = False  # what was read waits for space
         self._scanned: tuple[str, int] = ("", 0)  # file and offset of the last scanned event
@@ -173,19 +173,19 @@ class EventParser:
         if self.last_error is None:
             self._tell(STOPPED, "")
 
-    def place(self) -> StreamPlace | None:
+    def place(self) -> StreamState | None:
         """Returns where the stream is, or None while there is none."""
         position = self.position
         if self.state != STREAMING or position is None:
             return None
         file, offset = self._scanned
-        return StreamPlace(
+        return StreamState(
             position=position, file=file, offset=offset, bytes=self.counters.bytes, held_up=self._putting
         )
 
     def reconnect(self, reason: str) -> None:
         """Ends the connection and begins another one as if this one had broken; `reason` becomes the reason of the state."""
-        self._anew = reason
+        self._continue_from_cursor = reason
 
     # ── the thread ──
 
@@ -251,7 +251,7 @@ class EventParser:
         scanner, framer = begin_dump(connection, start, self._history, self._captured, prepared=self._prepared)
         self.counters.connections += 1
         self.counters.connected_since = time.time()
-        self._anew, self._scanned = "", (start.position.file, start.position.offset)
+        self._continue_from_cursor, self._scanned = "", (start.position.file, start.position.offset)
         self._tell(STREAMING, "")
         self._read(connection, scanner, framer, self._found_line)
 
@@ -263,12 +263,16 @@ class EventParser:
             self._on_idle()  # the stream does not repeat what the sink buffers
         return self._line is not None
 
-    def _stream_along(self, line: Line) -> None:
+    def _stream_along(self, line: SharedPosition) -> None:
         """Reads the shared stream as far as it goes; after that a connection of its own decides."""
         try:
             self._rewind(line.position)
             scanner, framer = begin_shared(line, self._history, self._captured, prepared=self._prepared)
-            self._anew, self._scanned, self.shares = "", (line.position.file, line.position.offset), True
+            self._continue_from_cursor, self._scanned, self.shares = (
+                "",
+                (line.position.file, line.position.offset),
+                True,
+            )
             self._read(line.line, scanner, framer, lambda: False)
         except FellBehindError:
             log.info("shared_stream_fell_behind", destination=self._source.destination, position=str(self.position))
@@ -293,7 +297,7 @@ class EventParser:
         self.lacks = start.reason if isinstance(start, Lost) and start.not_yet and self._waits else ""
         if isinstance(start, Lost) and start.purged and self._archive is not None and self.position is not None:
             self._learn(self._stopping.is_set)
-            self._read_archive(ArchivedStretch(self._archive, self._source, self.position, facts), self.position)
+            self._read_archive(ArchivedInterval(self._archive, self._source, self.position, facts), self.position)
             return None
         if isinstance(start, Lost):
             raise (StandbyBehindError if self.lacks else PositionLostError)(str(start))
@@ -317,26 +321,26 @@ class EventParser:
             self._history.rewind(before)
         self._prepared.rewind(before)
 
-    def _read_archive(self, stretch: ArchivedStretch, begin: Position) -> None:
-        count, first = len(stretch.files), stretch.files[0]
+    def _read_archive(self, interval: ArchivedInterval, begin: Position) -> None:
+        count, first = len(interval.files), interval.files[0]
         self._tell(
             RECONNECTING, f"the source has purged what comes next: {count} archived files are read, from {first} on"
         )
         self._rewind(begin)
-        scanner = stretch.scanner(self._history, self._captured, self._prepared, executed_known=bool(begin.gtid_set))
-        for block in stretch.blocks(scanner):
+        scanner = interval.scanner(self._history, self._captured, self._prepared, executed_known=bool(begin.gtid_set))
+        for block in interval.blocks(scanner):
             if self._stopping.is_set():
                 return
             self._accept(block, scanner)
-        self.position = stretch.handed_over(self.position or begin)
+        self.position = interval.handed_over(self.position or begin)
 
     def _read(
         self, connection: SourceConnection | DumpLine, scanner: Scanner, framer: PacketFramer, done: Callable[[], bool]
     ) -> None:
         heard_at = time.monotonic()
         while not self._stopping.is_set() and not done():
-            if self._anew:
-                raise SourceConnectionError(self._anew)
+            if self._continue_from_cursor:
+                raise SourceConnectionError(self._continue_from_cursor)
             count = connection.receive_into(framer.space(), IDLE_SECONDS)
             if count:
                 heard_at = time.monotonic()

@@ -16,9 +16,9 @@ from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.position import Position, file_number
 
 
-def numbered_anew(cursor: Position, facts: ServerFacts) -> str:
+def renumbered(cursor: Position, facts: ServerFacts) -> str:
     """Returns a sentence why the cursor's file is not the server's file of that name, or an empty text if nothing shows a difference."""
-    if names_began_anew(cursor.file, facts):
+    if names_restarted(cursor.file, facts):
         return f"{cursor.file} comes after the server's last binlog file {facts.file}: its binlog was reset"
     created = facts.created.get(cursor.file, 0)
     if not created or not cursor.file_created or created == cursor.file_created:
@@ -70,7 +70,7 @@ def written_again(taken: GtidSet | MariadbPosition, purged: GtidSet | MariadbPos
     return str(own.subtract(purged))
 
 
-def names_began_anew(file: str, facts: ServerFacts) -> bool:
+def names_restarted(file: str, facts: ServerFacts) -> bool:
     """Returns whether the server has not reached this file yet."""
     if not file or not facts.file or base(file) != base(facts.file):
         return False

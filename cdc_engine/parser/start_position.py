@@ -15,7 +15,7 @@ import dataclasses
 
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
-from cdc_engine.parser.renumbering import base, comes_before, cut_off, numbered_anew, refilled, written_again
+from cdc_engine.parser.renumbering import base, comes_before, cut_off, refilled, renumbered, written_again
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.position import Position
 
@@ -120,7 +120,7 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
     """Returns the start after a cursor: in the cursor's epoch if its files continue, in the next one if file names start again."""
     same_server = cursor.server_uuid in ("", facts.server_uuid)
-    anew = numbered_anew(cursor, facts) if same_server else ""
+    anew = renumbered(cursor, facts) if same_server else ""
     by_gtid = bool(cursor.gtid_set and facts.gtid_enabled)
     if anew and not by_gtid:
         return Lost(reason=anew)

@@ -10,7 +10,7 @@ import dataclasses
 
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
-from cdc_engine.parser.renumbering import base, cut_off, numbered_anew
+from cdc_engine.parser.renumbering import base, cut_off, renumbered
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.position import Position, file_number
 
@@ -18,7 +18,7 @@ BYTES_OF_HEARTBEATS_MAX = 4096  # between two looks; more means progress
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StreamPlace:
+class StreamState:
     """The state of a stream at one moment. `position`: the end of the last transaction; `file`, `offset`: of the last event; `bytes`:
     received in total.
 
@@ -37,7 +37,7 @@ class Look:
     """The source's facts at a time (seconds of a monotonic clock), and where the stream was right before."""
 
     at: float
-    place: StreamPlace
+    place: StreamState
     facts: ServerFacts
 
 
@@ -71,13 +71,13 @@ class Watch:
         """Returns whether the misfit of the look before still exists: facts may be older than what is read."""
         return bool(self.misfit and self.newest and misfit_of(self.newest.place.position, look.facts))
 
-    def behind_seconds(self, place: StreamPlace, now: float) -> float:
+    def behind_seconds(self, place: StreamState, now: float) -> float:
         """Returns for how long at least the source's binlog has had something that is not read yet; 0 if nothing is known to be there."""
         if self.ahead is None or has_read(place, self.ahead.facts):
             return 0.0
         return max(0.0, now - self.ahead.at)
 
-    def trouble(self, place: StreamPlace, now: float) -> str:
+    def trouble(self, place: StreamState, now: float) -> str:
         """Returns a sentence why the stream makes no progress although it should, or an empty text."""
         if not self.standing or self.newest is None or place.bytes - self.newest.place.bytes > BYTES_OF_HEARTBEATS_MAX:
             return ""
@@ -89,7 +89,7 @@ def misfit_of(position: Position, facts: ServerFacts) -> str:
     """Returns a sentence why the stream at `position` cannot be one of this server, or an empty text if it can."""
     if position.server_uuid and position.server_uuid != facts.server_uuid:
         return f"the server {facts.server_uuid} answers, the stream is of {position.server_uuid}"
-    anew = numbered_anew(position, facts)
+    anew = renumbered(position, facts)
     if anew:
         return anew
     if position.file and facts.file and base(position.file) != base(facts.file):
@@ -103,7 +103,7 @@ def misfit_of(position: Position, facts: ServerFacts) -> str:
     return ""
 
 
-def has_read(place: StreamPlace, facts: ServerFacts) -> bool:
+def has_read(place: StreamState, facts: ServerFacts) -> bool:
     """Returns whether the stream has reached the end of the source's binlog: by file and offset, or by the transactions in it."""
     if not facts.file or _reaches(place, facts):
         return True
@@ -121,7 +121,7 @@ def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
     return f"the source's binlog ends at {end.file}:{end.offset}, the stream stands at {place.file}:{place.offset} and nothing comes"
 
 
-def _reaches(place: StreamPlace, facts: ServerFacts) -> bool:
+def _reaches(place: StreamState, facts: ServerFacts) -> bool:
     ends = [(place.file, place.offset), (place.position.file, place.position.offset)]
     return any(
         _number(file) >= _number(facts.file) and (file != facts.file or offset >= facts.offset) for file, offset in ends

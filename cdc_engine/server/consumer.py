@@ -19,44 +19,44 @@ from typing import Generic, Protocol, TypeVar
 
 from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, CanalServiceError, ConsumerStoppedError
 
-PlaceT = TypeVar("PlaceT")
+PositionT = TypeVar("PositionT")
 Content_co = TypeVar("Content_co", covariant=True)
 
 
 @dataclasses.dataclass(frozen=True)
-class Delivery(Generic[PlaceT]):
+class Delivery(Generic[PositionT]):
     """What was handed out under an id: everything up to `end`."""
 
     batch_id: int
-    end: PlaceT
+    end: PositionT
 
 
 @dataclasses.dataclass(frozen=True)
-class Line(Generic[PlaceT]):
+class DeliveryQueue(Generic[PositionT]):
     """The deliveries that wait for an ack, in order. `acked`: the position up to which everything is acked. `taken`: the position up to
     which everything was handed out or had nothing for this consumer.
     """
 
-    acked: PlaceT
-    taken: PlaceT
-    waiting: tuple[Delivery[PlaceT], ...] = ()
+    acked: PositionT
+    taken: PositionT
+    waiting: tuple[Delivery[PositionT], ...] = ()
     next_id: int = 1
 
-    def handed_out(self, end: PlaceT) -> Line[PlaceT]:
+    def handed_out(self, end: PositionT) -> DeliveryQueue[PositionT]:
         delivery = Delivery(self.next_id, end)
         return dataclasses.replace(self, taken=end, waiting=(*self.waiting, delivery), next_id=self.next_id + 1)
 
-    def passed(self, end: PlaceT) -> Line[PlaceT]:
+    def passed(self, end: PositionT) -> DeliveryQueue[PositionT]:
         """Moves to `end`, up to which nothing is for this consumer. If no delivery waits, this counts as acked."""
         return dataclasses.replace(self, taken=end, acked=self.acked if self.waiting else end)
 
-    def acked_up_to(self, batch_id: int, who: str) -> Line[PlaceT]:
+    def acked_up_to(self, batch_id: int, who: str) -> DeliveryQueue[PositionT]:
         """Acks the first delivery. Raises BatchNotFoundError, or BatchNotFirstError if the id is a later one's."""
         first = self._first(batch_id, f"ack error , {who} batchId:{batch_id} is not exist , please check")
         rest = self.waiting[1:]
         return dataclasses.replace(self, acked=first.end if rest else self.taken, waiting=rest)
 
-    def rolled_back(self, batch_id: int | None, who: str) -> Line[PlaceT]:
+    def rolled_back(self, batch_id: int | None, who: str) -> DeliveryQueue[PositionT]:
         """Removes all waiting deliveries: they are handed out again. With an id only if it is the first one's; raises as `acked_up_to`
         does.
         """
@@ -64,7 +64,7 @@ class Line(Generic[PlaceT]):
             self._first(batch_id, f"rollback error, {who} batchId:{batch_id} is not exist , please check")
         return dataclasses.replace(self, taken=self.acked, waiting=())
 
-    def _first(self, batch_id: int, unknown: str) -> Delivery[PlaceT]:
+    def _first(self, batch_id: int, unknown: str) -> Delivery[PositionT]:
         if batch_id not in [each.batch_id for each in self.waiting]:
             raise BatchNotFoundError(unknown)
         if batch_id != self.waiting[0].batch_id:
@@ -72,7 +72,7 @@ class Line(Generic[PlaceT]):
         return self.waiting[0]
 
 
-class Feed(Protocol[PlaceT, Content_co]):
+class ConsumerStream(Protocol[PositionT, Content_co]):
     """The stream as one consumer sees it: filtered for it, from any position."""
 
     @property
@@ -80,8 +80,8 @@ class Feed(Protocol[PlaceT, Content_co]):
         """Whether it has its own connection to the source."""
 
     def take(
-        self, place: PlaceT, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
-    ) -> tuple[Content_co | None, PlaceT]:
+        self, place: PositionT, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+    ) -> tuple[Content_co | None, PositionT]:
         """Returns what follows `place`, and the position of its end. None: there is nothing for this consumer up to the returned
         position. Raises SluiceError.
         """
@@ -93,13 +93,13 @@ class Feed(Protocol[PlaceT, Content_co]):
         """Releases the stream; `take` is not called any more."""
 
 
-class ConsumerService(Generic[PlaceT, Content_co]):
+class ConsumerService(Generic[PositionT, Content_co]):
     """The service for one consumer. All methods may be called from any thread; a rollback ends a waiting get."""
 
-    def __init__(self, client_id: int, feed: Feed[PlaceT, Content_co], begin: PlaceT) -> None:
+    def __init__(self, client_id: int, feed: ConsumerStream[PositionT, Content_co], begin: PositionT) -> None:
         self.client_id = client_id
         self._feed = feed
-        self._line: Line[PlaceT] = Line(begin, begin)
+        self._line: DeliveryQueue[PositionT] = DeliveryQueue(begin, begin)
         self._taking, self._settling = threading.Lock(), threading.Lock()
         self._stops = 0  # rises when waiting gets must return
         self._closed = False
@@ -108,7 +108,7 @@ class ConsumerService(Generic[PlaceT, Content_co]):
         self.waiting_since = 0.0  # when the oldest waiting delivery was handed out, seconds since 1970
 
     @property
-    def line(self) -> Line[PlaceT]:
+    def line(self) -> DeliveryQueue[PositionT]:
         return self._line
 
     @property
@@ -117,7 +117,7 @@ class ConsumerService(Generic[PlaceT, Content_co]):
         return self._feed.reads_alone
 
     @property
-    def acked(self) -> PlaceT:
+    def acked(self) -> PositionT:
         """The position up to which everything is acked. A restart begins at the end of the last whole transaction before it."""
         return self._line.acked
 
@@ -172,7 +172,7 @@ class ConsumerService(Generic[PlaceT, Content_co]):
 
     def _taken(
         self, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
-    ) -> tuple[Content_co | None, PlaceT]:
+    ) -> tuple[Content_co | None, PositionT]:
         try:
             taken = self._feed.take(self._line.taken, bytes_max, timeout_seconds, given_up)
         except ConsumerStoppedError as error:

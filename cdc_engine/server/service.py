@@ -31,7 +31,7 @@ FilterChanged = Callable[[str], None]
 
 
 @dataclasses.dataclass(eq=False)
-class Destination:
+class ServedDestination:
     """A started destination. get and rollback hold `taking`, ack and rollback hold `settling`: an ack never waits for a get.
 
     `rewind` must empty the store and start parser and store again at the given position. It is called when a rollback goes back further
@@ -81,7 +81,7 @@ class CanalService:
         self, rooms: Mapping[str, tuple[EventStore, MetaManager]] | None = None, known: Iterable[str] = ()
     ) -> None:
         self._known = set(known)
-        self._started: dict[str, Destination] = {}
+        self._started: dict[str, ServedDestination] = {}
         for destination, (store, meta) in (rooms or {}).items():
             self.start(destination, store, meta)
 
@@ -96,7 +96,7 @@ class CanalService:
     ) -> None:
         """Adds a destination with its store and ledger. Calls `filter_changed` at once with a filter that the ledger contains."""
         self._known.add(destination)
-        self._started[destination] = Destination(store, meta, rewind, filter_changed)
+        self._started[destination] = ServedDestination(store, meta, rewind, filter_changed)
         for client in meta.ledger.clients:
             if filter_changed is not None:
                 filter_changed(client.filter)
@@ -270,7 +270,7 @@ class CanalService:
             destination.start_again()
 
     def _entered(
-        self, destination: Destination, batch: Batch, transition: Callable[[Ledger, Position], Ledger]
+        self, destination: ServedDestination, batch: Batch, transition: Callable[[Ledger, Position], Ledger]
     ) -> Batch:
         """Returns the batch under its id in the ledger. If the ledger cannot be written, the batch counts as never handed out."""
         end = batch.end
@@ -282,14 +282,14 @@ class CanalService:
             undo.pop_all()
         return dataclasses.replace(batch, batch_id=ledger.next_batch_id - 1)
 
-    def _destination(self, client: ClientIdentity) -> Destination:
+    def _destination(self, client: ClientIdentity) -> ServedDestination:
         if client.destination in self._started:
             return self._started[client.destination]
         if client.destination in self._known:
             raise NotStartedError(f"the destination {client.destination} is not started: start it first")
         raise UnknownDestinationError(f"there is no destination {client.destination}: see conf/destinations")
 
-    def _subscribed(self, client: ClientIdentity) -> Destination:
+    def _subscribed(self, client: ClientIdentity) -> ServedDestination:
         destination = self._destination(client)
         if client not in destination.meta.ledger.clients:
             raise NotSubscribedError(

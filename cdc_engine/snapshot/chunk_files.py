@@ -19,7 +19,7 @@ from cdc_engine.errors import MetaError
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.read import ChunkFacts
 from object_stores.errors import StoreError
-from object_stores.placed import PlacedFiles
+from object_stores.stored_files import StoredFiles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -83,7 +83,7 @@ class ChunksInStore:
     other rows than its record describes, and an extra file is noticed when rows are counted.
     """
 
-    def __init__(self, placed: PlacedFiles) -> None:
+    def __init__(self, placed: StoredFiles) -> None:
         self._placed, self._mine = placed, uuid.uuid4().hex[:12]
 
     def prepare(self) -> tuple[KeptChunk, ...]:
@@ -129,7 +129,7 @@ class ChunksInStore:
             ) from None
 
 
-def chunks_in(placed: PlacedFiles) -> ChunkFiles:
+def chunks_in(placed: StoredFiles) -> ChunkFiles:
     """Returns the chunks of a generation for their reader, of one process at a time."""
     return ChunksInStore(placed) if placed.url else ChunksInFolder(placed.folder)
 

@@ -1,7 +1,7 @@
-"""Limits how fast a snapshot reads: rows per second, and only while the source is not busy. One `Pace` for all chunks of a run.
+"""Limits how fast a snapshot reads: rows per second, and only while the source is not busy. One `ReadPace` for all chunks of a run.
 
-`due_seconds` decides, `Pace` waits. An exception of `threads_running` or `wait` ends the chunk that is being read; this is how a snapshot
-is paused.
+`due_seconds` decides, `ReadPace` waits. An exception of `threads_running` or `wait` ends the chunk that is being read; this is how a
+snapshot is paused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def is_busy(limits: PaceLimits, threads_running: int) -> bool:
     return 0 < limits.threads_running_max < threads_running
 
 
-class Pace:
+class ReadPace:
     """Waits according to the limits. `threads_running` queries the source over its own connection."""
 
     def __init__(

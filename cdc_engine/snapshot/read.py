@@ -22,8 +22,8 @@ from cdc_engine.durable_files import make_folder, rename, sync
 from cdc_engine.errors import TableChangedError
 from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, lake_writer
 from cdc_engine.snapshot.chunks import Chunk, chunk_key
-from cdc_engine.snapshot.pace import Pace
-from cdc_engine.snapshot.reader import Reader
+from cdc_engine.snapshot.pace import ReadPace
+from cdc_engine.snapshot.reader import RowReader
 from cdc_engine.snapshot.statements import quoted, rows_statement
 
 READ = "snapshot"  # the operation of a row that was read
@@ -59,13 +59,13 @@ class ChunkFacts:
 
 
 def read_chunk(
-    connection: Reader,
+    connection: RowReader,
     table: TableVersion,
     chunk: Chunk,
     path: Path,
     *,
     where: str = "",
-    pace: Pace | None = None,
+    pace: ReadPace | None = None,
     kept: Int32s | None = None,
     policy: ValuePolicy = DEFAULT_POLICY,
     marks: Marks | None = None,
@@ -100,11 +100,11 @@ def _constants(decoder: ResultDecoder, marks: Marks | None) -> dict[str, Any]:
 
 
 def _read(  # noqa: PLR0917  one caller
-    connection: Reader,
+    connection: RowReader,
     decoder: ResultDecoder,
     statement: str,
     path: Path,
-    pace: Pace | None,
+    pace: ReadPace | None,
     constants: dict[str, Any],
 ) -> tuple[int, int]:
     """Returns the number of rows and of bytes received."""

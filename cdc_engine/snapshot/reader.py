@@ -18,7 +18,7 @@ from cdc_engine import limits
 from cdc_engine.binlog.result_rows.result_reader import ResultReader, ServerRefusedError
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError, TableChangedError
 from cdc_engine.source.server import Source
-from cdc_engine.source.session import Session, error_code, open_session, session_error
+from cdc_engine.source.session import SourceSession, error_code, open_session, session_error
 
 STATEMENT_AT, COLUMNS_AT = 1, 5  # in the answer to a PREPARE: status, statement (4), columns (2)
 NO_CURSOR, ONCE = 0, 1
@@ -37,10 +37,10 @@ NOT_SQL = frozenset({1064, 1111, 1305, 1582})  # the given condition is not vali
 ROW_TOO_LARGE = 1153
 
 
-class Reader:
+class RowReader:
     """One connection to the source. It is closed after an error within a SELECT. Errors are Sluice's; see `_translated`."""
 
-    def __init__(self, source: Source, session: Session) -> None:
+    def __init__(self, source: Source, session: SourceSession) -> None:
         self.source, self._session = source, session
         self.closed = False
 
@@ -115,10 +115,10 @@ class Reader:
             raise SourceConnectionError(f"the connection to {self.source.address} failed: {error}") from error
 
 
-def open_reader(source: Source) -> Reader:
+def open_reader(source: Source) -> RowReader:
     """Connects and applies the session's settings. Raises SourceConnectionError, ConfigurationError."""
     try:
-        reader = Reader(source, open_session(source, limits.SNAPSHOT_SILENCE_SECONDS_MAX))
+        reader = RowReader(source, open_session(source, limits.SNAPSHOT_SILENCE_SECONDS_MAX))
     except pymysql.err.MySQLError as error:
         raise _error(source, error_code(error), str(error.args[-1] if error.args else error)) from error
     except OSError as error:

@@ -251,7 +251,7 @@ def same_stream(cursor: Position, record: SnapshotRecord) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Progress:
+class SnapshotProgress:
     """The progress of a snapshot. `percent` and `seconds_left` are estimates from the server's estimate of rows; None if unknown."""
 
     rows: int
@@ -261,16 +261,18 @@ class Progress:
     seconds_left: float | None
 
 
-def progress(record: SnapshotRecord, now: float) -> Progress:
+def progress(record: SnapshotRecord, now: float) -> SnapshotProgress:
     """Returns the progress of the reading."""
     until = record.read_at or now
     seconds = max(until - record.reading_at, 1e-3) if record.reading_at else 0.0
     rate = record.rows / seconds if seconds else 0.0
     if record.state in {SnapshotState.READ, SnapshotState.PUBLISHED}:
-        return Progress(
+        return SnapshotProgress(
             rows=record.rows, rows_expected=record.rows, rows_per_second=rate, percent=100.0, seconds_left=0.0
         )
     expected = max(record.rows_expected, record.rows)
     percent = min(99.0, 100.0 * record.rows / expected) if expected and record.reading_at else None
     left = (expected - record.rows) / rate if rate and percent is not None else None
-    return Progress(rows=record.rows, rows_expected=expected, rows_per_second=rate, percent=percent, seconds_left=left)
+    return SnapshotProgress(
+        rows=record.rows, rows_expected=expected, rows_per_second=rate, percent=percent, seconds_left=left
+    )

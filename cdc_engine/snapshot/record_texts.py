@@ -16,12 +16,12 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from cdc_engine.contracts import MetaPlace
-from cdc_engine.documents.contract import NOT_THERE, Documents
-from cdc_engine.documents.places import shared_documents
+from cdc_engine.contracts import LedgerLocation
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError, StaleWriteError
 from cdc_engine.ha.file_lock import FileLock
+from cdc_engine.records.contract import NOT_THERE, RecordStore
+from cdc_engine.records.location import shared_record_store
 from cdc_engine.snapshot.record import SnapshotRecord
 
 RECORD_FILE, LOCK_FILE = "snapshot.json", "records.lock"
@@ -116,7 +116,7 @@ class RecordFiles:
 class SharedRecords:
     """Implements `RecordTexts` with records that all hosts share, by compare-and-set."""
 
-    def __init__(self, place: MetaPlace) -> None:
+    def __init__(self, place: LedgerLocation) -> None:
         self._place = place
 
     def all(self) -> tuple[SnapshotRecord, ...]:
@@ -148,8 +148,8 @@ class SharedRecords:
         return contextlib.nullcontext()
 
     @functools.cached_property
-    def _documents(self) -> Documents:
-        return shared_documents(self._place)
+    def _documents(self) -> RecordStore:
+        return shared_record_store(self._place)
 
     def _parsed(self, name: str, text: str) -> tuple[float, SnapshotRecord]:
         try:

@@ -15,17 +15,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import MetaPlace
-from cdc_engine.documents.places import as_place
+from cdc_engine.contracts import LedgerLocation
 from cdc_engine.errors import ActRefusedError, MetaError
 from cdc_engine.ha.file_lock import FileLock, is_locked
 from cdc_engine.ha.leases import Lock, open_reading_lock, reading_lock_held
+from cdc_engine.records.location import as_location
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.record_texts import RecordFiles, RecordTexts, SharedRecords, digest_of
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
 from object_stores.options import resolved
-from object_stores.placed import PlacedFiles
+from object_stores.stored_files import StoredFiles
 
 FOLDER, READING_FILE = "snapshots", "reading.lock"
 READING_POLL_SECONDS = 0.5
@@ -38,8 +38,8 @@ class SnapshotRecords:
 
     def __init__(self, destination_dir: Path) -> None:
         self._folder = destination_dir / FOLDER
-        place = as_place(destination_dir)
-        self._place: MetaPlace | None = place if place.is_apart else None
+        place = as_location(destination_dir)
+        self._place: LedgerLocation | None = place if place.is_apart else None
         self._texts: RecordTexts = SharedRecords(place) if place.is_apart else RecordFiles(self._folder)
 
     def all(self) -> tuple[SnapshotRecord, ...]:
@@ -74,13 +74,13 @@ class SnapshotRecords:
 
         return self._texts.change(name, changed)
 
-    def changes(self, record: SnapshotRecord) -> PlacedFiles:
+    def changes(self, record: SnapshotRecord) -> StoredFiles:
         """Returns the location of the buffered files. It stays the same when chunks are read again, but not after a statement that
         changed the table.
         """
         return self._placed(record.name, f"{record.snapshot_id}-changes-{record.held_after}")
 
-    def chunks(self, record: SnapshotRecord) -> PlacedFiles:
+    def chunks(self, record: SnapshotRecord) -> StoredFiles:
         """Returns the location of the rows of the record's generation."""
         return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
 
@@ -130,12 +130,12 @@ class SnapshotRecords:
                 for each in there - kept:
                     self._store(name, each).remove()  # type: ignore[union-attr]
 
-    def _placed(self, name: str, folder: str) -> PlacedFiles:
+    def _placed(self, name: str, folder: str) -> StoredFiles:
         here = self._folder / digest_of(name) / folder
         if self._place is None:
-            return PlacedFiles(folder=here)
+            return StoredFiles(folder=here)
         with _told():
-            return PlacedFiles(folder=here, url=self._url(self._place, name, folder), options=_options(self._place))
+            return StoredFiles(folder=here, url=self._url(self._place, name, folder), options=_options(self._place))
 
     def _store(self, name: str, folder: str = "") -> StoreFolder | None:
         if self._place is None:
@@ -144,11 +144,11 @@ class SnapshotRecords:
             return StoreFolder(self._url(self._place, name, folder), _options(self._place))
 
     @staticmethod
-    def _url(place: MetaPlace, name: str, folder: str) -> str:
-        return f"{place.beside_url('snapshots')}/{digest_of(name)}/{folder}".rstrip("/")
+    def _url(place: LedgerLocation, name: str, folder: str) -> str:
+        return f"{place.sibling_url('snapshots')}/{digest_of(name)}/{folder}".rstrip("/")
 
 
-def _options(place: MetaPlace) -> dict[str, str]:
+def _options(place: LedgerLocation) -> dict[str, str]:
     return resolved(dict(place.storage_options))
 
 

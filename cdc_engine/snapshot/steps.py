@@ -11,7 +11,7 @@ from cdc_engine.snapshot.record import SnapshotRecord, is_past, same_stream
 from cdc_engine.states import SnapshotState
 
 
-class Step(enum.Enum):
+class SnapshotStep(enum.Enum):
     NOTHING = "nothing"  #: it ended, failed, or is paused
     WAIT = "wait"  #: for the engine or for the stream
     BEGIN = "begin"  #: reading, once no run is at work
@@ -22,7 +22,7 @@ class Step(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Destination:
+class SnapshotSituation:
     """The state of a destination at one moment. `begin`: the position up to which the stream was staged; `cursor`: up to which it is
     merged or buffered.
 
@@ -36,55 +36,61 @@ class Destination:
 
 
 @dataclasses.dataclass(frozen=True)
-class Decision:
-    step: Step
+class StepDecision:
+    step: SnapshotStep
     why: str = ""
 
 
-def next_step(record: SnapshotRecord, there: Destination) -> Decision:
+def next_step(record: SnapshotRecord, there: SnapshotSituation) -> StepDecision:
     """Returns the next step and, unless it is work, its reason as a sentence."""
     if not record.has_work:
-        return Decision(Step.NOTHING, record.reason)
+        return StepDecision(SnapshotStep.NOTHING, record.reason)
     if there.stop is not None:
         return _stopped(record, there.stop)
     if there.begin is None or there.cursor is None:
-        return Decision(Step.WAIT, "the engine has not begun yet")
+        return StepDecision(SnapshotStep.WAIT, "the engine has not begun yet")
     if record.state == SnapshotState.WANTED:
         return _wanted(record, there, there.begin, there.cursor)
     return _under_way(record, there, there.cursor)
 
 
-def _wanted(record: SnapshotRecord, there: Destination, begin: Position, cursor: Position) -> Decision:
+def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, cursor: Position) -> StepDecision:
     """Returns the step of a snapshot whose rows are not read yet."""
     if not there.version:
-        return Decision(Step.WAIT, "the engine does not know the table yet")
+        return StepDecision(SnapshotStep.WAIT, "the engine does not know the table yet")
     if begin.epoch != cursor.epoch:
-        return Decision(Step.WAIT, "the stream goes over to another source; the batch before that is merged first")
-    if begin.order_key < record.held_after:
-        return Decision(
-            Step.WAIT, f"the stream has to come past the statement that changed the table ({record.reason})"
+        return StepDecision(
+            SnapshotStep.WAIT, "the stream goes over to another source; the batch before that is merged first"
         )
-    return Decision(Step.BEGIN)
+    if begin.order_key < record.held_after:
+        return StepDecision(
+            SnapshotStep.WAIT, f"the stream has to come past the statement that changed the table ({record.reason})"
+        )
+    return StepDecision(SnapshotStep.BEGIN)
 
 
-def _under_way(record: SnapshotRecord, there: Destination, cursor: Position) -> Decision:
+def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Position) -> StepDecision:
     """Returns the step of a snapshot whose rows are being read, or were read."""
     if not there.version:
         why = "the table was dropped or renamed, or is not captured any more; `sluice snapshot cancel` ends it"
-        return Decision(Step.WAIT, why)  # it may reappear, and is read again then
+        return StepDecision(SnapshotStep.WAIT, why)  # it may reappear, and is read again then
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
-        return Decision(Step.AGAIN, "the source is another one since, so places in its binlog cannot be compared")
+        return StepDecision(
+            SnapshotStep.AGAIN, "the source is another one since, so places in its binlog cannot be compared"
+        )
     if there.version != record.version:
-        return Decision(Step.AGAIN, "the table was altered")
+        return StepDecision(SnapshotStep.AGAIN, "the table was altered")
     if record.state == SnapshotState.READING:
-        return Decision(Step.READ)
+        return StepDecision(SnapshotStep.READ)
     if is_past(cursor, record):
-        return Decision(Step.PUBLISH)
+        return StepDecision(SnapshotStep.PUBLISH)
     high = f"{record.high.file}:{record.high.offset}" if record.high else ""
-    return Decision(Step.WAIT, f"all rows are read; the stream is at {cursor} and has to come past {high}")
+    return StepDecision(SnapshotStep.WAIT, f"all rows are read; the stream is at {cursor} and has to come past {high}")
 
 
-def _stopped(record: SnapshotRecord, stop: StoppedTable) -> Decision:
+def _stopped(record: SnapshotRecord, stop: StoppedTable) -> StepDecision:
     if record.state == SnapshotState.WANTED:
-        return Decision(Step.WAIT, f"the table has stopped ({stop.state}) and is taken up again by the engine first")
-    return Decision(Step.FAIL, f"the table stopped meanwhile, {stop.state}: {stop.reason}")
+        return StepDecision(
+            SnapshotStep.WAIT, f"the table has stopped ({stop.state}) and is taken up again by the engine first"
+        )
+    return StepDecision(SnapshotStep.FAIL, f"the table stopped meanwhile, {stop.state}: {stop.reason}")

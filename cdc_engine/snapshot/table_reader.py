@@ -14,10 +14,10 @@ from cdc_engine.errors import SourceConnectionError
 from cdc_engine.gtid import has_executed
 from cdc_engine.position import Position
 from cdc_engine.snapshot.chunks import Chunk, chunks
-from cdc_engine.snapshot.exact_place import binlog_end, rows_at_a_place
-from cdc_engine.snapshot.pace import Pace
+from cdc_engine.snapshot.exact_position import binlog_end, rows_at_a_position
+from cdc_engine.snapshot.pace import ReadPace
 from cdc_engine.snapshot.read import ChunkFacts, Marks, read_chunk
-from cdc_engine.snapshot.reader import Reader
+from cdc_engine.snapshot.reader import RowReader
 from cdc_engine.snapshot.record import SourceEnd
 from cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
 
@@ -33,20 +33,20 @@ class SourceTable:
 
     def __init__(
         self,
-        connect: Callable[[], Reader],
+        connect: Callable[[], RowReader],
         table: TableVersion,
         *,
         where: str,
         chunk_rows: int,
-        pace: Pace | None = None,
+        pace: ReadPace | None = None,
         kept: Int32s | None = None,
         policy: ValuePolicy = DEFAULT_POLICY,
-        source: Callable[[], Reader] | None = None,
+        source: Callable[[], RowReader] | None = None,
     ) -> None:
         self._connect, self._table, self._where, self._chunk_rows = connect, table, where, chunk_rows
         self._pace, self._kept, self._policy, self._source = pace, kept, policy, source
         self._own = threading.local()
-        self._opened: list[Reader] = []
+        self._opened: list[RowReader] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
         self._place: SourceEnd | None = None  # for a table without a key: the position of its read
@@ -89,12 +89,12 @@ class SourceTable:
     def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
         if self._table.key:
             return self._read(self._reader(), chunk, path, marks)
-        with rows_at_a_place(self._connected, self._table) as (reader, place):
+        with rows_at_a_position(self._connected, self._table) as (reader, place):
             facts = self._read(reader, chunk, path)
         self._place = place
         return facts
 
-    def _read(self, reader: Reader, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
+    def _read(self, reader: RowReader, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
         return read_chunk(
             reader,
             self._table,
@@ -126,22 +126,22 @@ class SourceTable:
         for reader in opened:
             reader.close()
 
-    def _reader(self) -> Reader:
+    def _reader(self) -> RowReader:
         """Returns this thread's reader. Opens a new one if an error closed it."""
-        reader: Reader | None = getattr(self._own, "reader", None)
+        reader: RowReader | None = getattr(self._own, "reader", None)
         if reader is None or reader.closed:
             reader = self._own.reader = self._connected()
             with self._lock:
                 self._opened.append(reader)
         return reader
 
-    def _connected(self) -> Reader:
+    def _connected(self) -> RowReader:
         reader = self._connect()
         if self._source is None:
             self._require_same(reader)
         return reader
 
-    def _require_same(self, reader: Reader) -> None:
+    def _require_same(self, reader: RowReader) -> None:
         """Raises SourceConnectionError if the reader's server is another one than the stream's, after a switch of the source or because
         the address moved during the reading: positions of one server mean nothing on another.
         """
@@ -153,7 +153,7 @@ class SourceTable:
             )
 
 
-def _require_executed(reader: Reader, position: Position) -> None:
+def _require_executed(reader: RowReader, position: Position) -> None:
     """Raises SourceConnectionError unless a MariaDB server has executed everything that was read, in each domain. Its only identity is
     its server id, which a rebuilt server has too.
     """
@@ -167,7 +167,7 @@ def _require_executed(reader: Reader, position: Position) -> None:
         )
 
 
-def _end(reader: Reader) -> SourceEnd:
+def _end(reader: RowReader) -> SourceEnd:
     executed = "@@GLOBAL.gtid_current_pos" if reader.mariadb else "@@GLOBAL.gtid_executed"
     told = _one_line(reader.texts(f"SELECT {executed}"))
     file, offset = binlog_end(reader)

@@ -10,21 +10,21 @@ from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import ConfigurationError, SourceConnectionError
 from cdc_engine.gtid import has_executed
 from cdc_engine.position import Position, file_number
-from cdc_engine.snapshot.exact_place import CONSISTENT_READ, place_of_read
-from cdc_engine.snapshot.reader import Reader
+from cdc_engine.snapshot.exact_position import CONSISTENT_READ, position_of_read
+from cdc_engine.snapshot.reader import RowReader
 from cdc_engine.snapshot.statements import quoted
 
 LOCK_TRY_SECONDS = 1  # the server's minimum; new writers wait behind a pending table lock for as long
 LOCK_WAIT_TIMEOUT = "(error 1205)"
 
 
-def view_contains(reader: Reader, position: Position) -> bool:
+def view_contains(reader: RowReader, position: Position) -> bool:
     """Returns whether a consistent read of MariaDB contains a position. The reader is in that read afterwards.
 
     Control events move the stream's position without a commit, so the GTIDs decide if the offset is not reached.
     """
     reader.texts(CONSISTENT_READ)
-    seen = place_of_read(reader)
+    seen = position_of_read(reader)
     if position.file and (file_number(seen.file), seen.offset) >= (file_number(position.file), position.offset):
         return True
     if not position.gtid_set:
@@ -34,13 +34,13 @@ def view_contains(reader: Reader, position: Position) -> bool:
     return has_executed(told or "", position.gtid_set)
 
 
-def waits_for_replicas(reader: Reader) -> bool:
+def waits_for_replicas(reader: RowReader) -> bool:
     """Returns whether commits of the server wait for a replica's acknowledgement (semi-sync)."""
     told = reader.texts("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_wait\\_sessions'")
     return any(int(row[1] or 0) for row in told)
 
 
-def writers_have_committed(reader: Reader, table: TableVersion) -> bool:
+def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:
     """Returns whether every transaction that had written to the table is committed, by a table lock that is released at once.
 
     A writer keeps its metadata lock until its commit is complete. Also returns False if the account may not lock tables.

@@ -22,7 +22,7 @@ from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.read import ChunkFacts, Marks
 from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import Decision, Destination, Step, next_step
+from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
 from cdc_engine.states import SnapshotState
 
 CHANGED_TRIES_MAX = 30  # one per run: minutes in which the stream reaches what the server has already
@@ -52,7 +52,7 @@ class TableReader(Protocol):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hands:
+class SnapshotDependencies:
     """The dependencies of the work.
 
     `look`: returns the current state of the destination for a "database.table", as `steps` needs it. `table`: its captured columns, None
@@ -63,7 +63,7 @@ class Hands:
     """
 
     records: SnapshotRecords
-    look: Callable[[str], Destination]
+    look: Callable[[str], SnapshotSituation]
     table: Callable[[str], TableVersion | None]
     spark_columns: Callable[[TableVersion], tuple[tuple[str, str], ...]]
     reader: Callable[[TableVersion, str], TableReader]
@@ -76,91 +76,91 @@ class Hands:
     conf_changed: Callable[[], str] = str  # always empty
 
 
-def advance(name: str, hands: Hands) -> Decision:
+def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
     """Does what can be done now for one table. Returns the final decision: NOTHING, WAIT, or PUBLISH after the publication."""
     while True:
-        record = hands.records.get(name)
+        record = dependencies.records.get(name)
         if record is None:
-            return Decision(Step.NOTHING, "there is no snapshot of it")
-        decision = next_step(record, hands.look(name))
-        if record.has_work and (changed := hands.conf_changed()):
-            return Decision(Step.WAIT, f"{changed}; the next run goes on")
+            return StepDecision(SnapshotStep.NOTHING, "there is no snapshot of it")
+        decision = next_step(record, dependencies.look(name))
+        if record.has_work and (changed := dependencies.conf_changed()):
+            return StepDecision(SnapshotStep.WAIT, f"{changed}; the next run goes on")
         match decision.step:
-            case Step.NOTHING | Step.WAIT:
+            case SnapshotStep.NOTHING | SnapshotStep.WAIT:
                 return decision
-            case Step.AGAIN:
-                hands.say(f"{name}: {decision.why}; its rows are read anew")
-                hands.records.update(name, _beginning_anew(decision.why))
-            case Step.FAIL:
-                hands.records.update(name, _failing(decision.why))
-            case Step.BEGIN:
-                _begin(record, hands)
-            case Step.READ:
-                if not _read(record, hands):
-                    return Decision(Step.WAIT, "it was paused, or its rows are to be read anew")
-            case Step.PUBLISH:
-                if _publish(record, hands):
+            case SnapshotStep.AGAIN:
+                dependencies.say(f"{name}: {decision.why}; its rows are read anew")
+                dependencies.records.update(name, _restarting(decision.why))
+            case SnapshotStep.FAIL:
+                dependencies.records.update(name, _failing(decision.why))
+            case SnapshotStep.BEGIN:
+                _begin(record, dependencies)
+            case SnapshotStep.READ:
+                if not _read(record, dependencies):
+                    return StepDecision(SnapshotStep.WAIT, "it was paused, or its rows are to be read anew")
+            case SnapshotStep.PUBLISH:
+                if _publish(record, dependencies):
                     return decision
 
 
-def _begin(record: SnapshotRecord, hands: Hands) -> None:
+def _begin(record: SnapshotRecord, dependencies: SnapshotDependencies) -> None:
     """Begins the reading under the run lock: everything merged so far was merged up to this position, and later changes are buffered."""
-    table = hands.table(record.name)
+    table = dependencies.table(record.name)
     if table is None:
         return
-    reader = hands.reader(table, record.where)
+    reader = dependencies.reader(table, record.where)
     try:
         expected = reader.rows_expected()
     finally:
         reader.close()
-    with hands.run_lock():
-        there = hands.look(record.name)
-        if there.begin is None or there.version != table.version or hands.conf_changed():
+    with dependencies.run_lock():
+        there = dependencies.look(record.name)
+        if there.begin is None or there.version != table.version or dependencies.conf_changed():
             return
-        begun = hands.records.update(
+        begun = dependencies.records.update(
             record.name,
             lambda now: now.began(
                 there.begin,  # type: ignore[arg-type]
                 version=table.version,
                 key=table.key,
-                columns=hands.spark_columns(table),
+                columns=dependencies.spark_columns(table),
                 rows_expected=expected,
                 now=time.time(),
             ),
         )
-    hands.records.sweep(record.name)
-    hands.say(f"{record.name}: reading some {expected} rows, changes are held since {begun.began_at}")
+    dependencies.records.sweep(record.name)
+    dependencies.say(f"{record.name}: reading some {expected} rows, changes are held since {begun.began_at}")
 
 
-def _read(record: SnapshotRecord, hands: Hands) -> bool:
+def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
     """Reads the chunks that are not complete. Returns whether all of them are now."""
-    table = hands.table(record.name)
+    table = dependencies.table(record.name)
     if table is None or record.began_at is None:
         return False
-    files = chunks_in(hands.records.chunks(record))
+    files = chunks_in(dependencies.records.chunks(record))
     if not record.key:
         files.clear()  # the position of its one read was not stored
     whole = files.prepare()
-    reader = hands.reader(table, record.where)
+    reader = dependencies.reader(table, record.where)
     try:
-        wait_until_shown(reader, record.began_at, hands.pause)
+        wait_until_shown(reader, record.began_at, dependencies.pause)
         try:
             if not is_complete(whole):
-                _read_chunks(record, hands, files, reader, list(whole))
+                _read_chunks(record, dependencies, files, reader, list(whole))
         except TableChangedError as error:  # the stream reaches it too and restarts the reading
-            hands.say(f"{record.name}: {error}")
-            hands.records.update(record.name, _changed_on_the_server(str(error)))
+            dependencies.say(f"{record.name}: {error}")
+            dependencies.records.update(record.name, _changed_on_the_server(str(error)))
             return False
-        now = hands.records.get(record.name)
+        now = dependencies.records.get(record.name)
         if now is None or not _goes_on(record, now) or not is_complete(files.prepare()):
             return False
         high = reader.end()
     finally:
         reader.close()
-    done = hands.records.update(
+    done = dependencies.records.update(
         record.name, lambda now: now.finished(high, time.time()) if _goes_on(record, now) else now
     )
-    hands.say(
+    dependencies.say(
         f"{record.name}: {done.rows} rows are read in {done.chunks} chunks; published once the stream is past {high.file}:{high.offset}"
     )
     return done.state == SnapshotState.READ
@@ -181,7 +181,11 @@ def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[f
 
 
 def _read_chunks(
-    record: SnapshotRecord, hands: Hands, files: ChunkFiles, reader: TableReader, whole: list[KeptChunk]
+    record: SnapshotRecord,
+    dependencies: SnapshotDependencies,
+    files: ChunkFiles,
+    reader: TableReader,
+    whole: list[KeptChunk],
 ) -> None:
     """Reads as many chunks at a time as there are readers. Ends early if the record requires it. Raises SluiceError of the first chunk
     that fails.
@@ -189,14 +193,14 @@ def _read_chunks(
     reading: dict[Future[ChunkFacts], Chunk] = {}
     marks = _marks(record)
     coming = reader.chunks(whole[-1].chunk if whole else None)
-    with ThreadPoolExecutor(hands.readers, thread_name_prefix="chunk") as pool:
+    with ThreadPoolExecutor(dependencies.readers, thread_name_prefix="chunk") as pool:
         try:
             while (
-                _goes_on(record, _counted(record, hands, whole))
-                and hands.look(record.name).version == record.version
-                and not hands.conf_changed()
+                _goes_on(record, _counted(record, dependencies, whole))
+                and dependencies.look(record.name).version == record.version
+                and not dependencies.conf_changed()
             ):
-                while len(reading) < hands.readers and (chunk := next(coming, None)) is not None:
+                while len(reading) < dependencies.readers and (chunk := next(coming, None)) is not None:
                     reading[pool.submit(reader.read, chunk, files.rows_path(chunk), marks)] = chunk
                 if not reading:
                     return
@@ -204,7 +208,7 @@ def _read_chunks(
                 for each in done:
                     made = KeptChunk(chunk=reading.pop(each), facts=each.result())
                     if made.facts.refused:
-                        hands.records.update(record.name, _failing(_refusal(made.facts)))
+                        dependencies.records.update(record.name, _failing(_refusal(made.facts)))
                         return
                     files.keep(made.chunk, made.facts)
                     whole.append(made)
@@ -244,25 +248,25 @@ def _failing(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
     return lambda now: now.failed(why)
 
 
-def _anew_or_failed(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
+def _restart_or_fail(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
     """Returns a transition that reads the rows again, or fails after RESTARTS_MAX times: a source with binlog_row_image MINIMAL and
     incomplete rows never fits.
     """
     return lambda now: now.failed(why) if now.restarts >= RESTARTS_MAX else now.again(why)
 
 
-def _beginning_anew(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
+def _restarting(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
     return lambda now: now.again(why)
 
 
-def _counted(record: SnapshotRecord, hands: Hands, whole: list[KeptChunk]) -> SnapshotRecord:
+def _counted(record: SnapshotRecord, dependencies: SnapshotDependencies, whole: list[KeptChunk]) -> SnapshotRecord:
     rows, size_bytes = sum(each.facts.rows for each in whole), sum(each.facts.bytes for each in whole)
 
     def counted(now: SnapshotRecord) -> SnapshotRecord:
         return now.with_chunks(len(whole), rows, size_bytes) if _goes_on(record, now) else now
 
-    now = hands.records.update(record.name, counted)
-    hands.progress(now)
+    now = dependencies.records.update(record.name, counted)
+    dependencies.progress(now)
     return now
 
 
@@ -272,24 +276,24 @@ def _goes_on(begun: SnapshotRecord, now: SnapshotRecord) -> bool:
     return same and not now.paused
 
 
-def _publish(record: SnapshotRecord, hands: Hands) -> bool:
+def _publish(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:
     """Publishes under the run lock, so that no change is buffered or merged meanwhile. Returns whether it was published."""
-    with hands.run_lock():
-        now = hands.records.get(record.name)
-        table = hands.table(record.name)
-        if now is None or table is None or next_step(now, hands.look(record.name)).step != Step.PUBLISH:
+    with dependencies.run_lock():
+        now = dependencies.records.get(record.name)
+        table = dependencies.table(record.name)
+        if now is None or table is None or next_step(now, dependencies.look(record.name)).step != SnapshotStep.PUBLISH:
             return False
-        if hands.conf_changed():  # it may have changed while waiting for the lock
+        if dependencies.conf_changed():  # it may have changed while waiting for the lock
             return False
         try:
-            label = hands.publish(now, table)
+            label = dependencies.publish(now, table)
         except TableChangedError as error:
-            hands.records.update(record.name, _if_still(now, _anew_or_failed(str(error))))
+            dependencies.records.update(record.name, _if_still(now, _restart_or_fail(str(error))))
             return False
         published = _if_still(now, lambda each: each.published(label, time.time()))
-        done = hands.records.update(record.name, published)
-    hands.records.sweep(record.name)
-    hands.progress(done)
+        done = dependencies.records.update(record.name, published)
+    dependencies.records.sweep(record.name)
+    dependencies.progress(done)
     return True
 
 
@@ -305,7 +309,7 @@ def _if_still(
     return changed
 
 
-def run_all(hands: Hands, seconds: float) -> dict[str, Decision]:
+def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, StepDecision]:
     """Works on all snapshots of the destination, the smallest tables first, until none can be advanced or the time is over.
 
     The reason that keeps a table from continuing is in its record, and the other tables are processed. Raises the first error after that.
@@ -313,25 +317,25 @@ def run_all(hands: Hands, seconds: float) -> dict[str, Decision]:
     deadline = time.monotonic() + seconds
     stopping = threading.Event()
     while True:
-        open_now = [each for each in hands.records.all() if each.has_work]
-        decisions: dict[str, Decision] = {}
+        open_now = [each for each in dependencies.records.all() if each.has_work]
+        decisions: dict[str, StepDecision] = {}
         errors: list[Exception] = []
         for each in sorted(open_now, key=lambda one: (one.state != SnapshotState.READ, one.rows_expected, one.name)):
             try:
-                decisions[each.name] = advance(each.name, hands)
+                decisions[each.name] = advance(each.name, dependencies)
             except Exception as error:  # a table that cannot be read or published delays no other
                 errors.append(error)
-                _note(each.name, error, hands)
+                _note(each.name, error, dependencies)
         if errors:
             raise errors[0]
-        still = any(each.step == Step.WAIT for each in decisions.values())
-        if not still or hands.conf_changed() or time.monotonic() >= deadline:
+        still = any(each.step == SnapshotStep.WAIT for each in decisions.values())
+        if not still or dependencies.conf_changed() or time.monotonic() >= deadline:
             return decisions
         stopping.wait(1.0)
 
 
-def _note(name: str, error: Exception, hands: Hands) -> None:
+def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> None:
     """Records an error for `status`: it is tried again, or an operator must fix it."""
     for_good = isinstance(error, TableStoppedError | ConfigurationError)
-    hands.say(f"{name}: {error}")
-    hands.records.update(name, lambda now: now.failed(str(error)) if for_good else now.noted(str(error)))
+    dependencies.say(f"{name}: {error}")
+    dependencies.records.update(name, lambda now: now.failed(str(error)) if for_good else now.noted(str(error)))

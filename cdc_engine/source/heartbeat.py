@@ -6,7 +6,7 @@ import pymysql
 
 from cdc_engine.errors import SluiceError
 from cdc_engine.source.server import Source
-from cdc_engine.source.session import Session, error_code, open_session, session_error
+from cdc_engine.source.session import SourceSession, error_code, open_session, session_error
 
 
 class Heartbeat:
@@ -14,7 +14,7 @@ class Heartbeat:
 
     def __init__(self, source: Source, sql: str, timeout_seconds: int) -> None:
         self._source, self._sql, self._timeout_seconds = source, sql, timeout_seconds
-        self._session: Session | None = None
+        self._session: SourceSession | None = None
 
     def failure(self) -> str:
         """Returns why the source did not answer now, without secrets; empty if it did. After a failure the next call reconnects."""

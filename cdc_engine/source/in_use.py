@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cdc_engine.documents.places import as_place
-from cdc_engine.documents.texts import texts_of
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.records.location import as_location
+from cdc_engine.records.named import named_records
 
 SOURCE_FILE = "source.json"
 
@@ -37,8 +37,8 @@ def address_in_use(directory: Path) -> str:
 def use(directory: Path, address: str, why: str) -> None:
     """Makes this address the source to read, from now on and after every start, on every host. Raises MetaError."""
     text = json.dumps({"address": address, "why": why})
-    texts_of(directory).keep(SOURCE_FILE, text)
-    if as_place(directory).is_shared:
+    named_records(directory).keep(SOURCE_FILE, text)
+    if as_location(directory).is_shared:
         keep_file(directory / SOURCE_FILE, text)
 
 
@@ -46,8 +46,8 @@ def address_chosen(directory: Path) -> str:
     """Returns as `address_in_use`, but the choice for all hosts, and updates the local file with it. Raises ConfigurationError,
     MetaError.
     """
-    if as_place(directory).is_shared:
-        text, path = texts_of(directory).read(SOURCE_FILE), directory / SOURCE_FILE
+    if as_location(directory).is_shared:
+        text, path = named_records(directory).read(SOURCE_FILE), directory / SOURCE_FILE
         if text is None:
             path.unlink(missing_ok=True)
         elif not path.is_file() or path.read_text() != text:

@@ -22,7 +22,7 @@ from cdc_engine.source.server import Source
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
 
 
-class Session(pymysql.connections.Connection):
+class SourceSession(pymysql.connections.Connection):
     """PyMySQL's connection with additional commands. PyMySQL's type stubs omit what a subclass may use."""
 
     _execute_command: Callable[[int, bytes], None]
@@ -62,12 +62,12 @@ def open_session(
     source: Source,
     read_timeout: float = limits.READ_TIMEOUT_SECONDS,
     connect_timeout: float = limits.CONNECT_TIMEOUT_SECONDS,
-) -> Session:
+) -> SourceSession:
     """Connects and logs in, with autocommit and text as utf8mb4.
 
     Raises pymysql.err.MySQLError and OSError, and ConfigurationError for TLS files.
     """
-    return Session(
+    return SourceSession(
         host=source.host,
         port=source.port,
         user=source.user,

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from cdc_engine import config_paths
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.time_words import time_us
+from cdc_engine.time_text import time_us
 
 
 def root_of(info: ValidationInfo) -> Path | None:
@@ -22,7 +22,7 @@ def root_of(info: ValidationInfo) -> Path | None:
 LocalPath = Annotated[Path, AfterValidator(lambda word, info: config_paths.local_path(str(word), root_of(info)))]
 
 
-def _time_word(word: Any) -> Any:
+def _time_text(word: Any) -> Any:
     """Converts a date back to text, because YAML parses ISO times."""
     return word.isoformat() if isinstance(word, dt.date) else word
 
@@ -35,7 +35,7 @@ def _readable_time(word: str) -> str:
     return word
 
 
-TimeWord = Annotated[str, BeforeValidator(_time_word), AfterValidator(_readable_time)]
+TimeSetting = Annotated[str, BeforeValidator(_time_text), AfterValidator(_readable_time)]
 
 
 class Strict(BaseModel):
@@ -97,7 +97,7 @@ class StartConfig(Strict):
     )
     gtid_set: str = Field("", description="Executed GTID set.")
     earliest: bool = Field(False, description="Start at the oldest binlog file that the source has.")
-    time: TimeWord = Field(
+    time: TimeSetting = Field(
         "",
         description="ISO time with a time zone, or `-10m`: before the first transaction that committed at that time or "
         "later. With `file`: only in that file.",

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import DestinationDir, MetaPlace, OutstandingBatch
+from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
 from cdc_engine.errors import StagingError
 from cdc_engine.staging.manifest import MANIFEST_FILE, Manifest
 from cdc_engine.staging.reader import has_all, is_whole
@@ -32,7 +32,7 @@ class StagedBatches:
     def __init__(self, directory: Path) -> None:
         place = directory.place if isinstance(directory, DestinationDir) else None
         self._directory = directory
-        self._place: MetaPlace | None = place if place is not None and place.staging else None
+        self._place: LedgerLocation | None = place if place is not None and place.staging else None
 
     def publish(self, folder: Path, ledger_id: str) -> None:
         """Uploads a staged batch to the store, the manifest last. Files of an earlier try are removed first."""

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdc_engine.binlog.rows.decoder import OPERATION, Places, RowDecoder
+from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import (
     Block,
@@ -51,7 +51,7 @@ APPLY, IGNORE = "apply", "ignore"
 Stop = Callable[[tuple[str, str], str, str], None]
 
 
-class RowPlaces:
+class RowPositions:
     """Computes the sequence numbers of consecutive rows of one table, chunk by chunk. An event may continue in the next chunk."""
 
     def __init__(self) -> None:
@@ -73,11 +73,11 @@ class RowPlaces:
         return places
 
 
-class PlaceFile:
+class PositionFile:
     """The file with the sequence numbers of one table's staged rows."""
 
     def __init__(self, path: Path, *, rows_before: int) -> None:
-        self.path, self._places = path, RowPlaces()
+        self.path, self._places = path, RowPositions()
         path.write_bytes(bytes(8 * rows_before))
 
     def add(self, events: Int64s, operations: Any) -> None:
@@ -97,7 +97,7 @@ class _Writer:
     referenced: tuple[str, ...]
     decoder: RowDecoder
     path: Path
-    places: RowPlaces
+    places: RowPositions
     file: pq.ParquetWriter | None = None
     rows: int = 0
     kinds: set[int] = dataclasses.field(default_factory=set)
@@ -215,8 +215,10 @@ class CascadeRecorder:
         wanted = {name.lower() for name in referenced}
         kept = [index for index, column in enumerate(version.columns) if column.name.lower() in wanted]
         path = self._directory / f"cascade.{len(self._writers)}.parquet"
-        decoder = RowDecoder(keyed, np.array(kept, np.int32), Places(), AS_WRITTEN, nulls_in_key=True)
-        return self._writers.setdefault((version, referenced), _Writer(version, referenced, decoder, path, RowPlaces()))
+        decoder = RowDecoder(keyed, np.array(kept, np.int32), ValueLocations(), AS_WRITTEN, nulls_in_key=True)
+        return self._writers.setdefault(
+            (version, referenced), _Writer(version, referenced, decoder, path, RowPositions())
+        )
 
     def _unseen(self, version: TableVersion, error: TableStoppedError) -> None:
         reason = (

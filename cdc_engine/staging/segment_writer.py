@@ -26,10 +26,10 @@ from cdc_engine.contracts import Int64s, Operation
 from cdc_engine.durable_files import sync
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, WRITE_BATCH_ROWS, parquet_writer
+from cdc_engine.staging.background_writer import BackgroundWriter
 from cdc_engine.staging.manifest import Bound, ChangesSegment
 from cdc_engine.staging.moves import Moves, lacks_columns
 from cdc_engine.staging.staged_columns import staged_columns
-from cdc_engine.staging.writing_beside import WritingBeside
 
 ROW = "_sluice_row"  # number of the image in its table's batch, from 1: the order within a transaction
 UNIQUE_KEYS_MAX = 1 << 20  # keys held to check whether they differ; longer segments are always folded
@@ -116,7 +116,7 @@ class SegmentWriter:
         first_row: int = 1,
         *,
         follows_moves: bool = True,
-        beside: WritingBeside | None = None,
+        beside: BackgroundWriter | None = None,
     ) -> None:
         self.path, self.decoder, self.first_row = path, decoder, first_row
         self._beside = beside

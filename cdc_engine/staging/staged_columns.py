@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdc_engine.binlog.column_types.told_values import told_text
+from cdc_engine.binlog.column_types.value_text import text_value
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.binlog.rows.refused_values import QUARANTINE
 from cdc_engine.errors import TableStoppedError
@@ -32,7 +32,7 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
         if name not in types:
             continue
         try:
-            told = decoder.shown_fill(name, told_text(value, types[name]))
+            told = decoder.shown_fill(name, text_value(value, types[name]))
         except ValueError as error:
             version = decoder.version
             reason = f"rows that were there got a value in the added column {name} that cannot be decoded: {error}"

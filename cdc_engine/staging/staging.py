@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from cdc_engine.binlog.rows.decoder import OPERATION, Places, RowDecoder
+from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import (
     NOTHING,
@@ -36,7 +36,8 @@ from cdc_engine.contracts import (
 from cdc_engine.durable_files import rename, replace_file
 from cdc_engine.errors import SluiceError, StagingError, TableStoppedError
 from cdc_engine.position import Position, file_number, order_key
-from cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, PlaceFile, reached
+from cdc_engine.staging.background_writer import BackgroundWriter
+from cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, PositionFile, reached
 from cdc_engine.staging.grouping import runs_by_table
 from cdc_engine.staging.manifest import (
     MANIFEST_FILE,
@@ -54,7 +55,6 @@ from cdc_engine.staging.renamed_rows import refuse_rows
 from cdc_engine.staging.segment_writer import SegmentWriter
 from cdc_engine.staging.staged_columns import staged_columns, staged_fills
 from cdc_engine.staging.table_files import TableFiles
-from cdc_engine.staging.writing_beside import WritingBeside
 from cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ class _Staging:
         self.end, self.byte_count = start, 0  # of the parts taken so far
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
-        self.places, self.beside = Places(), WritingBeside()
+        self.places, self.beside = ValueLocations(), BackgroundWriter()
         self.files_begun = self.events = 0
         self.cascades = CascadeRecorder(directory, self._stop_whole)
         self.cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
@@ -389,7 +389,7 @@ class _Staging:
         effects.
         """
         if table.places is None:
-            table.places = PlaceFile(self.directory / f"places.{self.files_begun}.i64", rows_before=table.rows)
+            table.places = PositionFile(self.directory / f"places.{self.files_begun}.i64", rows_before=table.rows)
             self.files_begun += 1
         table.places.add(events + self.events, rows.column(OPERATION).to_numpy())
 

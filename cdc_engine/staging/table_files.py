@@ -13,7 +13,7 @@ import pyarrow as pa
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.binlog.rows.refused_values import RefusedValue
 from cdc_engine.contracts import Block, Int64s, TableVersion
-from cdc_engine.staging.cascades import PlaceFile
+from cdc_engine.staging.cascades import PositionFile
 from cdc_engine.staging.manifest import Segment
 from cdc_engine.staging.segment_writer import SegmentWriter
 
@@ -31,7 +31,7 @@ class TableFiles:
     # The table version of the open segment, as in the history: with all columns and the primary key.
     source: TableVersion | None = None
     rows: int = 0  # of all segments
-    places: PlaceFile | None = None
+    places: PositionFile | None = None
 
     @property
     def begun(self) -> SegmentWriter:

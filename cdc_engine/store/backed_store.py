@@ -14,7 +14,7 @@ from cdc_engine.contracts import Block, StoreMetrics
 from cdc_engine.errors import StagingError
 from cdc_engine.position import Position
 from cdc_engine.store.files.log import EventLog
-from cdc_engine.store.files.reader import Dropped, LogReader
+from cdc_engine.store.files.reader import DroppedTransaction, LogReader
 from cdc_engine.store.memory_store import MemoryEventStore
 
 
@@ -86,7 +86,7 @@ class BackedEventStore(MemoryEventStore):
             before = self._reader.place
             if not self._ring_has_room or (found := self._reader.next()) is None:
                 return
-            if isinstance(found, Dropped):
+            if isinstance(found, DroppedTransaction):
                 self._forget_open()
                 continue
             try:

@@ -17,7 +17,7 @@ from cdc_engine.position import Position
 from cdc_engine.store.backed_store import BackedEventStore
 from cdc_engine.store.files.log import EventLog
 from cdc_engine.store.files.reader import LogReader
-from cdc_engine.store.window.places import key_of
+from cdc_engine.store.window.positions import key_of
 
 
 class FileEventStore(BackedEventStore):

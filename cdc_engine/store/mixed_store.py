@@ -26,11 +26,11 @@ class MixedEventStore(BackedEventStore):
     def clear(self) -> None:
         """See `ports.EventStore`. Raises StoreFullError."""
         with self._changed:
-            self._begin_anew()
+            self._restart()
 
     def start_at(self, position: Position) -> None:
         with self._changed:
-            self._begin_anew()
+            self._restart()
             self._acked = position
 
     # Under the lock.
@@ -46,7 +46,7 @@ class MixedEventStore(BackedEventStore):
         else:
             self._store(block)
 
-    def _begin_anew(self) -> None:
+    def _restart(self) -> None:
         self._fence()
         self._empty()
         self._clear_log()

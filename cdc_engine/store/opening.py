@@ -22,7 +22,7 @@ from cdc_engine.store.files.log import EventLog
 from cdc_engine.store.files.reader import LogReader
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
-from cdc_engine.store.window.places import key_of
+from cdc_engine.store.window.positions import key_of
 
 SPILL_DIRECTORY, OVERFLOW_DIRECTORY = "spill", "overflow"
 SEGMENTS_MIN = 8  # files of a full store: only whole files are removed

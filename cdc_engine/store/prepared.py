@@ -25,11 +25,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc_engine.documents.places import as_place
 from cdc_engine.durable_files import make_folder
 from cdc_engine.errors import BinlogFormatError, StagingError
 from cdc_engine.position import Position
-from cdc_engine.store.prepared_copies import COMMITTED, PREPARED, PreparedCopies, Record
+from cdc_engine.records.location import as_location
+from cdc_engine.store.prepared_copies import COMMITTED, PREPARED, CopyName, PreparedCopies
 from cdc_engine.store.record_file import RecordedFile, Recording, verified
 
 PREPARED_DIRECTORY = "prepared"
@@ -53,7 +53,7 @@ class PreparedFiles:
         self._recording: Recording | None = None
         self._bringing = threading.Lock()
         found = _records(directory) if copies is None else _agreed(directory, copies.records())
-        self._prepared: dict[str, Record] = {}
+        self._prepared: dict[str, CopyName] = {}
         self._committed = sorted((record for record in found if record.committed is not None), key=_commit_key)
         for record in sorted((each for each in found if each.committed is None), key=lambda each: each.prepared):
             if (before := self._prepared.get(record.digest)) is not None:  # a crash kept it from being removed
@@ -79,7 +79,7 @@ class PreparedFiles:
     def prepare(self, name: str, order_key: int) -> None:
         """Keeps the record as that of a prepared transaction; it is on disk when this returns."""
         with _sentence(self._directory):
-            record = Record(_digest(name), order_key)
+            record = CopyName(_digest(name), order_key)
             self._writer().keep_as(self._directory / record.name)
             self._recording = None
             if self._copies is not None:
@@ -99,7 +99,7 @@ class PreparedFiles:
             digest = _digest(name)
             record = self._prepared.get(digest)
             if record is not None:
-                content = verified(self._at_hand(record))
+                content = verified(self._local_copy(record))
                 committed = dataclasses.replace(record, committed=order_key)
                 if self._copies is not None:
                     self._copies.mark(committed)
@@ -109,7 +109,7 @@ class PreparedFiles:
             known = next(
                 (each for each in self._committed if (each.digest, each.committed) == (digest, order_key)), None
             )
-            return None if known is None else verified(self._at_hand(known))
+            return None if known is None else verified(self._local_copy(known))
 
     def recorded_before(self, name: str, begin: Position) -> RecordedFile | None:
         """Returns the events of the last transaction of a name that was prepared before a position, for a stream that begins there.
@@ -124,7 +124,7 @@ class PreparedFiles:
                 return None
             # A record that is committed meanwhile is renamed.
             with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
-                return verified(self._at_hand(max(found, key=lambda each: each.prepared))).held()
+                return verified(self._local_copy(max(found, key=lambda each: each.prepared))).held()
         raise StagingError(
             f"the record of the prepared XA transaction {name} in {self._directory} is gone; it is looked for again"
         )
@@ -143,12 +143,12 @@ class PreparedFiles:
                 self._remove(record)
                 self._forget(record)
             for record in [each for each in self._committed if _commit_key(each) > place]:
-                self._at_hand(record)
+                self._local_copy(record)
                 if self._copies is not None:
                     self._copies.unmark(record)
                 self._rename(record, dataclasses.replace(record, committed=None))
 
-    def _rename(self, record: Record, renamed: Record) -> Path:
+    def _rename(self, record: CopyName, renamed: CopyName) -> Path:
         path = (self._directory / record.name).replace(self._directory / renamed.name)
         self._forget(record)
         if renamed.committed is None:
@@ -157,13 +157,13 @@ class PreparedFiles:
             self._committed.append(renamed)
         return path
 
-    def _forget(self, record: Record) -> None:
+    def _forget(self, record: CopyName) -> None:
         if record.committed is None:
             self._prepared.pop(record.digest, None)
         else:
             self._committed.remove(record)
 
-    def _at_hand(self, record: Record) -> Path:
+    def _local_copy(self, record: CopyName) -> Path:
         """Returns the path of the record's file, downloaded if only the store of the copies has it."""
         path = self._directory / record.name
         with self._bringing:
@@ -172,7 +172,7 @@ class PreparedFiles:
                 self._copies.bring(record, path)
         return path
 
-    def _remove(self, record: Record) -> None:
+    def _remove(self, record: CopyName) -> None:
         if self._copies is not None:
             self._copies.remove(record)
         (self._directory / record.name).unlink(missing_ok=True)
@@ -199,7 +199,7 @@ def forget_prepared(destination_dir: Path) -> None:
     """Removes all records, because the stream continues at another position and the transactions may have been decided in between. Raises
     StagingError, NotSharedError.
     """
-    place = as_place(destination_dir)
+    place = as_location(destination_dir)
     if place.is_apart:
         PreparedCopies(place).forget()
     directory = destination_dir / PREPARED_DIRECTORY
@@ -208,7 +208,7 @@ def forget_prepared(destination_dir: Path) -> None:
             shutil.rmtree(directory)
 
 
-def _agreed(directory: Path, copied: Iterable[Record]) -> list[Record]:
+def _agreed(directory: Path, copied: Iterable[CopyName]) -> list[CopyName]:
     """Returns the authoritative records and renames the local files accordingly. Removes local files that have no copy."""
     by_key = {record.key: record for record in copied}
     for record in _records(directory):
@@ -220,10 +220,10 @@ def _agreed(directory: Path, copied: Iterable[Record]) -> list[Record]:
     return list(by_key.values())
 
 
-def _records(directory: Path) -> list[Record]:
+def _records(directory: Path) -> list[CopyName]:
     paths = [*directory.glob(f"*{PREPARED}"), *directory.glob(f"*{COMMITTED}")]
     try:
-        return [Record.of(path) for path in paths]
+        return [CopyName.of(path) for path in paths]
     except (ValueError, TypeError) as error:
         raise StagingError(
             f"{directory} holds a file that is no record of this version ({error}): remove it"
@@ -234,7 +234,7 @@ def _digest(name: str) -> str:
     return hashlib.sha256(name.encode()).hexdigest()[:32]
 
 
-def _commit_key(record: Record) -> int:
+def _commit_key(record: CopyName) -> int:
     return -1 if record.committed is None else record.committed
 
 

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import MetaPlace
+from cdc_engine.contracts import LedgerLocation
 from cdc_engine.errors import NotSharedError
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
@@ -23,7 +23,7 @@ PREPARED, COMMITTED = ".prepared", ".committed"
 
 
 @dataclasses.dataclass(frozen=True)
-class Record:
+class CopyName:
     """The parts of a file's name. `committed`: order key of the commit, None until then."""
 
     digest: str
@@ -42,7 +42,7 @@ class Record:
         return self.digest, self.prepared
 
     @classmethod
-    def of(cls, path: Path) -> Record:
+    def of(cls, path: Path) -> CopyName:
         """Parses a file name. Raises ValueError if it has another form."""
         digest, *keys, _ = path.name.split(".")
         return cls(digest, *(int(key) for key in keys))
@@ -51,11 +51,11 @@ class Record:
 class PreparedCopies:
     """The copies of one destination. `token`: of the lease. Every method raises NotSharedError if the store does not answer."""
 
-    def __init__(self, place: MetaPlace, token: int = 0) -> None:
+    def __init__(self, place: LedgerLocation, token: int = 0) -> None:
         self._place, self._token = place, token
         self._names: dict[tuple[str, int], set[str]] = {}  # known files of each record
 
-    def records(self) -> list[Record]:
+    def records(self) -> list[CopyName]:
         """Returns all records that are whole. Also raises NotSharedError for a name that this version does not know."""
         with self._told():
             names = sorted(self._folder().sizes())
@@ -72,16 +72,16 @@ class PreparedCopies:
             raise NotSharedError(
                 f"{self} holds a file that is no record of this version ({error}): remove it"
             ) from None
-        return [Record(*key, committed.get(key)) for key in self._names if self._newest(key)]
+        return [CopyName(*key, committed.get(key)) for key in self._names if self._newest(key)]
 
-    def put(self, record: Record, path: Path) -> None:
+    def put(self, record: CopyName, path: Path) -> None:
         """Uploads a record that is prepared now; it is in the store when this returns."""
         name = f"{record.digest}.{record.prepared}.{self._token}{PREPARED}"
         with self._told():
             self._folder().put_file(path, name)
         self._names.setdefault(record.key, set()).add(name)
 
-    def bring(self, record: Record, path: Path) -> None:
+    def bring(self, record: CopyName, path: Path) -> None:
         """Downloads the events of a record into a file."""
         with self._told():
             folder = path.with_suffix(".brought")
@@ -90,17 +90,17 @@ class PreparedCopies:
             (folder / name).replace(path)
             folder.rmdir()
 
-    def mark(self, record: Record) -> None:
+    def mark(self, record: CopyName) -> None:
         """Marks a record as committed."""
         with self._told():
             self._folder().write(record.name, b"committed\n")
         self._names.setdefault(record.key, set()).add(record.name)
 
-    def unmark(self, record: Record) -> None:
+    def unmark(self, record: CopyName) -> None:
         """Removes the commit of a record, because it is read again."""
         self._remove(record, COMMITTED)
 
-    def remove(self, record: Record) -> None:
+    def remove(self, record: CopyName) -> None:
         """Removes a record that is decided, or that is to be prepared again."""
         self._remove(record, PREPARED)
         self._remove(record, COMMITTED)
@@ -112,9 +112,9 @@ class PreparedCopies:
         self._names = {}
 
     def __str__(self) -> str:
-        return self._place.beside_url("prepared")
+        return self._place.sibling_url("prepared")
 
-    def _remove(self, record: Record, kind: str) -> None:
+    def _remove(self, record: CopyName, kind: str) -> None:
         """Removes the files of one kind of a record. The events are removed before the mark of their commit, so events of a committed
         transaction are never taken for undecided ones.
         """

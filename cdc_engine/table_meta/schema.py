@@ -216,14 +216,14 @@ class Stopped:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Dropped:
+class DroppedTable:
     """A table that does not exist any more. `schema`: its last schema, which the lake's table may still have."""
 
     schema: TableSchema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerFacts:
+class DdlServerFacts:
     """Server properties that determine how the source's DDL is read: "mysql" or "mariadb", its default charset, and whether it folds
     table names.
 

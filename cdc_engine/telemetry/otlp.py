@@ -13,14 +13,14 @@ from typing import Any
 from cdc_engine.config.operation import TelemetryConfig
 from cdc_engine.environment import filled
 from cdc_engine.telemetry.spans import Span, Trace
-from cdc_engine.telemetry.traces import Sender
+from cdc_engine.telemetry.traces import TraceSender
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 PATH = "/v1/traces"
 SEND_MILLISECONDS, FLUSH_SECONDS = 1000, 2.0
 
 _lock = threading.Lock()
-_senders: dict[tuple[str, tuple[tuple[str, str], ...]], Sender] = {}
+_senders: dict[tuple[str, tuple[tuple[str, str], ...]], TraceSender] = {}
 
 
 def is_wanted(config: TelemetryConfig, environment: Mapping[str, str] = os.environ) -> bool:
@@ -33,7 +33,7 @@ def is_wanted(config: TelemetryConfig, environment: Mapping[str, str] = os.envir
     return not off and any(environment.get(name) for name in ENDPOINTS)
 
 
-def sender_of(config: TelemetryConfig) -> Sender | None:
+def sender_of(config: TelemetryConfig) -> TraceSender | None:
     """Returns the sender, one per process and collector; None if no collector is configured. Raises ConfigurationError if a variable is
     not set.
     """

@@ -18,7 +18,7 @@ log = structlog.get_logger()
 MANIFEST = "manifest.json"  # written when the batch is staged
 
 
-class Sender(Protocol):
+class TraceSender(Protocol):
     def send(self, trace: Trace, spans: Sequence[Span]) -> None:
         """Queues the spans and returns at once; the collector may be unreachable."""
 
@@ -29,7 +29,7 @@ class Sender(Protocol):
 class Traces:
     """The traces of one destination. `sender`: None if there is no collector."""
 
-    def __init__(self, destination: str, directory: Path, sender: Sender | None = None) -> None:
+    def __init__(self, destination: str, directory: Path, sender: TraceSender | None = None) -> None:
         self._destination, self._directory, self._sender = destination, directory, sender
         self._taken: dict[int, int] = {}  # delivery → when it was taken, ns since 1970
         self._lock = threading.Lock()

@@ -15,25 +15,27 @@ from rich.table import Table
 from cdc_engine import destination_files
 from cdc_engine.config import SluiceConfig
 from cdc_engine.instance.backfill.plan import Plan, make_plan
-from cdc_engine.instance.backfill.rules import Asked
-from cdc_engine.time_words import time_us
+from cdc_engine.instance.backfill.rules import RequestedInterval
+from cdc_engine.time_text import time_us
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
+from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done, run_backfill
 from orchestration.run.spark_merge import spark_merge
 
 MIB = 1 << 20
 
 
-def asked(from_word: str, to_word: str, tables: str) -> Asked:
+def asked(from_word: str, to_word: str, tables: str) -> RequestedInterval:
     """Returns the requested backfill. Raises ConfigurationError for an invalid time."""
     now_us = time.time_ns() // 1000
     names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
-    return Asked(from_us=time_us(from_word, now_us), to_us=time_us(to_word, now_us) if to_word else None, tables=names)
+    return RequestedInterval(
+        from_us=time_us(from_word, now_us), to_us=time_us(to_word, now_us) if to_word else None, tables=names
+    )
 
 
-def plan(config: SluiceConfig, destination: str, wanted: Asked) -> Plan:
+def plan(config: SluiceConfig, destination: str, wanted: RequestedInterval) -> Plan:
     """Returns the plan. Raises what `make_plan` raises, and ConfigurationError for an unknown destination."""
     given = require_destination(config, destination)
     return make_plan(given, config.destination_dir(destination), wanted, time.time_ns() // 1000)
@@ -59,13 +61,15 @@ def rows(made: Plan) -> Table:
     return shown
 
 
-def run(config: SluiceConfig, destination: str, wanted: Asked, to: Console, *, into: str = "") -> Done:
+def run(config: SluiceConfig, destination: str, wanted: RequestedInterval, to: Console, *, into: str = "") -> Done:
     """Runs the backfill and prints its progress on `to`. `into`: build a past state as a separate table instead.
 
     Raises SluiceError, or SetupError if a table could not be merged.
     """
     require_destination(config, destination)
-    wish = Wish(destination=destination, from_us=wanted.from_us, to_us=wanted.to_us, tables=wanted.tables, into=into)
+    request = BackfillRequest(
+        destination=destination, from_us=wanted.from_us, to_us=wanted.to_us, tables=wanted.tables, into=into
+    )
     ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
     with Progress(*columns, console=to, transient=True, disable=not to.is_terminal) as bar:
@@ -78,7 +82,7 @@ def run(config: SluiceConfig, destination: str, wanted: Asked, to: Console, *, i
             bar.console.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
         try:
-            return run_backfill(ports, config, wish, Told(say=say, progress=progress))
+            return run_backfill(ports, config, request, BackfillListener(say=say, progress=progress))
         except MergeFailedError as error:
             raise SetupError(str(error)) from error
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.table import Table
 
 from cdc_engine.config import SluiceConfig
+from cdc_engine.config.conf_files import ConfFiles, file_of, read_conf_files
 from cdc_engine.config.reading import config_of
-from cdc_engine.config.texts import ConfTexts, file_of, read_texts
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.keeping.in_use import InUse
@@ -29,7 +29,7 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListedInstance:
     """One destination. `wanted`: "run" or "stopped"; `by`: who stopped it and when. `conf`: why its file is not in use, or empty."""
 
     name: str
@@ -42,22 +42,22 @@ class Listed:
     told: str = ""
 
 
-def listed(in_use: InUse) -> list[Listed]:
+def listed(in_use: InUse) -> list[ListedInstance]:
     """Returns the destinations in conf/, and removed ones that still have a ledger."""
     config, now = in_use.config, time.time()
     names = sorted({*config.destinations, *config.groups})
     found = [_listed(in_use, name, config.destination_dir(name), now) for name in names]
     waiting = [
-        Listed(name=file.removeprefix("destinations/").removesuffix(".yaml"), state="", wanted="run", conf=why)
+        ListedInstance(name=file.removeprefix("destinations/").removesuffix(".yaml"), state="", wanted="run", conf=why)
         for file, why in sorted(in_use.refused.items())
         if file.startswith("destinations/") and "nothing of it is begun" in why
     ]
     return [*found, *waiting, *_removed(config, {each.name for each in [*found, *waiting]})]
 
 
-def _listed(in_use: InUse, name: str, directory: Path, now: float) -> Listed:
+def _listed(in_use: InUse, name: str, directory: Path, now: float) -> ListedInstance:
     one, order = read_destination(directory, name, now), stop_order(directory)
-    return Listed(
+    return ListedInstance(
         name=name,
         state=one.state,
         wanted="stopped" if order else "run",
@@ -69,15 +69,15 @@ def _listed(in_use: InUse, name: str, directory: Path, now: float) -> Listed:
     )
 
 
-def _removed(config: SluiceConfig, known: set[str]) -> Iterator[Listed]:
+def _removed(config: SluiceConfig, known: set[str]) -> Iterator[ListedInstance]:
     folder = config.destination_dir("any").parent
     for directory in sorted(folder.iterdir()) if folder.is_dir() else ():
         if directory.name not in known and NAME.fullmatch(directory.name) and (directory / "status.json").exists():
             there = config.destination_dir(directory.name)
-            yield Listed(name=directory.name, state=REMOVED, wanted="", told=what_stays(there))
+            yield ListedInstance(name=directory.name, state=REMOVED, wanted="", told=what_stays(there))
 
 
-def render(found: list[Listed]) -> Table:
+def render(found: list[ListedInstance]) -> Table:
     shown = Table("destination", "state", "wanted", "kept by", "lag", "")
     for each in found:
         said = "; ".join(filter(None, [each.conf and f"conf/: {each.conf}", each.told]))
@@ -135,10 +135,10 @@ def changed(directory: Path, name: str, text: str) -> bool:
     """Replaces a destination's file if conf/ is valid with the new text. Returns whether the text differed. Raises ConfigurationError."""
     if not NAME.fullmatch(name):
         raise ConfigurationError(f"{name!r} is no name of a destination: a letter, then letters, digits and _")
-    there = read_texts(directory)
+    there = read_conf_files(directory)
     if there.destinations.get(name) == text:
         return False
-    config_of(ConfTexts(directory, there.main, {**there.destinations, name: text}))
+    config_of(ConfFiles(directory, there.main, {**there.destinations, name: text}))
     try:
         replace_file(directory / file_of(name), text)
     except OSError as error:
@@ -148,7 +148,7 @@ def changed(directory: Path, name: str, text: str) -> bool:
 
 def text_of(directory: Path, name: str) -> str:
     """Returns the current text of a destination's file. Raises ConfigurationError if it does not exist."""
-    there = read_texts(directory).destinations
+    there = read_conf_files(directory).destinations
     if name not in there:
         raise ConfigurationError(
             f"there is no {directory / file_of(name)}; those there are: {', '.join(sorted(there))}"

@@ -16,12 +16,12 @@ from cdc_engine.destination_files import lease_holder, read_ledger
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.wiring import archive_of, history_kept, source_of
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.parser.places.binlog_files import BinlogFiles
-from cdc_engine.parser.places.decision import Wanted
-from cdc_engine.parser.places.finding import exact_place
+from cdc_engine.parser.positions.binlog_files import BinlogFiles
+from cdc_engine.parser.positions.decision import RequestedPosition
+from cdc_engine.parser.positions.finding import exact_position
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.kept.repository import forget_history
-from cdc_engine.time_words import time_us
+from cdc_engine.time_text import time_us
 from console.lake.tables import DestinationLake
 from console.sources import ask_source, require_destination
 from console.toolchain.errors import SetupError
@@ -29,7 +29,7 @@ from console.toolchain.errors import SetupError
 _PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 
 
-def request(place: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> Wanted:
+def request(place: str, gtid: str, *, latest: bool, moment: str = "", earliest: bool = False) -> RequestedPosition:
     """Returns the position that an operator requests. Raises ConfigurationError unless it is exactly one, and well-formed."""
     if [bool(place or moment), bool(gtid), latest, earliest].count(True) != 1:
         raise ConfigurationError(
@@ -37,13 +37,15 @@ def request(place: str, gtid: str, *, latest: bool, moment: str = "", earliest: 
         )
     at_us = time_us(moment, time.time_ns() // 1000) if moment else None
     if not place:
-        return Wanted(gtid_set=gtid, time_us=at_us, earliest=earliest)
+        return RequestedPosition(gtid_set=gtid, time_us=at_us, earliest=earliest)
     found = _PLACE.fullmatch(place)
     if not found:
         raise ConfigurationError(f"{place!r} is not a place in a binlog; write FILE:OFFSET, as in binlog.000042:4")
     if moment and found["offset"]:
         raise ConfigurationError("say either an offset or a time in the file, not both")
-    return Wanted(file=found["file"], offset=int(found["offset"]) if found["offset"] else None, time_us=at_us)
+    return RequestedPosition(
+        file=found["file"], offset=int(found["offset"]) if found["offset"] else None, time_us=at_us
+    )
 
 
 def saved_positions(config: SluiceConfig, destination: str = "") -> dict[str, Any]:
@@ -63,7 +65,12 @@ def render_positions(positions: dict[str, Any]) -> Table:
 
 
 def move(
-    config: SluiceConfig, name: str, wanted: Wanted, *, confirm: Callable[[str], bool], say: Callable[[str], None]
+    config: SluiceConfig,
+    name: str,
+    wanted: RequestedPosition,
+    *,
+    confirm: Callable[[str], bool],
+    say: Callable[[str], None],
 ) -> Position:
     """Calls `acts.position.set_position` with the destination's source and lake. Raises SetupError if the operator declines."""
     destination = require_destination(config, name)
@@ -72,7 +79,7 @@ def move(
     position = set_position(
         SetPosition(
             directory=directory,
-            find=lambda facts: exact_place(source, facts, wanted, archive),
+            find=lambda facts: exact_position(source, facts, wanted, archive),
             ask=lambda: ask_source(destination).facts,
             confirm=confirm,
             forget_history=lambda: forget_history(history_kept(destination, directory, _token(directory))),

@@ -15,7 +15,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from cdc_engine.acts.stopped_table import HeldChange, held_changes
+from cdc_engine.acts.stopped_table import PendingSchemaChange, pending_changes
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import StoppedTable, read_ledger
@@ -38,17 +38,17 @@ def directory_of(config: SluiceConfig, name: str) -> Path:
     return config.destination_dir(require_destination(config, name).name)
 
 
-def held_changes_of(config: SluiceConfig, name: str = "") -> dict[str, list[HeldChange]]:
+def pending_changes_of(config: SluiceConfig, name: str = "") -> dict[str, list[PendingSchemaChange]]:
     """Returns destination → its pending schema changes, for one or for all."""
     names = [name] if name else sorted(config.destinations)
-    return {each: held_changes(directory_of(config, each)) for each in names}
+    return {each: pending_changes(directory_of(config, each)) for each in names}
 
 
-def held_json(changes: Mapping[str, list[HeldChange]]) -> list[dict[str, Any]]:
-    return [_held_json(name, change) for name, held in changes.items() for change in held]
+def pending_json(changes: Mapping[str, list[PendingSchemaChange]]) -> list[dict[str, Any]]:
+    return [_pending_json(name, change) for name, held in changes.items() for change in held]
 
 
-def _held_json(destination: str, change: HeldChange) -> dict[str, Any]:
+def _pending_json(destination: str, change: PendingSchemaChange) -> dict[str, Any]:
     stop, record = change.stop, change.record
     name = f"{stop.database}.{stop.table}"
     shown = {"destination": destination, "table": name, "state": stop.state, "reason": stop.reason}
@@ -98,7 +98,7 @@ def render_schema(tables: list[dict[str, Any]]) -> Table:
     return shown
 
 
-def render_held(changes: Mapping[str, list[HeldChange]]) -> Group:
+def render_pending(changes: Mapping[str, list[PendingSchemaChange]]) -> Group:
     """Returns pending schema changes for a person: the statement, the plans and the command that decides."""
     parts: list[Any] = []
     for name, held in changes.items():

@@ -17,7 +17,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.snapshot.record import SnapshotRecord, progress
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import Step, next_step
+from cdc_engine.snapshot.steps import SnapshotStep, next_step
 from cdc_engine.states import EngineState, SnapshotState
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from console.acts.schema import directory_of
@@ -56,7 +56,7 @@ def require_all(destination: str, tables: str, where: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shown:
+class ShownSnapshot:
     """One table's snapshot for display. `waits`: a sentence that says what it waits for, or empty."""
 
     destination: str
@@ -89,7 +89,7 @@ class Shown:
         }
 
 
-def snapshots(config: SluiceConfig, destination: str = "") -> list[Shown]:
+def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot]:
     """Returns the snapshots of one destination, or of all. Raises MetaError."""
     from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  imports kernels
 
@@ -98,13 +98,13 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[Shown]:
         waits = {}
         for record, there in looks(config, name):
             decision = next_step(record, there)
-            waits[record.name] = decision.why if decision.step == Step.WAIT else ""
+            waits[record.name] = decision.why if decision.step == SnapshotStep.WAIT else ""
         records = SnapshotRecords(directory_of(config, name)).all()
-        found += [Shown(destination=name, record=each, waits=waits.get(each.name, "")) for each in records]
+        found += [ShownSnapshot(destination=name, record=each, waits=waits.get(each.name, "")) for each in records]
     return found
 
 
-def render(shown: Sequence[Shown], now: float) -> Table | Text:
+def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
     """Returns a table for a person, with one line per snapshot."""
     if not shown:
         return Text("no snapshot was ever asked for; `sluice snapshot start DESTINATION` asks for one")

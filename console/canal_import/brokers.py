@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from console.canal_import.kafka import kafka_of
-from console.canal_import.properties import Settings, Told
+from console.canal_import.properties import ImportReport, Settings
 from console.canal_import.rabbitmq import rabbitmq_of
 from console.canal_import.rocketmq import rocketmq_of
 
@@ -20,14 +20,14 @@ RULES = tuple(
 )
 BATCH_UNITS = 50  # units of 1024 bytes
 # Canal's value in lower case → ours.
-KINDS: dict[str, Callable[[str, Settings, Told], dict[str, Any]]] = {
+KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
     "kafka": kafka_of,
     "rabbitmq": rabbitmq_of,
     "rocketmq": rocketmq_of,
 }
 
 
-def brokers_of(name: str, settings: Settings, told: Told) -> list[Any]:
+def brokers_of(name: str, settings: Settings, told: ImportReport) -> list[Any]:
     """Returns the brokers; empty if Canal serves its own protocol."""
     mode = settings.get("canal.serverMode", "tcp")
     kind = mode.lower()

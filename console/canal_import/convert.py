@@ -14,14 +14,14 @@ from typing import Any
 import yaml
 
 from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.documents.zookeeper_client import destination_path, end_shared_clients, shared_client
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.meta.left_consumers import LeftConsumer, write_left_consumers
 from cdc_engine.meta.managers import ledger_text
+from cdc_engine.records.zookeeper_client import destination_path, end_shared_clients, shared_client
 from console.canal_import.cursors import Cursors, from_file, from_zookeeper
 from console.canal_import.keys import remaining
-from console.canal_import.properties import Settings, Told, instances, read_properties
+from console.canal_import.properties import ImportReport, Settings, instances, read_properties
 from console.canal_import.rules import destination_name, destination_of, server_of
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
@@ -35,7 +35,7 @@ class Imported:
     """The result. `files`: those written. `findings`: by destination; "" for the server's own."""
 
     files: list[Path]
-    findings: dict[str, Told]
+    findings: dict[str, ImportReport]
 
     def sentences(self) -> list[str]:
         """Returns, for a person, what was converted, what was not, and which secrets must be set."""
@@ -60,7 +60,7 @@ def import_canal(folder: Path, target: Path) -> Imported:
         raise ConfigurationError(f"there is no {SERVER_FILE} in {folder}: name Canal's conf folder")
     shared = read_properties(folder / SERVER_FILE)
     server = Settings((shared,), os.environ)
-    found = {"": Told()}
+    found = {"": ImportReport()}
     texts: dict[Path, dict[str, Any]] = {target / "sluice.yaml": server_of(server, found[""])}
     clients: dict[str, Cursors] = {}
     hosts = texts[target / "sluice.yaml"].get("meta", {}).get("hosts", "")
@@ -74,7 +74,7 @@ def import_canal(folder: Path, target: Path) -> Imported:
         own_file = read_properties(folder / name / INSTANCE_FILE)
         settings = Settings((own_file, shared), os.environ)
         cursors = _cursors(name, hosts) if hosts else from_file(_data_folder(folder, server) / name)
-        own, findings = destination_name(name), Told()
+        own, findings = destination_name(name), ImportReport()
         if own != name:
             findings.left.append(f"the name {name}: a destination is called {own} here, and clients must ask for that")
         path = target / "destinations" / f"{own}.yaml"
@@ -98,7 +98,7 @@ def _with_value(file: Mapping[str, str]) -> list[str]:
     return [key for key, value in file.items() if value]
 
 
-def _say_where(server: Settings, names: list[str], told: Told) -> None:
+def _say_where(server: Settings, names: list[str], told: ImportReport) -> None:
     if keys := server.given("canal.destinations", "canal.destinations.expr", "canal.auto.scan"):
         told.taken.append(f"{keys}: the instances {', '.join(names)}, each a file of conf/destinations")
     if keys := server.given("canal.file.data.dir", "canal.conf.dir"):
@@ -130,13 +130,14 @@ def _write(texts: dict[Path, dict[str, Any]], target: Path) -> None:
         replace_file(path, HEAD + yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
 
 
-def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: Told) -> list[Path]:
+def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings: ImportReport) -> list[Path]:
     """Writes a file by which each of Canal's clients starts where the destination starts, which is no later than the client's own
     position. Returns its path.
     """
     if _has_ledger(config, name):
         findings.left.append(
-            f"where Canal stood: {name} has a ledger already ({config.meta_place(name).directory}, meta.kind {config.meta.kind}), which "
+            f"where Canal stood: {name} has a ledger already"
+            f" ({config.ledger_location(name).directory}, meta.kind {config.meta.kind}), which "
             "goes on where it is with the consumers that it knows. To begin where Canal stood, name another data_dir (a new ledger) "
             "in sluice.yaml, and import again"
         )
@@ -162,6 +163,6 @@ def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings
 
 def _has_ledger(config: SluiceConfig, name: str) -> bool:
     try:
-        return bool(ledger_text(config.meta_place(name)))
+        return bool(ledger_text(config.ledger_location(name)))
     finally:
         end_shared_clients()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from console.canal_import.properties import Settings, Told
+from console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9092"
 # Newer name → Canal's older name.
@@ -33,7 +33,7 @@ BY_ITSELF = {
 JAAS = re.compile(r"""(username|password)\s*=\s*\\?["']([^"'\\]*)""")
 
 
-def kafka_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
+def kafka_of(name: str, settings: Settings, told: ImportReport) -> dict[str, Any]:
     """Returns Kafka's settings in addition to those that all brokers have."""
     found: dict[str, Any] = {"servers": _kafka(settings, "kafka.bootstrap.servers") or SERVERS}
     if keys := settings.given("kafka.bootstrap.servers", OLDER["kafka.bootstrap.servers"]):
@@ -53,7 +53,7 @@ def _kafka(settings: Settings, key: str) -> str:
     return older or settings.get(key)
 
 
-def _options(name: str, settings: Settings, told: Told) -> dict[str, str]:
+def _options(name: str, settings: Settings, told: ImportReport) -> dict[str, str]:
     taken: list[str] = []
     given = {key for file in settings.files for key in file if file[key]}
     names = {key.removeprefix("kafka.") for key in given if key.startswith("kafka.")}
@@ -89,14 +89,14 @@ def _keys(settings: Settings, option: str) -> str:
     return settings.given(f"kafka.{option}", OLDER.get(f"kafka.{option}", ""))
 
 
-def _say_by_itself(option: str, value: str, keys: str, told: Told) -> None:
+def _say_by_itself(option: str, value: str, keys: str, told: ImportReport) -> None:
     if option == "acks" and value not in {"all", "-1"}:
         told.left.append(f"{keys} {value}: it is always all, for with less a message may be lost after its ack")
     else:
         told.no_meaning.append(f"{keys}: {BY_ITSELF[option]}")
 
 
-def _say_kerberos(option: str, value: str, told: Told) -> None:
+def _say_kerberos(option: str, value: str, told: ImportReport) -> None:
     if option == "kerberos.enable" and value.lower() == "true":
         told.left.append(
             "kafka.kerberos.enable: name librdkafka's sasl.kerberos.* in `options` of the broker, in place of a JAAS file"
@@ -105,7 +105,7 @@ def _say_kerberos(option: str, value: str, told: Told) -> None:
         told.no_meaning.append(f"kafka.{option}: librdkafka reads no JAAS file, and Kerberos by its sasl.kerberos.*")
 
 
-def _login(name: str, value: str, told: Told) -> dict[str, str]:
+def _login(name: str, value: str, told: ImportReport) -> dict[str, str]:
     """Returns user and password of a JAAS line; the password becomes an environment variable."""
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:

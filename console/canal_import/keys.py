@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from console.canal_import.properties import Settings, Told
+from console.canal_import.properties import ImportReport, Settings
 
 NO_ADMIN = "there is no admin server: `sluice instance` lists, stops and restarts destinations"
 SAME = "what it says is what Sluice does"
@@ -114,7 +114,7 @@ NO_MEANING = (
 )  # fmt: skip
 
 
-def remaining(settings: Settings, keys: Iterable[str], told: Told) -> None:
+def remaining(settings: Settings, keys: Iterable[str], told: ImportReport) -> None:
     """Reports each key that no sentence of `told` mentions. Keys with the same reason share a sentence."""
     without: dict[str, list[str]] = {}
     left: dict[str, list[str]] = {}

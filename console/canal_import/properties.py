@@ -43,14 +43,14 @@ def _logical_lines(text: str) -> list[str]:
 
 def _unescaped(text: str) -> str:
     def said(found: re.Match[str]) -> str:
-        letter = found[1]
-        return chr(int(letter[1:], 16)) if len(letter) == 5 else ESCAPES.get(letter, letter)
+        mail = found[1]
+        return chr(int(mail[1:], 16)) if len(mail) == 5 else ESCAPES.get(mail, mail)
 
     return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", said, text, flags=re.DOTALL)
 
 
 @dataclasses.dataclass
-class Told:
+class ImportReport:
     """The import's report: sentences that mention the keys they are about; and variable → the secret that it must contain.
 
     `taken`: converted. `left`: not converted, and what to do. `no_meaning`: not needed in Sluice, and why.

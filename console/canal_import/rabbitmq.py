@@ -6,14 +6,14 @@ import urllib.parse
 from typing import Any
 
 from cdc_engine.errors import ConfigurationError
-from console.canal_import.properties import Settings, Told
+from console.canal_import.properties import ImportReport, Settings
 
 SERVER = "127.0.0.1"
 SAME = (("rabbitmq.exchange", "exchange"), ("rabbitmq.virtual.host", "virtual_host"), ("rabbitmq.username", "user"))
 BINDING = (("rabbitmq.routingKey", "routing_key"), ("rabbitmq.deliveryMode", "exchange_type"))
 
 
-def rabbitmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
+def rabbitmq_of(name: str, settings: Settings, told: ImportReport) -> dict[str, Any]:
     """Returns RabbitMQ's settings in addition to those that all brokers have."""
     found = _address(name, settings.get("canal.mq.servers") or settings.get("rabbitmq.host") or SERVER, told)
     found |= {own: settings.get(key) for key, own in SAME if settings.get(key)}
@@ -36,7 +36,7 @@ def rabbitmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
     return found
 
 
-def _address(name: str, text: str, told: Told) -> dict[str, Any]:
+def _address(name: str, text: str, told: ImportReport) -> dict[str, Any]:
     """Converts host, host:port, or a URI."""
     if not text.startswith("amqp"):
         return {"servers": text}
@@ -60,7 +60,7 @@ def _address(name: str, text: str, told: Told) -> dict[str, Any]:
     return found
 
 
-def _binding(settings: Settings, told: Told, *, bindable: bool) -> dict[str, Any]:
+def _binding(settings: Settings, told: ImportReport, *, bindable: bool) -> dict[str, Any]:
     """Returns the binding. Canal declares and binds the queue only if all settings are present."""
     said = {own: settings.get(key) for key, own in BINDING}
     if all(said.values()) and bindable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from console.canal_import.properties import Settings, Told
+from console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9876"
 # Key, its older name, which takes precedence, and Sluice's key.
@@ -22,7 +22,7 @@ LEFT = (
 )
 
 
-def rocketmq_of(name: str, settings: Settings, told: Told) -> dict[str, Any]:
+def rocketmq_of(name: str, settings: Settings, told: ImportReport) -> dict[str, Any]:
     """Returns RocketMQ's settings in addition to those that all brokers have."""
     found: dict[str, Any] = {"servers": SERVERS}
     for key, older, own in SAME:

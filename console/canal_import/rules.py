@@ -13,7 +13,7 @@ from cdc_engine.config import DestinationConfig
 from console.canal_import.brokers import brokers_of
 from console.canal_import.cursors import Cursors
 from console.canal_import.filters import not_captured
-from console.canal_import.properties import Settings, Told
+from console.canal_import.properties import ImportReport, Settings
 from console.canal_import.standby import sources_of
 
 EXCLUDE = str(DestinationConfig.model_fields["exclude"].default)
@@ -36,7 +36,7 @@ def destination_name(name: str) -> str:
     return found if NAME.fullmatch(found) else f"d_{found}"[:63]
 
 
-def server_of(settings: Settings, findings: Told) -> dict[str, Any]:
+def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     """Returns the content of conf/sluice.yaml."""
     record: dict[str, Any] = {}
     hosts = settings.get("canal.zkServers")
@@ -78,7 +78,7 @@ def server_of(settings: Settings, findings: Told) -> dict[str, Any]:
     return record
 
 
-def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Told) -> dict[str, Any]:
+def destination_of(name: str, settings: Settings, cursors: Cursors, findings: ImportReport) -> dict[str, Any]:
     """Returns the content of one file in conf/destinations."""
     record = sources_of(settings, _source(name, settings, findings), findings.taken, findings.left)
     record["include"] = settings.get("canal.instance.filter.regex", r".*\..*")
@@ -121,7 +121,7 @@ def _cut_filters(cursors: Cursors, include: str) -> list[str]:
     ]
 
 
-def _source(name: str, settings: Settings, findings: Told) -> dict[str, Any]:
+def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, Any]:
     """Returns the settings that master and standby share, without the address."""
     source: dict[str, Any] = {"user": settings.get("canal.instance.dbUsername", "canal")}
     if keys := settings.given(f"{INSTANCE}master.address", f"{INSTANCE}dbUsername", f"{INSTANCE}master.sslMode"):
@@ -142,7 +142,7 @@ def _source(name: str, settings: Settings, findings: Told) -> dict[str, Any]:
     return source
 
 
-def _start(settings: Settings, cursors: Cursors, findings: Told) -> dict[str, Any]:
+def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict[str, Any]:
     """Returns the start position. A cursor takes precedence over the properties, as in Canal."""
     file, gtid = settings.get("canal.instance.master.journal.name"), settings.get("canal.instance.master.gtid")
     offset, time_ms = (
@@ -180,7 +180,7 @@ def _start(settings: Settings, cursors: Cursors, findings: Told) -> dict[str, An
     return start
 
 
-def _say_gtids(on: bool, settings: Settings, findings: Told) -> None:
+def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
     if on:
         findings.taken.append(f"{GTID_ON}: the stream goes on by GTID wherever the source has them")
         findings.left.append(f"{GTID_ON}: entries have no GTID in their headers and props")
@@ -188,7 +188,7 @@ def _say_gtids(on: bool, settings: Settings, findings: Told) -> None:
         findings.no_meaning.append(f"{GTID_ON}: the stream goes on by GTID wherever the source has them")
 
 
-def _say_without_cursor(used: str, looked_in: str, findings: Told) -> None:
+def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> None:
     """Reports where the destination starts without a cursor. `used`: the keys that determine the start; empty if none does."""
     if used:
         findings.taken.append(
@@ -207,7 +207,7 @@ def _moment(milliseconds: int) -> str:
     return dt.datetime.fromtimestamp(milliseconds // 1000, dt.UTC).isoformat()
 
 
-def _canal_server(settings: Settings, findings: Told) -> dict[str, Any]:
+def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     server: dict[str, Any] = {"port": settings.number("canal.port", CANAL_PORT), "decimals": "canal"}
     if keys := settings.given("canal.serverMode", "canal.port", "canal.ip", "canal.user"):
         findings.taken.append(f"{keys}: `canal_server`")

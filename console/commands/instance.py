@@ -30,11 +30,11 @@ instance_app = typer.Typer(
 def names(incomplete: str) -> list[str]:
     """Returns the destinations in conf/ for the shell's completion; empty if conf/ cannot be read."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from cdc_engine.config.texts import read_texts  # noqa: PLC0415
+    from cdc_engine.config.conf_files import read_conf_files  # noqa: PLC0415
     from cdc_engine.errors import SluiceError  # noqa: PLC0415
 
     try:
-        return [name for name in read_texts(conf_dir()).destinations if name.startswith(incomplete)]
+        return [name for name in read_conf_files(conf_dir()).destinations if name.startswith(incomplete)]
     except SluiceError:
         return []
 

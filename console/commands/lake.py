@@ -54,17 +54,17 @@ def lake_swap(  # noqa: PLR0917  one argument an option
 ) -> None:
     """Give a table the rows of one that was rebuilt beside it; refused while that lacks changes. Exit code 1 where it is refused."""
     from console.lake import swap as act  # noqa: PLC0415
-    from orchestration.run.backfill.swap import SwapWish  # noqa: PLC0415
+    from orchestration.run.backfill.swap import SwapRequest  # noqa: PLC0415
 
-    config, wish = config_now(), SwapWish(destination=destination, table=table, rebuilt=rebuilt)
-    made = act.plan(config, wish)
+    config, request = config_now(), SwapRequest(destination=destination, table=table, rebuilt=rebuilt)
+    made = act.plan(config, request)
     told = made.to_json()
     if not as_json:
         screen.print(act.render(made))
     if not (only_plan or made.refused):
         if not yes and not typer.confirm(f"give {table} the {made.rows_after} rows of {rebuilt}?", err=as_json):
             raise typer.Exit(1)
-        told["version_after"] = act.run(config, wish, errors.print)
+        told["version_after"] = act.run(config, request, errors.print)
     if as_json:
         screen.print_json(json.dumps(told))
     elif "version_after" in told:

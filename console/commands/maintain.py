@@ -30,12 +30,12 @@ def maintain(  # noqa: PLR0917  one argument an option
     from console.sources import require_destination  # noqa: PLC0415
     from console.toolchain.errors import SetupError  # noqa: PLC0415
     from orchestration.ports import MergeFailedError, Ports  # noqa: PLC0415
-    from orchestration.run.maintain_run import MaintainWish, run_maintenance  # noqa: PLC0415
+    from orchestration.run.maintain_run import MaintainRequest, run_maintenance  # noqa: PLC0415
     from orchestration.run.spark_merge import spark_merge  # noqa: PLC0415
 
     config = config_now()
     require_destination(config, destination)
-    wish = MaintainWish(
+    request = MaintainRequest(
         destination=destination,
         tables=tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip())),
         optimize=optimize or not vacuum,
@@ -45,7 +45,7 @@ def maintain(  # noqa: PLR0917  one argument an option
     )
     ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     try:
-        made = run_maintenance(ports, config, wish, _say)
+        made = run_maintenance(ports, config, request, _say)
     except MergeFailedError as error:
         raise SetupError(str(error)) from error
     if as_json:

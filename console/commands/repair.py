@@ -26,11 +26,11 @@ def repair(  # noqa: PLR0917  one argument an option
 ) -> None:
     """Take the rows that differ from the source anew, while the stream goes on; exit code 1 where something still differs."""
     from console.lake import repair as act  # noqa: PLC0415
-    from orchestration.run.repair_run import Repaired, RepairWish  # noqa: PLC0415
+    from orchestration.run.repair_run import Repaired, RepairRequest  # noqa: PLC0415
 
     names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
-    config, wish = config_now(), RepairWish(destination=destination, tables=names, settle_seconds=settle_seconds)
-    planned = act.plan(config, wish)
+    config, request = config_now(), RepairRequest(destination=destination, tables=names, settle_seconds=settle_seconds)
+    planned = act.plan(config, request)
     ready = [each for each in planned if not each.refused]
     if only_plan or not ready:
         done, all_right = Repaired(plan=planned), not planned
@@ -42,7 +42,7 @@ def repair(  # noqa: PLR0917  one argument an option
         question = f"take {keys} keys of {len(ready)} tables anew?"
         if not yes and not typer.confirm(question, err=as_json):
             raise typer.Exit(1)
-        done = act.run(config, wish, planned, _say)
+        done = act.run(config, request, planned, _say)
         all_right, lines = done.all_right, [act.outcome(done)]
     if as_json:
         screen.print_json(json.dumps(done.to_json()))

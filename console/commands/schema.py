@@ -27,10 +27,10 @@ def schema_show(destination: str, as_json: JsonOption = False) -> None:
 @schema_app.command("held")
 def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
     """Show the changes that wait for review, with what each plan would do."""
-    from console.acts.schema import held_changes_of, held_json, render_held  # noqa: PLC0415
+    from console.acts.schema import pending_changes_of, pending_json, render_pending  # noqa: PLC0415
 
-    changes = held_changes_of(config_now(), destination)
-    screen.print_json(json.dumps(held_json(changes))) if as_json else screen.print(render_held(changes))
+    changes = pending_changes_of(config_now(), destination)
+    screen.print_json(json.dumps(pending_json(changes))) if as_json else screen.print(render_pending(changes))
 
 
 @schema_app.command("approve")

@@ -34,7 +34,7 @@ class Changes:
         return Changes(self.inserted - before.inserted, self.updated - before.updated, self.deleted - before.deleted)
 
 
-class LakeTable:
+class DemoTable:
     """One Delta table, read again only when it has a new version. `keyless`: Delta has its change log."""
 
     def __init__(self, path: Path, *, keyless: bool) -> None:
@@ -103,7 +103,7 @@ def markers_shown(path: Path, after_version: int) -> list[Marked]:
     A marker's time starts when MySQL wrote it (its own `sent_at`, UTC) and ends when the file of the first Delta version that has it was
     written to `_delta_log`: from then on every reader sees it. One marker is written every two seconds.
     """
-    newest = LakeTable(path, keyless=False).version
+    newest = DemoTable(path, keyless=False).version
     if newest < 0:
         return []
     deliveries = {commit["version"]: read_commit(commit).delivery for commit in DeltaTable(str(path)).history()}

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from console.demo.home import open_home
-from console.demo.lake import LakeTable
+from console.demo.lake import DemoTable
 from console.demo.runs import RunLog, RunSummary
 from console.demo.schema import DATABASE
 from console.status import DestinationStatus
@@ -32,7 +32,7 @@ class Picture:
 
 def take(
     connection: pymysql.Connection[Any],
-    lake: Mapping[str, LakeTable],
+    lake: Mapping[str, DemoTable],
     runs: RunLog,
     engine: DestinationStatus,
     transactions: int,

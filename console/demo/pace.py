@@ -13,7 +13,7 @@ from typing import Any
 import pymysql
 
 from console.demo.schema import ADDED_COLUMN, DATABASE, MARKERS, TABLES, VISITS, add_column_statement
-from console.demo.traffic import KEY_OF, Shop, Traffic, Transaction
+from console.demo.traffic import KEY_OF, DemoTraffic, Shop, Transaction
 from console.toolchain.errors import SetupError
 
 MARKER_SECONDS = 2.0
@@ -37,7 +37,7 @@ def load_shop(connection: Connection[Any]) -> Shop:
     return shop
 
 
-class Pace:
+class TrafficThread:
     """The thread of the traffic. `failure`: the error that ended it early; `transactions`: the number of committed transactions."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Pace:
 
     def _loop(self, connection: Connection[Any]) -> None:
         shop = load_shop(connection)
-        traffic = Traffic(shop, f"{self._seed}/{len(shop.orders)}/{max(shop.orders, default=0)}")
+        traffic = DemoTraffic(shop, f"{self._seed}/{len(shop.orders)}/{max(shop.orders, default=0)}")
         if not shop.customers:
             for transaction in traffic.first():
                 self._commit(connection, transaction)

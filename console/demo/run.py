@@ -23,8 +23,8 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
 from console.demo import live
 from console.demo.home import DESTINATION, DemoHome, demo_ports, open_home
-from console.demo.lake import LakeTable
-from console.demo.pace import Pace
+from console.demo.lake import DemoTable
+from console.demo.pace import TrafficThread
 from console.demo.rows_before import RowsBefore
 from console.demo.runs import RunLog
 from console.demo.schema import DATABASE, TABLES, VISITS, VISITS_BODY
@@ -36,7 +36,7 @@ from console.stack.stack import Stack
 from console.status import DestinationStatus, read_destination, read_json
 from console.toolchain.errors import SetupError
 from console.toolchain.setup import set_up
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent, TableResult
 from orchestration.table_catalog import delta_key
 
@@ -81,7 +81,7 @@ class Demo:
         )
         self.file = ProcessFile(self.config.data_dir / "processes.json")
         self.lake = {
-            name: LakeTable(Path(self.config.table_path(DESTINATION, DATABASE, name)), keyless="KEY" not in body)
+            name: DemoTable(Path(self.config.table_path(DESTINATION, DATABASE, name)), keyless="KEY" not in body)
             for name, body in {**TABLES, VISITS: VISITS_BODY}.items()
         }
         self.began = time.time()
@@ -109,7 +109,7 @@ class Demo:
         if left:
             raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
 
-    def watch(self, pace: Pace) -> None:
+    def watch(self, pace: TrafficThread) -> None:
         """Shows the existing rows, then the live view, until Ctrl-C. Without a terminal, prints the view from time to time."""
         self.before.wait(lambda: self._look_after(pace))
         if not self.screen.is_terminal:
@@ -117,7 +117,7 @@ class Demo:
         with Live(console=self.screen, auto_refresh=False) as view:
             self._watch(pace, lambda picture: view.update(picture, refresh=True), VIEW_SECONDS)
 
-    def _watch(self, pace: Pace, display: Callable[[Group], None], seconds: float) -> NoReturn:
+    def _watch(self, pace: TrafficThread, display: Callable[[Group], None], seconds: float) -> NoReturn:
         self._say(live.example_query(self.home.conf))
         with contextlib.closing(self.source.connect()) as connection:
             while True:
@@ -126,7 +126,7 @@ class Demo:
                 display(live.draw(picture, self.stack.url))
                 time.sleep(seconds)
 
-    def once(self, pace: Pace, before: dict[str, Before]) -> DemoSummary:
+    def once(self, pace: TrafficThread, before: dict[str, Before]) -> DemoSummary:
         """Runs the traffic for its time, waits until it is merged, and proves that both sides are equal."""
         self._say(f"traffic for {self.options.seconds} s at {self.options.rate:g} transactions/s; UI: {self.stack.url}")
         end = time.monotonic() + self.options.seconds
@@ -141,14 +141,16 @@ class Demo:
         wall_seconds = time.time() - self.began
         return summarise(self._compared(), self.lake, before, self.runs.read(), wall_seconds)
 
-    def _look_after(self, pace: Pace) -> None:
+    def _look_after(self, pace: TrafficThread) -> None:
         pace.raise_failure()
         self.stack.revive()
 
     def _compared(self) -> dict[str, TableResult]:
         """Compares every table row by row, as `sluice equal` does."""
         source = source_of(self.config.destinations[DESTINATION])
-        asked = Asked(self.config, DESTINATION, dataclasses.replace(source, password=lambda: self.source.password))
+        asked = ComparedDestination(
+            self.config, DESTINATION, dataclasses.replace(source, password=lambda: self.source.password)
+        )
         return {found.table: found for found in compare_destination(asked, (), Extent())}
 
     def engine(self) -> DestinationStatus:
@@ -231,7 +233,7 @@ def _run(demo: Demo) -> int:
     options = demo.options
     demo.start()
     before = {name: Before.of(table) for name, table in demo.lake.items()}
-    pace = Pace(
+    pace = TrafficThread(
         demo.source.connect,
         options.rate,
         alter_after_seconds=options.seconds / 3 if options.once else ALTER_SECONDS,

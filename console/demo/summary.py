@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from console.demo.lake import Changes, LakeTable, freshness_seconds, percentile
+from console.demo.lake import Changes, DemoTable, freshness_seconds, percentile
 from console.demo.runs import RunSummary
 from console.demo.schema import DATABASE, MARKERS
 from console.lake.equal import sentences_of
@@ -24,7 +24,7 @@ class Before:
     changes: Changes
 
     @classmethod
-    def of(cls, table: LakeTable) -> Before:
+    def of(cls, table: DemoTable) -> Before:
         return cls(table.version, table.changes() if table.keyless else Changes())
 
 
@@ -65,7 +65,7 @@ class DemoSummary:
 
 def summarise(
     compared: Mapping[str, TableResult],
-    lake: Mapping[str, LakeTable],
+    lake: Mapping[str, DemoTable],
     before: Mapping[str, Before],
     runs: RunSummary,
     wall_seconds: float,

@@ -1,6 +1,6 @@
 """The traffic of the shop: an endless, seeded sequence of transactions. Run against MySQL by demo.pace.
 
-`Traffic` knows which keys exist, and draws the next transaction only from them and from its seed, so the same start gives the same
+`DemoTraffic` knows which keys exist, and draws the next transaction only from them and from its seed, so the same start gives the same
 statements. Every shape that a merge can get wrong occurs: key changes, two swapped keys, delete and re-insert in one transaction, updates
 and deletes of a table without a key.
 """
@@ -39,7 +39,7 @@ class Shop:
 KEY_OF = {"products": "sku"}  # all other tables: id
 
 
-class Traffic:
+class DemoTraffic:
     """Draws transactions. `next_id` only rises, over all tables, so a used key is never used again by accident."""
 
     def __init__(self, shop: Shop, seed: str) -> None:

@@ -13,7 +13,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.wiring import source_of
 from console.sources import require_destination
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent, TableResult, Verdict
 from orchestration.run.lake_settings import storage_options
 
@@ -41,9 +41,11 @@ def compare(
     extent: Extent,
     say: Callable[[str], None] | None = None,
 ) -> Iterable[TableResult]:
-    """Like `equality.destination.compare_destination`, for a destination in conf/. `say`: as in `Asked`."""
+    """Like `equality.destination.compare_destination`, for a destination in conf/. `say`: as in `ComparedDestination`."""
     settings = require_destination(config, destination)
-    asked = Asked(config, destination, source_of(settings), storage_options(config.storage_options), say=say)
+    asked = ComparedDestination(
+        config, destination, source_of(settings), storage_options(config.storage_options), say=say
+    )
     return compare_destination(asked, tables, extent)
 
 

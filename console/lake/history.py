@@ -30,7 +30,7 @@ Match = Callable[[Interval], bool]
 
 
 @dataclasses.dataclass(frozen=True)
-class LakeTable:
+class HistoryTable:
     """A captured table and its path in the lake. `key`: the columns by which it is merged, empty for a change log. `mirror`: whether it
     is a current-state table.
     """
@@ -57,7 +57,7 @@ class LakeTable:
             raise SetupError(f"the log of the Delta table {self.path} cannot be read: {error}") from error
 
 
-def captured_table(config: SluiceConfig, name: str, destination: str = "") -> LakeTable:
+def captured_table(config: SluiceConfig, name: str, destination: str = "") -> HistoryTable:
     """Returns the table "database.table" of the destination that captures it. Raises ConfigurationError if none does, or several do."""
     if destination:
         require_destination(config, destination)
@@ -77,10 +77,10 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> La
     key, options = tuple(settings.key) or table.key, storage_options(config.storage_options)
     shard = config.destinations[owner].shard(table.database, table.table)
     rows = {shard.column: shard.name} if shard else {}
-    return LakeTable(owner, name, path, key, options, mirror=settings.mirror, shard=rows)
+    return HistoryTable(owner, name, path, key, options, mirror=settings.mirror, shard=rows)
 
 
-def history_of(table: LakeTable) -> list[Interval]:
+def history_of(table: HistoryTable) -> list[Interval]:
     """Returns the batches that the log still contains, and other writers' commits between them, newest first."""
     commits = (read_commit(commit) for commit in table.log().history())
     return batches(commit for commit in commits if table.is_told_by(commit))[::-1]

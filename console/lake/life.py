@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from rich.table import Table
 
 from cdc_engine.errors import ConfigurationError
-from console.lake.history import LakeTable, moment, place_text
+from console.lake.history import HistoryTable, moment, place_text
 from console.toolchain.errors import SetupError
 from spark_jobs.sql_text import spark_type
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
@@ -34,7 +34,7 @@ class GoneError(Exception):
     """A version cannot be read any more, because VACUUM removed its files."""
 
 
-class Versions(Protocol):
+class RowVersions(Protocol):
     """The row in question, by version."""
 
     def row(self, version: int) -> Row | None:
@@ -42,7 +42,7 @@ class Versions(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class LifeStep:
     """One change of the row. `values`: of a deleted row, its last ones. `commit`: None if the log no longer has it.
 
     `happened`: insert, update, delete, or the oldest known state.
@@ -64,7 +64,7 @@ class Step:
         }
 
 
-def life(versions: Versions, commits: Sequence[Interval]) -> Iterator[Step]:
+def life(versions: RowVersions, commits: Sequence[Interval]) -> Iterator[LifeStep]:
     """Yields the changes of a row, newest first. `commits`: all commits in the log, newest first."""
     at, looks = (commits[0].version if commits else -1), 0
     while at >= 0 and looks < LOOKS_MAX:
@@ -91,7 +91,7 @@ def life(versions: Versions, commits: Sequence[Interval]) -> Iterator[Step]:
         at = gone.version - 1
 
 
-def _look(versions: Versions, version: int) -> Row | None:
+def _look(versions: RowVersions, version: int) -> Row | None:
     return versions.row(version) if version >= 0 else None
 
 
@@ -113,18 +113,18 @@ def _happened(row: Row, before: Row | None) -> str:
     return "insert" if before is None or before.get(DELETED) else "update"
 
 
-def _step(happened: str, row: Row, commit: Interval | None) -> Step:
+def _step(happened: str, row: Row, commit: Interval | None) -> LifeStep:
     values = {name: value for name, value in row.items() if name not in OURS}
     if commit is not None and commit.snapshot:  # its rows have the time of the reading, not a commit time
-        return Step(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
+        return LifeStep(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
     when = row.get(COMMIT_TIME) if happened != "delete" or commit is None else moment(commit.last_commit_time_us)
-    return Step(happened, values, commit, when)
+    return LifeStep(happened, values, commit, when)
 
 
 class TableVersions:
-    """`Versions` of a Delta table, read with deltalake; files that cannot contain the key are skipped."""
+    """`RowVersions` of a Delta table, read with deltalake; files that cannot contain the key are skipped."""
 
-    def __init__(self, table: LakeTable, key: Mapping[str, str]) -> None:
+    def __init__(self, table: HistoryTable, key: Mapping[str, str]) -> None:
         self._table = table
         types = {field.name.lower(): (field.name, spark_type(field.type)) for field in table.log().schema().fields}
         self._condition = " AND ".join(_equal(*types[name.lower()], value) for name, value in key.items())
@@ -137,7 +137,7 @@ class TableVersions:
         return found[0] if found else None
 
 
-def row_life(table: LakeTable, key: str) -> Iterator[Step]:
+def row_life(table: HistoryTable, key: str) -> Iterator[LifeStep]:
     """Yields the changes of the row with a key: `5`, `id=5`, or `7,a` in the key's column order.
 
     Raises ConfigurationError; GoneError after the known changes, if older versions cannot be read.
@@ -147,9 +147,9 @@ def row_life(table: LakeTable, key: str) -> Iterator[Step]:
     return life(versions, [each for each in commits if table.is_told_by(each)])
 
 
-def known_life(table: LakeTable, key: str) -> tuple[list[Step], str]:
+def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
     """Returns the known changes of a row, and why older ones are not known, or an empty text."""
-    steps: list[Step] = []
+    steps: list[LifeStep] = []
     try:
         steps.extend(row_life(table, key))
     except GoneError as error:
@@ -157,7 +157,7 @@ def known_life(table: LakeTable, key: str) -> tuple[list[Step], str]:
     return steps, ""
 
 
-def parse_key(table: LakeTable, text: str) -> dict[str, str]:
+def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
     """Returns key column → value as typed."""
     if not table.mirror:
         told = f"ask {table.path} with `sluice sql`: a row's versions, or its changes, are rows there"
@@ -202,7 +202,7 @@ def _sql_type(kind: str) -> str:
     return {"timestamp_ntz": "TIMESTAMP", "date": "DATE", "boolean": "BOOLEAN"}.get(kind, "TIMESTAMP WITH TIME ZONE")
 
 
-def render(steps: Sequence[Step]) -> Table:
+def render(steps: Sequence[LifeStep]) -> Table:
     shown = Table("happened", "committed in the source", "values", "version", "batch", "up to", "run")
     for place, step in enumerate(steps):
         before = steps[place + 1].values if place + 1 < len(steps) else {}
@@ -224,7 +224,7 @@ def _read_time(commit: Interval | None) -> str:
     return f"before {moment(commit.last_commit_time_us)}, when it was read" if commit and commit.snapshot else ""
 
 
-def _changed(step: Step, before: Row) -> str:
+def _changed(step: LifeStep, before: Row) -> str:
     """Returns all values of an inserted or deleted row, else those that changed."""
     whole = not step.happened.startswith("update")
     pairs = ((name, value) for name, value in step.values.items() if whole or before.get(name) != value)

@@ -87,16 +87,18 @@ def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Repl
     """
     from spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
     from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.session import SparkSettings, open_lanes  # noqa: PLC0415
+    from spark_jobs.session import SparkSettings, open_sessions  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
-    spark = SparkSettings(remote=config.spark.remote, master=config.spark.master, lanes_file=directory / SESSIONS_FILE)
+    spark = SparkSettings(
+        remote=config.spark.remote, master=config.spark.master, sessions_file=directory / SESSIONS_FILE
+    )
     with run_lock(directory, RUN_LOCK_SECONDS) as refusal:
         records = quarantined(config, destination, table)
         if not records:
             return []
         try:
-            with open_lanes(spark, 1, Fence(refusal)) as (lane,):
+            with open_sessions(spark, 1, Fence(refusal)) as (lane,):
                 return [_replay_column(config, destination, lane, each) for each in _columns(records)]
         except SparkUnavailableError as error:
             raise SetupError(str(error)) from error

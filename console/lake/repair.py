@@ -14,14 +14,14 @@ from cdc_engine.config import SluiceConfig
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.repair_run import Listener, Repaired, RepairWish, TableRepair, plan_repair, run_repair
+from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, TableRepair, plan_repair, run_repair
 from orchestration.run.spark_merge import spark_merge
 
 
-def plan(config: SluiceConfig, wish: RepairWish) -> tuple[TableRepair, ...]:
+def plan(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
     """Returns the plan. Raises what `plan_repair` raises, and ConfigurationError for an unknown destination."""
-    require_destination(config, wish.destination)
-    return plan_repair(config, wish)
+    require_destination(config, request.destination)
+    return plan_repair(config, request)
 
 
 def rows(planned: Sequence[TableRepair]) -> Table:
@@ -34,12 +34,12 @@ def rows(planned: Sequence[TableRepair]) -> Table:
 
 
 def run(
-    config: SluiceConfig, wish: RepairWish, planned: tuple[TableRepair, ...], say: Callable[[str], None]
+    config: SluiceConfig, request: RepairRequest, planned: tuple[TableRepair, ...], say: Callable[[str], None]
 ) -> Repaired:
     """Runs the repair. Raises SluiceError, or SetupError if a table could not be merged."""
     ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     try:
-        return run_repair(ports, config, wish, planned, Listener(say=say))
+        return run_repair(ports, config, request, planned, RepairListener(say=say))
     except MergeFailedError as error:
         raise SetupError(str(error)) from error
 

@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 
 
 @dataclasses.dataclass(frozen=True)
-class LakeTable:
+class SqlTable:
     """An existing Delta table and its name in SQL. `spelled`: its own name, if different."""
 
     database: str
@@ -50,7 +50,7 @@ class LakeTable:
         return f"{quoted(self.database)}.{quoted(self.table)}"
 
 
-class Answer:
+class SqlAnswer:
     """The rows of a result, read from the lake one by one.
 
     `left_out`: a sentence for each table without a view.
@@ -65,13 +65,13 @@ class Answer:
             yield from fetched
 
 
-def lake_tables(config: SluiceConfig) -> list[LakeTable]:
+def lake_tables(config: SluiceConfig) -> list[SqlTable]:
     """Returns the merged tables of all destinations, with their change logs and histories.
 
     If two destinations capture the same table, the second one's is `destination_database.table`. Names that differ only in case get a
     number, because DuckDB does not distinguish them.
     """
-    found: dict[tuple[str, str], LakeTable] = {}
+    found: dict[tuple[str, str], SqlTable] = {}
     for destination in sorted(config.destinations):
         for table in read_tables(config.destination_dir(destination) / TABLES_FILE):
             for name, path in _paths(config, destination, table):
@@ -79,19 +79,19 @@ def lake_tables(config: SluiceConfig) -> list[LakeTable]:
                 if (other := found.get((database, name))) is not None and other.path != path:
                     database = f"{destination}_{database}"
                 if path and (Path(path) / "_delta_log").is_dir():
-                    found[database, name] = LakeTable(database, name, path)
+                    found[database, name] = SqlTable(database, name, path)
     return _told_apart(found.values())
 
 
-def _told_apart(tables: Collection[LakeTable]) -> list[LakeTable]:
+def _told_apart(tables: Collection[SqlTable]) -> list[SqlTable]:
     """Returns the tables with `__1`, `__2`, … appended to names that DuckDB does not distinguish. None keeps the plain name, which would
     be ambiguous.
     """
-    same = defaultdict[tuple[str, str], list[LakeTable]](list)
+    same = defaultdict[tuple[str, str], list[SqlTable]](list)
     for table in tables:
         same[table.database.lower(), table.table.lower()].append(table)
     taken = set(same)
-    apart: dict[LakeTable, LakeTable] = {}
+    apart: dict[SqlTable, SqlTable] = {}
     for those in same.values():
         for table in sorted(those, key=lambda each: (each.database, each.table)) if len(those) > 1 else ():
             names = (f"{table.table}__{number}" for number in itertools.count(1))
@@ -109,7 +109,7 @@ def _database(config: SluiceConfig, destination: str, table: TableVersion) -> st
 
 def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[tuple[str, str]]:
     """Returns (name, path): the current-state table, then change log and history, each if conf/ configures it."""
-    log, history = config.paths_beside(destination, table.database, table.table)
+    log, history = config.side_table_paths(destination, table.database, table.table)
     mirror = config.destinations[destination].table(table.database, table.table).mirror
     path = config.table_path(destination, table.database, table.table) if mirror else ""
     if shard := config.destinations[destination].shard(table.database, table.table):
@@ -117,7 +117,7 @@ def _paths(config: SluiceConfig, destination: str, table: TableVersion) -> list[
     return [(table.table, path), (f"{table.table}__log", log), (f"{table.table}__history", history)]
 
 
-def ask(config: SluiceConfig, question: str) -> Answer:
+def ask(config: SluiceConfig, question: str) -> SqlAnswer:
     """Runs the query. Raises SetupError with DuckDB's message, which also lists the tables if a name was not found."""
     if "://" in config.lake:
         raise SetupError(
@@ -139,12 +139,12 @@ def ask(config: SluiceConfig, question: str) -> Answer:
                 left_out.append(f"{table.database}.{table.table} cannot be read: {error}")
         searched = ",".join(schemas).replace("'", "''")
         connection.execute(f"SET search_path = '{searched}'")
-        return Answer(connection.execute(question), left_out)
+        return SqlAnswer(connection.execute(question), left_out)
     except duckdb.Error as error:
         raise _refused(error, question, tables, left_out) from error
 
 
-def _refused(error: duckdb.Error, question: str, tables: Sequence[LakeTable], left_out: Sequence[str]) -> SetupError:
+def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
     """Returns the error of a query; it lists the tables if a name was not found."""
     if writes(question):
         return SetupError("`sluice sql` only reads the lake: it answers SELECT; the source changes the rows.")
@@ -174,7 +174,7 @@ def _connect() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _named(tables: Sequence[LakeTable], question: str) -> Sequence[LakeTable]:
+def _named(tables: Sequence[SqlTable], question: str) -> Sequence[SqlTable]:
     """Returns the tables whose name is in the query, or all if none is (SHOW ALL TABLES), because creating a view reads the table's Delta
     log.
     """
@@ -183,13 +183,13 @@ def _named(tables: Sequence[LakeTable], question: str) -> Sequence[LakeTable]:
     return named or tables
 
 
-def _make_view(connection: duckdb.DuckDBPyConnection, table: LakeTable) -> None:
+def _make_view(connection: duckdb.DuckDBPyConnection, table: SqlTable) -> None:
     _refuse_misread(table)
     path = table.path.replace("'", "''")
     connection.execute(f"CREATE VIEW {table.name} AS SELECT * FROM delta_scan('{path}')")
 
 
-def _refuse_misread(table: LakeTable) -> None:
+def _refuse_misread(table: SqlTable) -> None:
     """Raises SetupError for a table with partitions and column mapping, whose partition columns DuckDB's reader returns as NULL
     (docs/readers.md).
     """
@@ -200,7 +200,7 @@ def _refuse_misread(table: LakeTable) -> None:
         )
 
 
-def render(answer: Answer) -> Group:
+def render(answer: SqlAnswer) -> Group:
     """Returns the first rows as a table for a person."""
     shown = Table(*answer.columns)
     for at, row in enumerate(answer.rows()):
@@ -210,14 +210,14 @@ def render(answer: Answer) -> Group:
     return Group(shown)
 
 
-def write_csv(answer: Answer, out: TextIO) -> None:
+def write_csv(answer: SqlAnswer, out: TextIO) -> None:
     """Writes a header, then one line per row; NULL is an empty field."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(answer.columns)
     writer.writerows(["" if value is None else _text(value) for value in row] for row in answer.rows())
 
 
-def write_json(answer: Answer, out: TextIO) -> None:
+def write_json(answer: SqlAnswer, out: TextIO) -> None:
     """Writes a list of objects; values without a JSON form become text."""
     out.write("[")
     for at, row in enumerate(answer.rows()):

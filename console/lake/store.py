@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.config.places import is_in_a_store
+from cdc_engine.config.locations import is_in_a_store
 from console.toolchain.artifacts import EXTRAS
 from console.toolchain.setup import lacking
 from object_stores.errors import StoreError

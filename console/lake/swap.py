@@ -14,26 +14,26 @@ from cdc_engine.config import SluiceConfig
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.backfill.swap import SwapPlan, SwapWish, plan_swap, run_swap
+from orchestration.run.backfill.swap import SwapPlan, SwapRequest, plan_swap, run_swap
 from orchestration.run.spark_merge import spark_merge
 
 
-def plan(config: SluiceConfig, wish: SwapWish) -> SwapPlan:
+def plan(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
     """Returns the plan. Raises ConfigurationError for an unknown destination, SetupError if a log cannot be read."""
-    require_destination(config, wish.destination)
+    require_destination(config, request.destination)
     try:
-        return plan_swap(config, wish)
+        return plan_swap(config, request)
     except MergeFailedError as error:
         raise SetupError(str(error)) from error
 
 
-def run(config: SluiceConfig, wish: SwapWish, say: Callable[[str], None]) -> int:
+def run(config: SluiceConfig, request: SwapRequest, say: Callable[[str], None]) -> int:
     """Swaps the tables and returns the resulting version of the live table. Raises SluiceError, or SetupError if the swap was refused or
     could not be written.
     """
     ports = Ports(host=_no_engine, files=lambda: destination_files, merge=spark_merge)
     try:
-        return run_swap(ports, config, wish, say)
+        return run_swap(ports, config, request, say)
     except MergeFailedError as error:
         raise SetupError(str(error)) from error
 

@@ -26,18 +26,18 @@ from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
 from console.toolchain.errors import SetupError
 from orchestration.run.lake_settings import storage_options, target
-from orchestration.run.turns import turns_of, written_target
-from spark_jobs.beside.change_log import KIND as LOG
-from spark_jobs.beside.history import KIND as HISTORY
-from spark_jobs.beside.side_table import is_beside, side_app_id_of
+from orchestration.run.table_locks import table_locks_of, written_target
 from spark_jobs.errors import TableError
 from spark_jobs.fence import Fence
+from spark_jobs.side_tables.change_log import KIND as LOG
+from spark_jobs.side_tables.history import KIND as HISTORY
+from spark_jobs.side_tables.side_table import is_side_table, side_app_id_of
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
+from spark_jobs.table_locks import Writing
 from spark_jobs.tables import shards
 from spark_jobs.tables.delta_table import physical_names
 from spark_jobs.tables.shards import Shard
 from spark_jobs.tables.table_owner import Owner
-from spark_jobs.turns import Writing
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,9 +78,9 @@ class DestinationLake:
             log = self._open(path)
             if log is None:
                 return None
-            if self._has_mirror(name):
+            if self._has_current_state_table(name):
                 return _described(name, path, log, self._shard(name))
-            return _described_beside(name, path, log)
+            return _described_side_table(name, path, log)
         except (DeltaError, OSError) as error:
             raise SetupError(f"the log of the Delta table {path} cannot be read: {error}") from error
 
@@ -99,16 +99,16 @@ class DestinationLake:
         log = self._open(table.path)
         if log is None:
             raise SetupError(f"the Delta table {table.path} is gone")
-        if self._has_mirror(table.name):
+        if self._has_current_state_table(table.name):
             self._write_owner(table, owner)
-        self._own_beside(table.name, ledger_id)
-        if self._has_mirror(table.name):
+        self._own_side_tables(table.name, ledger_id)
+        if self._has_current_state_table(table.name):
             self._records.keep({table.name: (table.table_id, self._open(table.path).version())})
 
     def _write_owner(self, table: LakeTable, owner: Owner) -> None:
         """Writes the owner, under the table lock if others have rows in the table; for a shard also the location of the table locks."""
         config, destination = self._config, self._destination
-        turns, whose = turns_of(config, destination), written_target(config, destination)(table.name)
+        turns, whose = table_locks_of(config, destination), written_target(config, destination)(table.name)
         wanted = shards.new_properties(whose.shard, owner.to_text())
         writing, fence = Writing(who=f"`sluice lake` for {destination}"), self._fence
         try:
@@ -121,7 +121,7 @@ class DestinationLake:
         except (DeltaError, OSError, TableError) as error:
             raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
 
-    def _own_beside(self, name: str, ledger_id: str) -> None:
+    def _own_side_tables(self, name: str, ledger_id: str) -> None:
         """Changes the owner of change log and history too, which their Delta names contain. The next run detects changes that they lack."""
         records = self._records
         for kind, path in self._beside(name):
@@ -130,13 +130,13 @@ class DestinationLake:
                 if log is None:
                     continue
                 wanted, has = side_app_id_of(self._destination, ledger_id, kind, name), str(log.metadata().name or "")
-                if not is_beside(has, kind):
+                if not is_side_table(has, kind):
                     raise SetupError(f"the Delta table {path} is none that Sluice made beside {name}: move it away")
                 if has != wanted:
                     self._fence.check(name)
                     log.alter.set_table_name(wanted)
                     log = self._open(path)
-                records.keep_beside(name, kind, (str(log.metadata().id), log.version()))
+                records.keep_side_table(name, kind, (str(log.metadata().id), log.version()))
             except (DeltaError, OSError, TableError) as error:
                 raise SetupError(f"the owner of the Delta table {path} cannot be written: {error}") from error
 
@@ -160,13 +160,13 @@ class DestinationLake:
     def _shard(self, name: str) -> Shard | None:
         return target(self._config, self._destination, name).shard
 
-    def _has_mirror(self, name: str) -> bool:
+    def _has_current_state_table(self, name: str) -> bool:
         return self._config.destinations[self._destination].table(*name.split(".", 1)).mirror
 
     def _beside(self, name: str) -> list[tuple[str, str]]:
         """Returns (kind, path or empty) of change log and history."""
         database, _, table = name.partition(".")
-        return list(zip((LOG, HISTORY), self._config.paths_beside(self._destination, database, table), strict=True))
+        return list(zip((LOG, HISTORY), self._config.side_table_paths(self._destination, database, table), strict=True))
 
     def _open(self, path: str) -> Any:
         options = storage_options(self._config.storage_options)
@@ -193,7 +193,7 @@ def _described(name: str, path: str, log: Any, shard: Shard | None) -> LakeTable
     )
 
 
-def _described_beside(name: str, path: str, log: Any) -> LakeTable:
+def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
     """Describes the change log or history of a table without a current-state table; its Delta name contains its owner."""
     told = str(log.metadata().name or "")
     parts = told.split("/", 4)

@@ -12,7 +12,7 @@ from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError, ConfigurationError
 from cdc_engine.instance.failover.by_time import by_time_of
 from cdc_engine.instance.failover.failover import ask, sources_of
-from cdc_engine.instance.failover.takeover import Answer, in_turn, refusal
+from cdc_engine.instance.failover.takeover import TakeoverAnswer, in_turn, refusal
 from cdc_engine.parser.start_position import Epochs
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.in_use import use
@@ -21,7 +21,7 @@ from console.sources import require_destination
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Listed:
+class ListedSource:
     """One source. `number`: its position in conf/, starting at 1. `refused`: why the stream cannot continue from it, or empty."""
 
     number: int
@@ -31,7 +31,9 @@ class Listed:
     refused: str
 
 
-def listed(config: SluiceConfig, name: str, ask_source: Callable[[Source, str], Answer] = ask) -> list[Listed]:
+def listed(
+    config: SluiceConfig, name: str, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
+) -> list[ListedSource]:
     """Returns all sources of a destination, each queried now and compared with the position at which the stream continues."""
     destination = require_destination(config, name)
     ledger = read_ledger(config.destination_dir(name))
@@ -40,7 +42,7 @@ def listed(config: SluiceConfig, name: str, ask_source: Callable[[Source, str], 
     for number, (address, source) in enumerate(sources_of(destination).items(), 1):
         answer = ask_source(source, position.file if position else "")
         found.append(
-            Listed(
+            ListedSource(
                 number=number,
                 address=address,
                 reading=address == destination.source.address,
@@ -51,7 +53,7 @@ def listed(config: SluiceConfig, name: str, ask_source: Callable[[Source, str], 
     return found
 
 
-def render(sources: list[Listed]) -> Table:
+def render(sources: list[ListedSource]) -> Table:
     shown = Table("source", "address", "", "server", "can be read on from")
     for each in sources:
         state = "is read" if each.reading else "stands by"
@@ -59,7 +61,9 @@ def render(sources: list[Listed]) -> Table:
     return shown
 
 
-def switch(config: SluiceConfig, name: str, to: int = 0, ask_source: Callable[[Source, str], Answer] = ask) -> Listed:
+def switch(
+    config: SluiceConfig, name: str, to: int = 0, ask_source: Callable[[Source, str], TakeoverAnswer] = ask
+) -> ListedSource:
     """Switches to another source: the one with this number, else the next possible one. A running engine switches at its next heartbeat.
 
     Raises ConfigurationError if conf/ has no such source, ActRefusedError if the stream can continue from none.

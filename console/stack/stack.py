@@ -46,7 +46,7 @@ from console.stack.processes import (
     terminate,
     terminate_children,
 )
-from console.stack.supervisor import UP, Part, Patience, Supervisor
+from console.stack.supervisor import UP, Patience, StackPart, Supervisor
 from console.toolchain.artifacts import EXTRAS
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.errors import ServerError
@@ -202,9 +202,9 @@ class Stack:
             raise
         return [name for name in dict.fromkeys(supervisor.begun) if name in STOP_ORDER]
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[StackPart]:
         ports, dagster = self.config.ports, (CODE_SERVER, WEBSERVER, SPARK)
-        parts: list[Part] = [self._part(CODE_SERVER, (), asks_code_server(ports.code_server), ports.code_server)]
+        parts: list[StackPart] = [self._part(CODE_SERVER, (), asks_code_server(ports.code_server), ports.code_server)]
         if port := engine_port(self.config):
             parts.insert(0, self._part(ENGINE, (), lambda _: lambda: listens(port), port))
         if self.starts_spark:

@@ -29,7 +29,7 @@ Say = Callable[[str], None]
 _now = time.monotonic
 
 
-class Part(Protocol):
+class StackPart(Protocol):
     """One process of the stack, or one piece of work on it. No method may block for longer than a moment."""
 
     name: str
@@ -60,7 +60,7 @@ class State(enum.Enum):
     READY = "answers, or is done"
 
 
-class Step(enum.Enum):
+class SupervisorStep(enum.Enum):
     NONE = "nothing"
     BEGIN = "begin it"
     READY = "it answers"
@@ -90,10 +90,10 @@ FOREGROUND = Patience(restarts_max=6, first_seconds=1.0)
 
 
 @dataclasses.dataclass
-class Kept:
+class PartRecord:
     """The supervisor's state of a part. `since`: when the state began, `due`: when the part may start, in seconds of a monotonic clock."""
 
-    part: Part
+    part: StackPart
     state: State = State.WAITING
     since: float = 0.0
     due: float = 0.0
@@ -104,21 +104,23 @@ class Kept:
         self.state, self.since = state, now
 
 
-def next_step(kept: Kept, now: float, ready: Collection[str], ended: str, answers: Callable[[], bool]) -> Step:
+def next_step(
+    kept: PartRecord, now: float, ready: Collection[str], ended: str, answers: Callable[[], bool]
+) -> SupervisorStep:
     """Returns what to do with a part. `ready`: names of the parts that answer; `answers` is called only if it decides."""
     part = kept.part
     if kept.state is State.WAITING:
-        return Step.BEGIN if now >= kept.due and set(part.after) <= set(ready) else Step.NONE
+        return SupervisorStep.BEGIN if now >= kept.due and set(part.after) <= set(ready) else SupervisorStep.NONE
     if ended and not (part.once and kept.state is State.READY):
-        return Step.READY if part.once and answers() else Step.FAIL
+        return SupervisorStep.READY if part.once and answers() else SupervisorStep.FAIL
     if kept.state is State.READY:
-        return Step.NONE
+        return SupervisorStep.NONE
     if answers():
-        return Step.READY
-    return Step.FAIL if now - kept.since > part.seconds_max else Step.NONE
+        return SupervisorStep.READY
+    return SupervisorStep.FAIL if now - kept.since > part.seconds_max else SupervisorStep.NONE
 
 
-def _failure(part: Part, ended: str) -> str:
+def _failure(part: StackPart, ended: str) -> str:
     """Returns how a part failed, why as far as that is known, and the end of its log."""
     how = f"ended ({ended})" if ended else f"did not answer within {part.seconds_max:.0f} s"
     outside = FROM_OUTSIDE.get(ended)
@@ -129,9 +131,9 @@ def _failure(part: Part, ended: str) -> str:
 class Supervisor:
     """Supervises parts. Parts that exist already are passed as `running`: they must answer too, and are started again when they die."""
 
-    def __init__(self, parts: Iterable[Part], say: Say, patience: Patience, running: Collection[str] = ()) -> None:
+    def __init__(self, parts: Iterable[StackPart], say: Say, patience: Patience, running: Collection[str] = ()) -> None:
         now = _now()
-        self._kept = {part.name: Kept(part) for part in parts}
+        self._kept = {part.name: PartRecord(part) for part in parts}
         self._say, self._patience = say, patience
         self.begun: list[str] = []  # names of all parts that were started here, in order
         for kept in self._kept.values():
@@ -172,32 +174,32 @@ class Supervisor:
             if sentence:
                 self._fail(kept, sentence, final=final)
 
-    def _is_final(self, kept: Kept, ended: str) -> bool:
+    def _is_final(self, kept: PartRecord, ended: str) -> bool:
         """Returns whether a new start would fail in the same way. A program that took the port between check and bind may be gone by
         then.
         """
         died = self._patience.first_start_must_do and not kept.answered and not ended.startswith("signal")
         return died and not kept.part.port_taken()
 
-    def _take(self, kept: Kept, ended: str) -> str:
+    def _take(self, kept: PartRecord, ended: str) -> str:
         """Takes the next step with a part. Returns how it failed, if it did."""
         part, now = kept.part, _now()
         ready = [name for name, other in self._kept.items() if other.state is State.READY]
         step = next_step(kept, now, ready, ended, part.answers)
-        if step is Step.BEGIN:
+        if step is SupervisorStep.BEGIN:
             self._say(f"starting {SHOWN.get(part.name, f'the {part.name}')}")
             with held_back():
                 part.begin()
                 self.begun.append(part.name)
                 kept.enter(State.STARTING, now)
-        elif step is Step.READY:
+        elif step is SupervisorStep.READY:
             kept.enter(State.READY, now)
             kept.answered = True
-        elif step is Step.FAIL:
+        elif step is SupervisorStep.FAIL:
             return _failure(part, ended)
         return ""
 
-    def _fail(self, kept: Kept, sentence: str, *, final: bool) -> None:
+    def _fail(self, kept: PartRecord, sentence: str, *, final: bool) -> None:
         """Schedules a new start of the part, or gives it up. Parts that were starting on top of it start again too."""
         now = _now()
         steady = kept.state is State.READY and now - kept.since >= self._patience.steady_seconds

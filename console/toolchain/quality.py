@@ -51,7 +51,7 @@ COVERAGE = ("--cov", "--cov-report=term:skip-covered", "--cov-report=html:.cover
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Choice:
+class CheckChoice:
     """Which of the checks to run. `arguments`: for pytest, including paths."""
 
     arguments: Sequence[str] = ()
@@ -77,7 +77,7 @@ class Choice:
         return self.is_whole and not self.arguments
 
 
-def checks_of(choice: Choice) -> dict[str, tuple[str, ...]]:
+def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:
     """Returns the command of each check by name, in their order. A quick run leaves out the types: they take as long as all the rest of
     it.
     """
@@ -89,7 +89,7 @@ def checks_of(choice: Choice) -> dict[str, tuple[str, ...]]:
     return {**static, "tests": ("pytest", *_workers(choice), *marks, *coverage, *choice.arguments)}
 
 
-def run_quality(choice: Choice) -> int:
+def run_quality(choice: CheckChoice) -> int:
     """Sets up what the checks need, runs all of them even if one fails, and returns an exit code. Finding no tests is a failure too."""
     screen = Console(stderr=True)
     environment = {**os.environ, QUICK_VARIABLE: "1"} if choice.quick else dict(os.environ)
@@ -140,7 +140,7 @@ def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Co
     return True
 
 
-def _workers(choice: Choice) -> tuple[str, ...]:
+def _workers(choice: CheckChoice) -> tuple[str, ...]:
     """Returns pytest's options for workers. Tests mostly wait for servers, so two cores have one worker more than cores.
     tests/conftest.py defines which tests stay together.
 

@@ -14,8 +14,8 @@ import grpc
 
 from cdc_engine.errors import BatchNotFoundError, SluiceError
 from orchestration.batch_reference import BatchReference
-from orchestration.drain.door import ACK, DOOR_FILE, HAND_OUT, LENGTHEN, SERVICE
-from orchestration.ports import FeedAwayError, Offer, RequestUnansweredError
+from orchestration.drain.run_service import ACK, HAND_OUT, LENGTHEN, RUN_SERVICE_FILE, SERVICE
+from orchestration.ports import Offer, RequestUnansweredError, RunEngineAwayError
 
 ANSWER_SECONDS_MAX = 10.0  # in addition to the requested wait: the engine syncs its ledger, and the machine may be busy
 CONNECT_SECONDS_MAX = 2.0  # on the loopback address; a stopped process accepts no gRPC connection
@@ -34,7 +34,7 @@ class Caller:
     """The client of one run, used by one thread. The endpoint's address may change: a restarted engine host opens another one."""
 
     def __init__(self, directory: Path, destination: str) -> None:
-        self._path, self._destination = directory / DOOR_FILE, destination
+        self._path, self._destination = directory / RUN_SERVICE_FILE, destination
         self._channel: Any = None
         self._address = ""
 
@@ -57,7 +57,7 @@ class Caller:
             self._channel = None
 
     def _ask(self, act: str, request: dict[str, Any], timeout_seconds: float) -> dict[str, Any]:
-        address, token = self._door()
+        address, token = self._run_service()
         seconds_max = timeout_seconds + ANSWER_SECONDS_MAX
         call = self._connected(address).unary_unary(
             f"/{SERVICE}/{act}", request_serializer=_to_bytes, response_deserializer=json.loads
@@ -82,34 +82,36 @@ class Caller:
                 grpc.channel_ready_future(self._channel).result(CONNECT_SECONDS_MAX)
             except grpc.FutureTimeoutError as error:
                 self.close()
-                raise FeedAwayError(
+                raise RunEngineAwayError(
                     f"the engine of {self._destination} accepts no connection at {address} within {CONNECT_SECONDS_MAX:g} s"
                 ) from error
         return self._channel
 
-    def _failed(self, error: grpc.RpcError, seconds_max: float) -> FeedAwayError:
+    def _failed(self, error: grpc.RpcError, seconds_max: float) -> RunEngineAwayError:
         code = error.code() if isinstance(error, grpc.Call) else None
         where = f"the engine of {self._destination} at {self._address}"
         match code:
             case grpc.StatusCode.UNAUTHENTICATED:  # refused before the request was read
-                return FeedAwayError(f"{where} refuses the token of {DOOR_FILE} ({code})")
+                return RunEngineAwayError(f"{where} refuses the token of {RUN_SERVICE_FILE} ({code})")
             case grpc.StatusCode.DEADLINE_EXCEEDED:
                 return RequestUnansweredError(f"{where} has not answered for {seconds_max:g} s")
             case _:
                 return RequestUnansweredError(f"the connection to {where} broke before the answer ({code})")
 
-    def _door(self) -> tuple[str, str]:
+    def _run_service(self) -> tuple[str, str]:
         try:
             record = json.loads(self._path.read_text(encoding="utf-8"))
             return str(record["address"]), str(record["token"])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise FeedAwayError(f"the engine of {self._destination} has no door ({self._path}: {error})") from error
+            raise RunEngineAwayError(
+                f"the engine of {self._destination} has no door ({self._path}: {error})"
+            ) from error
 
 
 def _heard(answer: dict[str, Any]) -> dict[str, Any]:
     """Returns the answer, or raises what the engine raised."""
     if away := answer.get("away"):
-        raise FeedAwayError(str(away))
+        raise RunEngineAwayError(str(away))
     if unanswered := answer.get("unanswered"):
         raise RequestUnansweredError(str(unanswered))
     if error := answer.get("error"):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from cdc_engine.config.texts import file_of
+from cdc_engine.config.conf_files import file_of
 from cdc_engine.errors import EngineStartingError, LeaseLostError, SluiceError
 from orchestration.remote.access import channel_to, token_of
 from orchestration.remote.wire import CALL, FORM, SERVICE, batch_of, batch_to_json, error_of, state_of, to_bytes

@@ -13,7 +13,7 @@ from cdc_engine.position import Position
 from cdc_engine.states import TableState
 
 if TYPE_CHECKING:
-    from orchestration.ports import EngineState
+    from orchestration.ports import EngineSnapshot
 
 SERVICE, CALL = "sluice.EngineHost", "Call"
 FORM = 3  # version of requests and answers; others are refused with a message
@@ -23,7 +23,7 @@ Record = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RemoteState:
-    """Implements `ports.EngineState`: the state of a remote engine at one moment."""
+    """Implements `ports.EngineSnapshot`: the state of a remote engine at one moment."""
 
     state: str
     reason: str
@@ -76,7 +76,7 @@ def error_of(record: Record) -> SluiceError:
     return kind(record["message"]) if kind else EngineRefusedError(str(record["code"]), str(record["message"]))
 
 
-def state_to_json(state: EngineState) -> Record:
+def state_to_json(state: EngineSnapshot) -> Record:
     found = {field.name: getattr(state, field.name) for field in dataclasses.fields(RemoteState)}
     places = {name: found[name].to_json() if found[name] else None for name in ("position", "cursor")}
     return {**found, **places, "stopped_tables": [dataclasses.asdict(each) for each in state.stopped_tables]}

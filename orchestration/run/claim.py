@@ -15,18 +15,18 @@ import dagster as dg
 from cdc_engine.errors import SluiceError
 from orchestration import failpoints
 from orchestration.batch_reference import RUNS_TAG, BatchReference
-from orchestration.ports import FeedAwayError, MergeFailedError, Ports, RequestUnansweredError
+from orchestration.ports import MergeFailedError, Ports, RequestUnansweredError, RunEngineAwayError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-class Claim(Protocol):
+class BatchClaim(Protocol):
     def __call__(self, reference: BatchReference) -> str:
         """Makes the run's tags name the batch. Returns why the run may not take any batch now, or an empty text."""
 
 
-def claim_of(instance: dg.DagsterInstance, run_id: str, runs: str) -> Claim:
+def claim_of(instance: dg.DagsterInstance, run_id: str, runs: str) -> BatchClaim:
     """Returns the claim of a Dagster run, which works only while the run counts as STARTED. `runs`: how the run takes batches, as its tag
     says.
     """
@@ -42,7 +42,7 @@ def claim_of(instance: dg.DagsterInstance, run_id: str, runs: str) -> Claim:
 
 
 def with_what_came(
-    ports: Ports, directory: Path, reference: BatchReference, claim: Claim, say: Callable[[str], None]
+    ports: Ports, directory: Path, reference: BatchReference, claim: BatchClaim, say: Callable[[str], None]
 ) -> BatchReference:
     """Requests that the engine appends to the batch the changes since it was staged, and claims the result for this run.
 
@@ -59,7 +59,7 @@ def with_what_came(
             f"nothing was written: the engine was requested to append to {reference} and did not answer, so the batch may get another end "
             f"at any time ({error}); it comes again in another run by itself"
         ) from error
-    except (FeedAwayError, SluiceError) as error:
+    except (RunEngineAwayError, SluiceError) as error:
         say(f"{reference} is merged as it was staged: {error}")
         return reference
     if longer == reference:

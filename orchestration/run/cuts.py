@@ -29,7 +29,7 @@ def keep_cut(
     Raises SparkJobError if Delta refuses.
     """
     from lake_cut.cut import cuts_path  # noqa: PLC0415
-    from spark_jobs.cuts import Published, publish_cut  # noqa: PLC0415
+    from spark_jobs.cuts import PublishedTables, publish_cut  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     records = LakeTables(directory)
@@ -38,7 +38,7 @@ def keep_cut(
     stopped = {each.name for each in read_ledger(directory).stopped_tables}
     standing = {*stopped, *held, *(each for name in stopped for each in beside.get(name, ()))}
     tables = _as_they_stand({name: place for found in (*beside.values(), *mirrors) for name, place in found.items()})
-    published = Published(tables=tables, stopped=standing, run=run)
+    published = PublishedTables(tables=tables, stopped=standing, run=run)
     options = storage_options(config.storage_options)
     publish_cut(batch, cuts_path(config.lake, destination), published, fence, options)
 

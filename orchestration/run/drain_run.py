@@ -1,7 +1,7 @@
 """A run that drains: it stays attached and merges batch after batch. Each is a delivery that is reported and settled separately.
 
 `assets` calls it inside a run. The run lock is held while a batch is merged and released between batches, so that publications and
-backfills can take it. The run's tags name its current batch (`Claim`), so its record means at any time what the record of a run of one
+backfills can take it. The run's tags name its current batch (`BatchClaim`), so its record means at any time what the record of a run of one
 batch means. `drain.rules` has the table of the states in which it can end.
 """
 
@@ -19,8 +19,8 @@ from cdc_engine.errors import BatchNotFoundError, SluiceError
 from orchestration import failpoints
 from orchestration.batch_reference import BatchReference
 from orchestration.drain import rules
-from orchestration.ports import Feed, FeedAwayError, MergeFailedError, Ports
-from orchestration.run.claim import Claim
+from orchestration.ports import MergeFailedError, Ports, RunEngine, RunEngineAwayError
+from orchestration.run.claim import BatchClaim
 from orchestration.run.merge_run import MergedTable, merge_one, only_writer
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ Answer = TypeVar("Answer")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DrainRun:
-    """What a run that drains works with. `claim`: see `Claim`; `run`: its id; `say`: writes to its log in Dagster."""
+    """What a run that drains works with. `claim`: see `BatchClaim`; `run`: its id; `say`: writes to its log in Dagster."""
 
     ports: Ports
     config: SluiceConfig
-    claim: Claim
+    claim: BatchClaim
     run: str
     say: Callable[[str], None]
 
@@ -64,11 +64,11 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
         try:
             feed = work.ports.feed(directory, first.destination)
             yield from _rest(work, directory, feed, first)
-        except FeedAwayError as error:
+        except RunEngineAwayError as error:
             work.say(f"this run ends: {error}; what it merged is settled by the next tick")
 
 
-def _rest(work: DrainRun, directory: Path, feed: Feed, first: BatchReference) -> Iterator[MergedTable]:
+def _rest(work: DrainRun, directory: Path, feed: RunEngine, first: BatchReference) -> Iterator[MergedTable]:
     begun, every_seconds = time.monotonic(), work.config.destinations[first.destination].drain.every_seconds
     taken = begun
     reference: BatchReference | None = first
@@ -111,7 +111,7 @@ def _give_way(work: DrainRun, directory: Path) -> None:
         threading.Event().wait(POLL_SECONDS)
 
 
-def _settled(work: DrainRun, feed: Feed, reference: BatchReference) -> bool:
+def _settled(work: DrainRun, feed: RunEngine, reference: BatchReference) -> bool:
     """Acks the batch. Returns whether the run continues: the batch is settled, by this call or by another party. Raises FeedAwayError."""
     try:
         _answered(lambda: feed.ack(reference))
@@ -125,7 +125,7 @@ def _settled(work: DrainRun, feed: Feed, reference: BatchReference) -> bool:
     return True
 
 
-def _next(work: DrainRun, feed: Feed, destination: str, begun: float) -> BatchReference | None:
+def _next(work: DrainRun, feed: RunEngine, destination: str, begun: float) -> BatchReference | None:
     """Returns the next batch, which the run's tags then name; None if the run must end. Raises FeedAwayError or MergeFailedError."""
     limits, idle_since = work.config.destinations[destination].drain, time.monotonic()
     while True:
@@ -164,7 +164,7 @@ def _answered(ask: Callable[[], Answer]) -> Answer:
     while True:
         try:
             return ask()
-        except FeedAwayError:
+        except RunEngineAwayError:
             if time.monotonic() >= deadline:
                 raise
         threading.Event().wait(POLL_SECONDS)

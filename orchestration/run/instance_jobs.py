@@ -17,7 +17,7 @@ from orchestration.run.merge_run import failure
 JOB = "operate_engine"
 
 
-class Act(enum.Enum):
+class InstanceAct(enum.Enum):
     """The operations on an engine."""
 
     start = "start"
@@ -26,14 +26,19 @@ class Act(enum.Enum):
     release = "release"
 
 
-ACTS = {Act.start: acts.start, Act.stop: acts.stop, Act.restart: acts.restart, Act.release: acts.release}
+ACTS = {
+    InstanceAct.start: acts.start,
+    InstanceAct.stop: acts.stop,
+    InstanceAct.restart: acts.restart,
+    InstanceAct.release: acts.release,
+}
 
 
 class Instance(dg.Config):
     """What the launchpad asks for."""
 
-    act: Act = Field(
-        default=Act.start,
+    act: InstanceAct = Field(
+        default=InstanceAct.start,
         description=(
             "start: changes nothing for an engine that runs. stop: it stays stopped, over restarts and on every host, until it is started. "
             "release: another host takes it."

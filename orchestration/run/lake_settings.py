@@ -13,14 +13,14 @@ from orchestration.ports import MergeFailedError
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
-    from spark_jobs.lent_files import Lending
     from spark_jobs.report import TableTarget
     from spark_jobs.session import SparkSettings
+    from spark_jobs.uploaded_files import Lending
 
 S3 = ("s3://", "s3a://")
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
 SHARED_KINDS = ("sql", "zookeeper")
-LANES_FILE = "spark-sessions.json"  # so that the next run ends sessions that a killed run left in Spark
+SESSIONS_FILE = "spark-sessions.json"  # so that the next run ends sessions that a killed run left in Spark
 
 
 def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
@@ -31,7 +31,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
     return SparkSettings(
         remote=config.spark.remote,
         master=config.spark.master,
-        lanes_file=config.destination_dir(destination) / LANES_FILE,
+        sessions_file=config.destination_dir(destination) / SESSIONS_FILE,
         options=store_settings(config) if inside else {},
         environment=store_environment(config) if inside else {},
         lending=_lending(config, destination),
@@ -40,9 +40,9 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
 def _lending(config: SluiceConfig, destination: str) -> Lending:
     """Returns where a run puts files for Spark to read: in the object store that has the staged batches, if there is one."""
-    from spark_jobs.lent_files import Lending  # noqa: PLC0415
+    from spark_jobs.uploaded_files import Lending  # noqa: PLC0415
 
-    url = config.meta_place(destination).beside_url("lent")
+    url = config.ledger_location(destination).sibling_url("lent")
     return Lending(url=url, storage_options=storage_options(config.storage_options) if url else {})
 
 
@@ -93,7 +93,7 @@ def store_environment(config: SluiceConfig) -> dict[str, str]:
 def target(config: SluiceConfig, destination: str, name: str, *, locks: str = "", clash: str = "") -> TableTarget:
     """Returns where and how a table is merged; `name` is "database.table".
 
-    `locks`: the path of its writers' locks. `clash`: why it may not be created. `turns.written_target` provides both.
+    `locks`: the path of its writers' locks. `clash`: why it may not be created. `table_locks.written_target` provides both.
     """
     from spark_jobs.report import TableTarget  # noqa: PLC0415
     from spark_jobs.tables.layout import Layout  # noqa: PLC0415
@@ -102,7 +102,7 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
     database, _, table = name.partition(".")
     options = config.destinations[destination].table(database, table)
     shard = config.destinations[destination].shard(database, table)
-    change_log, history = config.paths_beside(destination, database, table)
+    change_log, history = config.side_table_paths(destination, database, table)
     return TableTarget(
         path=config.table_path(destination, database, table),
         deletes=options.deletes,

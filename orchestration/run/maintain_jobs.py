@@ -12,7 +12,7 @@ from pydantic import Field
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.maintain_run import Looked, MaintainWish, run_maintenance
+from orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from orchestration.run.merge_run import failure
 from orchestration.table_catalog import delta_key, size_metadata
 
@@ -55,7 +55,7 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
             key = delta_key(destination, made.name)
             context.log_event(dg.AssetObservation(key, metadata=_of_table(made)))
 
-        wish = MaintainWish(
+        request = MaintainRequest(
             destination=destination,
             tables=tuple(config.tables),
             optimize=config.optimize,
@@ -63,7 +63,7 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
             force=config.force,
         )
         try:
-            made = run_maintenance(ports, settings, wish, context.log.info, done, run=context.run.run_id)
+            made = run_maintenance(ports, settings, request, context.log.info, done, run=context.run.run_id)
         except (SluiceError, MergeFailedError) as error:
             raise failure(error) from None
         context.add_output_metadata(_of_all(made))

@@ -17,7 +17,7 @@ from orchestration.ports import MergeFailedError, Ports, SparkAwayError
 from orchestration.run.lake_settings import spark_settings, storage_options, target, told
 from orchestration.run.merge_run import only_writer
 from orchestration.run.spark_merge import KeptRecords
-from orchestration.run.turns import known_clashes, turns_of, writers_of
+from orchestration.run.table_locks import known_clashes, table_locks_of, writers_of
 from orchestration.table_catalog import read_tables
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MaintainWish:
+class MaintainRequest:
     """The requested maintenance. `tables`: "database.table"; empty: all that the lake has. `force`: rewrite files even if it does not pay
     yet.
 
@@ -63,7 +63,7 @@ class Looked:
 def run_maintenance(  # noqa: PLR0917  as `run_backfill`
     ports: Ports,
     config: SluiceConfig,
-    wish: MaintainWish,
+    request: MaintainRequest,
     say: Callable[[str], None],
     done: Callable[[Maintained], None] = lambda _: None,
     run: str = "",
@@ -74,24 +74,24 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
     """
     from spark_jobs.errors import SparkUnavailableError, TableError  # noqa: PLC0415  pyspark takes a second to import
 
-    names = _names(config, wish)
+    names = _names(config, request)
     made: list[Maintained] = []
     failed: dict[str, str] = {}
     hours, cuts = 0.0, 0
     try:
-        if wish.vacuum:
-            hours, cuts = _before_vacuum(ports, config, wish, names, say)
-        clashes = known_clashes(config) if wish.vacuum else {}
+        if request.vacuum:
+            hours, cuts = _before_vacuum(ports, config, request, names, say)
+        clashes = known_clashes(config) if request.vacuum else {}
         for name in names:
-            table = _table(config, wish.destination, name, run)
-            given = wish
+            table = _table(config, request.destination, name, run)
+            given = request
             # files of another table inside the folder look like unreferenced files
-            if clash := clashes.get((wish.destination, name)):
-                given = dataclasses.replace(wish, vacuum=False)
+            if clash := clashes.get((request.destination, name)):
+                given = dataclasses.replace(request, vacuum=False)
                 failed[name] = f"VACUUM left it out: {clash}"
                 say(f"{name}: {failed[name]}")
             try:
-                mirror = target(config, wish.destination, name).mirror
+                mirror = target(config, request.destination, name).mirror
                 for each in _one(ports, config, given, table, say) if mirror else ():
                     made.append(each)
                     say(sentence_of(each))
@@ -120,18 +120,18 @@ def sentence_of(made: Maintained) -> str:
     return f"{made.name}: {made.act}: {made.reason}; {files}{removed}"
 
 
-def _names(config: SluiceConfig, wish: MaintainWish) -> list[str]:
+def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
     """Returns the tables to maintain. Raises ConfigurationError for a table that the lake does not have."""
-    there = LakeTables(config.destination_dir(wish.destination)).names
-    if unknown := sorted(set(wish.tables) - set(there)):
+    there = LakeTables(config.destination_dir(request.destination)).names
+    if unknown := sorted(set(request.tables) - set(there)):
         raise ConfigurationError(
-            f"{', '.join(unknown)}: {wish.destination} has no such table in the lake; it has {', '.join(there) or 'none yet'}"
+            f"{', '.join(unknown)}: {request.destination} has no such table in the lake; it has {', '.join(there) or 'none yet'}"
         )
-    return sorted(wish.tables) or there
+    return sorted(request.tables) or there
 
 
 def _before_vacuum(
-    ports: Ports, config: SluiceConfig, wish: MaintainWish, names: Sequence[str], say: Callable[[str], None]
+    ports: Ports, config: SluiceConfig, request: MaintainRequest, names: Sequence[str], say: Callable[[str], None]
 ) -> tuple[float, int]:
     """Removes old consistent snapshots. Returns how long files must be kept, and the number of snapshots removed."""
     from lake_cut.cut import cuts_path  # noqa: PLC0415
@@ -139,24 +139,24 @@ def _before_vacuum(
     from spark_jobs.maintain.rule import RETENTION_HOURS, cut_hours  # noqa: PLC0415
     from spark_jobs.maintain.tables import logged_hours, newest_cut_age_hours, prune_cuts  # noqa: PLC0415
 
-    path, options = cuts_path(config.lake, wish.destination), storage_options(config.storage_options)
-    with only_writer(ports, config, wish.destination, say) as refusal:
-        hours = _hours(config, wish)
-        if hours > (asked := _asked_hours(config, wish)):
+    path, options = cuts_path(config.lake, request.destination), storage_options(config.storage_options)
+    with only_writer(ports, config, request.destination, say) as refusal:
+        hours = _hours(config, request)
+        if hours > (asked := _asked_hours(config, request)):
             say(f"files stay for {hours:.0f} hours instead of {asked:g}, for the newest consistent cut needs them")
-        mirrors = [name for name in names if target(config, wish.destination, name).mirror]
-        found = [logged_hours(_table(config, wish.destination, name, "")) for name in mirrors]
+        mirrors = [name for name in names if target(config, request.destination, name).mirror]
+        found = [logged_hours(_table(config, request.destination, name, "")) for name in mirrors]
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
         kept = cut_hours(hours, logged, newest_cut_age_hours(path, options))
         return hours, prune_cuts(path, kept, Fence(refusal), options)
 
 
-def _asked_hours(config: SluiceConfig, wish: MaintainWish) -> float:
-    told = config.destinations[wish.destination].maintenance.retention_hours
-    return told if wish.retention_hours is None else wish.retention_hours
+def _asked_hours(config: SluiceConfig, request: MaintainRequest) -> float:
+    told = config.destinations[request.destination].maintenance.retention_hours
+    return told if request.retention_hours is None else request.retention_hours
 
 
-def _hours(config: SluiceConfig, wish: MaintainWish, names: Collection[str] | None = None) -> float:
+def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str] | None = None) -> float:
     """Returns how long files of these tables, or of all, must be kept at this moment. The time grows while a destination is stopped,
     because its newest consistent snapshot becomes older.
 
@@ -166,71 +166,71 @@ def _hours(config: SluiceConfig, wish: MaintainWish, names: Collection[str] | No
     from spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415
     from spark_jobs.maintain.tables import newest_cut_age_hours  # noqa: PLC0415
 
-    path, options = cuts_path(config.lake, wish.destination), storage_options(config.storage_options)
-    return hours_kept(_asked_hours(config, wish), newest_cut_age_hours(path, options, names))
+    path, options = cuts_path(config.lake, request.destination), storage_options(config.storage_options)
+    return hours_kept(_asked_hours(config, request), newest_cut_age_hours(path, options, names))
 
 
 def _one(
-    ports: Ports, config: SluiceConfig, wish: MaintainWish, table: MaintainedTable, say: Callable[[str], None]
+    ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
     """Maintains one table; takes the run lock if there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
     from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.maintain.rule import Act  # noqa: PLC0415
+    from spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
 
-    planned = looked_at(table, wanted=wish.force)
+    planned = looked_at(table, wanted=request.force)
     if planned is None:
         return []
-    optimizes = wish.optimize and planned.act != Act.NOTHING
-    if not optimizes and not wish.vacuum:
+    optimizes = request.optimize and planned.act != MaintenanceAct.NOTHING
+    if not optimizes and not request.vacuum:
         # a working run updates the record itself, and waiting for it would delay the other tables
-        if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(wish.destination)):
-            with only_writer(ports, config, wish.destination, say):
+        if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(request.destination)):
+            with only_writer(ports, config, request.destination, say):
                 catch_up(table)
         return [planned]
-    spark = spark_settings(config, wish.destination)
-    with only_writer(ports, config, wish.destination, say) as refusal:
+    spark = spark_settings(config, request.destination)
+    with only_writer(ports, config, request.destination, say) as refusal:
         table = dataclasses.replace(table, fence=Fence(refusal))
         failpoints.reach(failpoints.BEFORE_MAINTENANCE)
-        found = [optimize(spark, table, wanted=wish.force)] if optimizes else []
-        if wish.vacuum:
-            writers = writers_of(config, wish.destination, table.name)
+        found = [optimize(spark, table, wanted=request.force)] if optimizes else []
+        if request.vacuum:
+            writers = writers_of(config, request.destination, table.name)
             given = [config.destinations[each].maintenance for each in writers]
             logged, log_days = max(each.retention_hours for each in given), max(each.log_days for each in given)
             catch_up(table)  # so that the next consistent snapshot has the current version
-            hours = max(_hours(config, _of(wish, each), names) for each, names in writers.items())
+            hours = max(_hours(config, _of(request, each), names) for each, names in writers.items())
             found.append(vacuum(spark, table, hours, logged=logged, log_days=log_days))
     return [each for each in found if each is not None]
 
 
-def _of(wish: MaintainWish, destination: str) -> MaintainWish:
-    return dataclasses.replace(wish, destination=destination)
+def _of(request: MaintainRequest, destination: str) -> MaintainRequest:
+    return dataclasses.replace(request, destination=destination)
 
 
 def _beside(
-    ports: Ports, config: SluiceConfig, wish: MaintainWish, table: MaintainedTable, say: Callable[[str], None]
+    ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
     """Maintains its change log and history; takes the run lock as `_one` does. Raises TableError, MergeFailedError."""
     from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.maintain.beside import BesideTable, compact, planned, vacuum  # noqa: PLC0415
-    from spark_jobs.maintain.rule import Act  # noqa: PLC0415
+    from spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
+    from spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum  # noqa: PLC0415
 
     found: list[Maintained | None] = []
-    given = target(config, wish.destination, table.name)
+    given = target(config, request.destination, table.name)
     for kind, path in (("log", given.change_log), ("history", given.history)):
-        side = BesideTable(mirror=table, path=path, kind=kind)
-        if not path or (plan := planned(side, wanted=wish.force)) is None:
+        side = MaintainedSideTable(mirror=table, path=path, kind=kind)
+        if not path or (plan := planned(side, wanted=request.force)) is None:
             continue
-        optimizes = wish.optimize and plan.act != Act.NOTHING
-        if not optimizes and not wish.vacuum:
+        optimizes = request.optimize and plan.act != MaintenanceAct.NOTHING
+        if not optimizes and not request.vacuum:
             found.append(plan)
             continue
-        with only_writer(ports, config, wish.destination, say) as refusal:
+        with only_writer(ports, config, request.destination, say) as refusal:
             side = dataclasses.replace(side, mirror=dataclasses.replace(table, fence=Fence(refusal)))
-            if optimizes and (plan := planned(side, wanted=wish.force)) is not None:
+            if optimizes and (plan := planned(side, wanted=request.force)) is not None:
                 found.append(compact(side, plan))
-            if wish.vacuum:
-                found.append(vacuum(side, _hours(config, wish, (side.name,))))
+            if request.vacuum:
+                found.append(vacuum(side, _hours(config, request, (side.name,))))
     return [each for each in found if each is not None]
 
 
@@ -246,7 +246,7 @@ def _table(config: SluiceConfig, destination: str, name: str, run: str) -> Maint
         owner=Owner(ledger_id=read_ledger(directory).ledger_id, destination=destination, table=name),
         path=target(config, destination, name).path,
         shared=target(config, destination, name).shared,
-        turns=turns_of(config, destination, run),
+        table_locks=table_locks_of(config, destination, run),
         key=key[0] if key else "",
         storage_options=storage_options(config.storage_options),
         records=KeptRecords(LakeTables(directory)),

@@ -132,8 +132,12 @@ def merge_one(
             return str(error)
         return ""
 
-    stored = config.meta_place(reference.destination).staged_url(reference.ledger, reference.path)
-    if stored and not config.meta_place(reference.destination).is_apart and not (directory / TABLES_FILE).is_file():
+    stored = config.ledger_location(reference.destination).staged_url(reference.ledger, reference.path)
+    if (
+        stored
+        and not config.ledger_location(reference.destination).is_apart
+        and not (directory / TABLES_FILE).is_file()
+    ):
         raise MergeFailedError(
             f"{directory} does not have {TABLES_FILE}: this host does not see the engine's folder, which with meta kind {config.meta.kind} "
             "has the records of snapshots, and nothing was written; use meta kind sql or zookeeper, or mount <data_dir>/engine here"

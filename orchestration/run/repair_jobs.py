@@ -18,7 +18,7 @@ from orchestration.equality_check import evaluation_of
 from orchestration.one_destination import one_destination, with_destination
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
 from orchestration.run.merge_run import failure
-from orchestration.run.repair_run import Listener, Repaired, RepairWish, plan_repair, run_repair
+from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
 from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 JOB = "repair_differences"
@@ -36,10 +36,10 @@ class OfDestination(dg.Config):
     settle_seconds: float = Field(default=300.0, description="How long the merges may take to come up to the source.")
 
 
-def wish_of(config: SluiceConfig, given: OfDestination) -> RepairWish:
+def request_of(config: SluiceConfig, given: OfDestination) -> RepairRequest:
     """Returns the request in a run's config. Raises ConfigurationError for an unknown destination."""
     name = one_destination(given.destination, config.destinations)
-    return RepairWish(destination=name, tables=tuple(given.tables), settle_seconds=given.settle_seconds)
+    return RepairRequest(destination=name, tables=tuple(given.tables), settle_seconds=given.settle_seconds)
 
 
 def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
@@ -53,13 +53,13 @@ def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
         try:
             # this run is a fork of a process that may have started before the source changed
             now = settings.with_sources_in_use()
-            wish = wish_of(now, config)
-            plan = plan_repair(now, wish)
+            request = request_of(now, config)
+            plan = plan_repair(now, request)
             if config.only_plan:
                 context.add_output_metadata(_of_all(Repaired(plan=plan)))
                 return
-            listener = _listener(context, now, wish)
-            made = run_repair(ports, now, wish, plan, listener, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
+            listener = _listener(context, now, request)
+            made = run_repair(ports, now, request, plan, listener, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
         except (SluiceError, MergeFailedError) as error:
             raise failure(error) from None
         context.add_output_metadata(_of_all(made))
@@ -79,11 +79,11 @@ def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     return job
 
 
-def _listener(context: dg.OpExecutionContext, config: SluiceConfig, wish: RepairWish) -> Listener:
-    flowing = FlowingTables(config, wish.destination)
+def _listener(context: dg.OpExecutionContext, config: SluiceConfig, request: RepairRequest) -> RepairListener:
+    flowing = FlowingTables(config, request.destination)
 
     def done(outcome: TableOutcome) -> None:
-        key = delta_key(wish.destination, outcome.name)
+        key = delta_key(request.destination, outcome.name)
         names = (
             "rows_inserted",
             "rows_updated",
@@ -95,16 +95,16 @@ def _listener(context: dg.OpExecutionContext, config: SluiceConfig, wish: Repair
         told: dict[str, dg.MetadataValue[Any]] = {
             **{name: dg.MetadataValue.int(int(getattr(outcome, name))) for name in names},
             **size_metadata(outcome.table_rows, outcome.table_bytes),
-            **SourceColumns(config, wish.destination).metadata(outcome.name, outcome.columns),
+            **SourceColumns(config, request.destination).metadata(outcome.name, outcome.columns),
         }
         context.log_event(dg.AssetMaterialization(key, description="repaired", metadata=told))
         for result in flowing.passed(outcome.name):
             context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
 
     def checked(result: TableResult) -> None:
-        context.log_event(evaluation_of(config, wish.destination, result))  # type: ignore[arg-type]  # Dagster takes it
+        context.log_event(evaluation_of(config, request.destination, result))  # type: ignore[arg-type]  # Dagster takes it
 
-    return Listener(say=context.log.info, done=done, checked=checked)
+    return RepairListener(say=context.log.info, done=done, checked=checked)
 
 
 def _of_all(made: Repaired) -> dict[str, dg.MetadataValue[Any]]:

@@ -24,14 +24,16 @@ from orchestration.run.merge_run import only_writer_of_rows_read
 from orchestration.run.spark_merge import KeptRecords
 
 if TYPE_CHECKING:
-    from cdc_engine.instance.backfill.work import Reading
+    from cdc_engine.instance.backfill.work import BackfillReading
     from cdc_engine.instance.repair.rows import RowsRead
     from equality.scope import Scope
     from spark_jobs.repair.fold import Read
     from spark_jobs.report import TableReport, TableTarget
 
 KEYLESS = "it has no key, so no row of it can be told from another; take its rows anew with `sluice snapshot start`"
-NO_MIRROR = "it has no mirror whose rows could be merged anew; take its rows anew with `sluice snapshot start`"
+NO_CURRENT_STATE_TABLE = (
+    "it has no mirror whose rows could be merged anew; take its rows anew with `sluice snapshot start`"
+)
 SHARD = "it is a shard, whose keys others may have too; take its rows anew with `sluice snapshot start`"
 NO_TABLE = "there is no Delta table of it; take its rows with `sluice snapshot start`"
 TWICE_MARKED = (
@@ -40,7 +42,7 @@ TWICE_MARKED = (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RepairWish:
+class RepairRequest:
     """The requested repair: tables of a destination; all captured ones if empty. `settle_seconds`: how long to wait for merges to catch
     up.
     """
@@ -51,7 +53,7 @@ class RepairWish:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Listener:
+class RepairListener:
     """Callbacks of a repair. `done`: a table has its commit; `checked`: it was compared again."""
 
     say: Callable[[str], None]
@@ -103,18 +105,18 @@ class Repaired:
         }
 
 
-def plan_repair(config: SluiceConfig, wish: RepairWish) -> tuple[TableRepair, ...]:
+def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
     """Compares, and returns the plan for each table that differs or cannot be compared. Changes nothing. Raises SluiceError."""
     from equality.destination import differing  # noqa: PLC0415  imports DuckDB
 
-    extent = Extent(settle_seconds=wish.settle_seconds, every_key=True)
+    extent = Extent(settle_seconds=request.settle_seconds, every_key=True)
     found = [
         TableRepair(
             result=each.result,
             scope=each.scope,
-            refused=_refusal(config, wish.destination, each.result, each.scope),
+            refused=_refusal(config, request.destination, each.result, each.scope),
         )
-        for each in differing(_asked(config, wish.destination), wish.tables, extent)
+        for each in differing(_asked(config, request.destination), request.tables, extent)
     ]
     return tuple(each for each in found if each.scope is not None or each.refused)
 
@@ -128,7 +130,7 @@ def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope:
     if scope is None:
         return ""
     if not target(config, destination, result.table).mirror:
-        return NO_MIRROR
+        return NO_CURRENT_STATE_TABLE
     if target(config, destination, result.table).shard is not None:
         return SHARD
     if scope.counts["doubled"] and target(config, destination, result.table).deletes == "soft":
@@ -139,9 +141,9 @@ def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope:
 def run_repair(
     ports: Ports,
     config: SluiceConfig,
-    wish: RepairWish,
+    request: RepairRequest,
     plan: tuple[TableRepair, ...],
-    listener: Listener,
+    listener: RepairListener,
     *,
     run: str = "",
     wait_seconds: float = 0.0,
@@ -159,24 +161,24 @@ def run_repair(
     scopes = {each.name: each.scope for each in plan if each.scope is not None and not each.refused}
     if not scopes:
         return Repaired(plan=plan, refused=refused)
-    with folder_of(config.destination_dir(wish.destination), wait_seconds) as folder:
-        work = _Work(ports, config, wish, listener, folder, run)
+    with folder_of(config.destination_dir(request.destination), wait_seconds) as folder:
+        work = _RepairWork(ports, config, request, listener, folder, run)
         outcomes = work.do(scopes)
         refused |= work.refused
-    after = _compared_again(config, wish, tuple(name for name in scopes if name not in refused), listener)
+    after = _compared_again(config, request, tuple(name for name in scopes if name not in refused), listener)
     return Repaired(plan=plan, outcomes=tuple(outcomes), refused=refused, after=after)
 
 
 def _compared_again(
-    config: SluiceConfig, wish: RepairWish, names: tuple[str, ...], listener: Listener
+    config: SluiceConfig, request: RepairRequest, names: tuple[str, ...], listener: RepairListener
 ) -> tuple[TableResult, ...]:
     from equality.destination import compare_destination  # noqa: PLC0415
 
     if not names:
         return ()
     found = []
-    extent = Extent(mode="since-last", settle_seconds=wish.settle_seconds)
-    for each in compare_destination(_asked(config, wish.destination), names, extent):
+    extent = Extent(mode="since-last", settle_seconds=request.settle_seconds)
+    for each in compare_destination(_asked(config, request.destination), names, extent):
         listener.checked(each)
         found.append(each)
     return tuple(found)
@@ -184,19 +186,25 @@ def _compared_again(
 
 def _asked(config: SluiceConfig, destination: str) -> Any:
     from cdc_engine.instance.wiring import source_of  # noqa: PLC0415
-    from equality.destination import Asked  # noqa: PLC0415
+    from equality.destination import ComparedDestination  # noqa: PLC0415
 
     source = source_of(config.destinations[destination])
-    return Asked(config, destination, source, storage_options(config.storage_options))
+    return ComparedDestination(config, destination, source, storage_options(config.storage_options))
 
 
-class _Work:
+class _RepairWork:
     """One repair, with its own folder. `refused`: tables left out so far, with reasons."""
 
     def __init__(  # noqa: PLR0917  one caller
-        self, ports: Ports, config: SluiceConfig, wish: RepairWish, listener: Listener, folder: Path, run: str
+        self,
+        ports: Ports,
+        config: SluiceConfig,
+        request: RepairRequest,
+        listener: RepairListener,
+        folder: Path,
+        run: str,
     ) -> None:
-        self._ports, self._config, self._wish = ports, config, wish
+        self._ports, self._config, self._wish = ports, config, request
         self._listener, self._folder, self._run = listener, folder, run
         self.refused: dict[str, str] = {}
 
@@ -214,16 +222,16 @@ class _Work:
         failpoints.reach(failpoints.AFTER_REPAIR)
         return outcomes
 
-    def _reading(self, names: tuple[str, ...]) -> Reading:
-        from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415
-        from cdc_engine.instance.backfill.work import Reading  # noqa: PLC0415
+    def _reading(self, names: tuple[str, ...]) -> BackfillReading:
+        from cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415
+        from cdc_engine.instance.backfill.work import BackfillReading  # noqa: PLC0415
         from cdc_engine.instance.repair.rules import REFUSALS, from_the_lake  # noqa: PLC0415
 
         destination = self._wish.destination
-        reading = Reading(
+        reading = BackfillReading(
             self._config.destinations[destination],
             self._config.destination_dir(destination),
-            Asked(from_us=0, tables=names, all_or_none=False),
+            RequestedInterval(from_us=0, tables=names, all_or_none=False),
             self._folder,
             now_us=time.time_ns() // 1000,
             find=from_the_lake,
@@ -232,7 +240,7 @@ class _Work:
         reading.judge()
         return reading
 
-    def _rows(self, scopes: Mapping[str, Scope], reading: Reading) -> dict[str, RowsRead]:
+    def _rows(self, scopes: Mapping[str, Scope], reading: BackfillReading) -> dict[str, RowsRead]:
         """Reads the rows of the tables that are not refused, and returns them when the lake has all changes that they may show."""
         from cdc_engine.instance.repair.rows import SourceRows  # noqa: PLC0415
 
@@ -254,14 +262,14 @@ class _Work:
 
     def _merge(
         self,
-        reading: Reading,
+        reading: BackfillReading,
         scopes: Mapping[str, Scope],
         rows: Mapping[str, RowsRead],
         refusal: Callable[[], str],
     ) -> list[TableOutcome]:
         """Merges the rows; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
         from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
-        from spark_jobs.backfill.stretch import Stretch  # noqa: PLC0415
+        from spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
         from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
         from spark_jobs.fence import Fence  # noqa: PLC0415
         from spark_jobs.repair.merge import merge_repair  # noqa: PLC0415
@@ -272,7 +280,7 @@ class _Work:
         self.refused |= reading.refused
         names = [name for name in rows if name not in self.refused]
         began = min(each.read_at_us for each in rows.values())
-        stretch = Stretch(
+        interval = StagedInterval(
             backfill=Backfill(backfill_id=self._folder.name, from_us=began, to_us=0, kind=REPAIR_KIND),
             destination=destination,
             ledger_id=ledger_id,
@@ -298,7 +306,7 @@ class _Work:
 
         try:
             merge_repair(
-                stretch,
+                interval,
                 {name: self._chosen(name, scopes[name], rows[name]) for name in names},
                 spark_settings(self._config, destination),
                 fence=fence,

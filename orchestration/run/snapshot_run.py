@@ -37,15 +37,15 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
 
     @dg.op(name=snapshot_name(destination))
     def snapshot(context: dg.OpExecutionContext) -> None:
-        from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands  # noqa: PLC0415  imports kernels
+        from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies  # noqa: PLC0415  imports kernels
         from cdc_engine.snapshot.work import run_all  # noqa: PLC0415
 
         reading = SnapshotRecords(config.destination_dir(destination)).take_reading()
         if reading is None:
             context.log.info("another run reads the rows of %s; this one has nothing to do", destination)
             return
-        told = _Told(context, config, destination, ports)
-        outside = Outside(
+        told = _SnapshotListener(context, config, destination, ports)
+        callbacks = SnapshotCallbacks(
             run_lock=told.run_lock,
             publish=told.publish,
             say=context.log.info,
@@ -53,7 +53,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
             conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run reads by now",
         )
         try:
-            run_all(snapshot_hands(config, destination, outside), WAIT_SECONDS)
+            run_all(snapshot_dependencies(config, destination, callbacks), WAIT_SECONDS)
         except (SluiceError, MergeFailedError) as error:
             raise failure(error) from None
         finally:
@@ -73,7 +73,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
     return job
 
 
-class _Told:
+class _SnapshotListener:
     """The work of a run for its destination's snapshots, and its reports to Dagster."""
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:

@@ -20,12 +20,12 @@ from orchestration.ports import (
 )
 from orchestration.run.cuts import keep_cut
 from orchestration.run.lake_settings import spark_settings, storage_options
-from orchestration.run.turns import turns_of, written_target
+from orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
     from cdc_engine.snapshot.record import SnapshotRecord
     from spark_jobs.errors import MergeError
-    from spark_jobs.snapshot.hold import Held
+    from spark_jobs.snapshot.buffering import BufferedChanges
     from spark_jobs.tables.table_owner import TableRecord
 
 
@@ -59,7 +59,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             target_of=find,
             run=order.run,
             stored=order.stored,
-            turns=turns_of(config, order.destination, order.run),
+            table_locks=table_locks_of(config, order.destination, order.run),
             on_merged=lambda batch: keep_cut(config, order.destination, order.run, batch, fence, held=holds.names),
         )
     except SparkUnavailableError as error:
@@ -79,7 +79,7 @@ class OpenSnapshots:
         self._records = records
         self._open = {each.name: each for each in records.all() if each.is_open}
 
-    def get(self, name: str) -> Held | None:
+    def get(self, name: str) -> BufferedChanges | None:
         record = self._open.get(name)
         return self._held(record) if record else None
 
@@ -88,15 +88,15 @@ class OpenSnapshots:
         """Returns the tables whose changes are buffered."""
         return tuple(self._open)
 
-    def again(self, name: str, order_key: int, why: str) -> Held:
+    def again(self, name: str, order_key: int, why: str) -> BufferedChanges:
         record = self._records.update(name, lambda now: now.again(why, held_after=order_key))
         self._open[name] = record
         return self._held(record)
 
-    def _held(self, record: SnapshotRecord) -> Held:
-        from spark_jobs.snapshot.hold import Held  # noqa: PLC0415
+    def _held(self, record: SnapshotRecord) -> BufferedChanges:
+        from spark_jobs.snapshot.buffering import BufferedChanges  # noqa: PLC0415
 
-        return Held(files=self._records.changes(record), after=record.held_after, restarts=record.restarts)
+        return BufferedChanges(files=self._records.changes(record), after=record.held_after, restarts=record.restarts)
 
     def fail(self, name: str, why: str) -> None:
         self._records.update(name, lambda now: now.failed(why))
@@ -126,10 +126,10 @@ class KeptRecords:
         kept = self._tables.beside(name).get(kind)
         return TableRecord(table_id=kept[0], version=kept[1]) if kept else None
 
-    def keep_beside(self, name: str, kind: str, record: TableRecord) -> None:
-        self._tables.keep_beside(name, kind, (record.table_id, record.version))
+    def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None:
+        self._tables.keep_side_table(name, kind, (record.table_id, record.version))
 
-    def forget_mirror(self, name: str) -> None:
+    def forget_current_state_table(self, name: str) -> None:
         self._tables.forget(name, whole=False)
 
 

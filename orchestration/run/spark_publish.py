@@ -13,7 +13,7 @@ from orchestration.ports import MergeFailedError, PublishOutcome, SparkAwayError
 from orchestration.run.cuts import amend_cut
 from orchestration.run.lake_settings import spark_settings, storage_options, told
 from orchestration.run.spark_merge import KeptRecords
-from orchestration.run.turns import turns_of, written_target
+from orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,7 @@ def spark_publish(
             fence=(fence := Fence(refusal)),
             storage_options=storage_options(config.storage_options),
             records=KeptRecords(LakeTables(directory)),
-            turns=turns_of(config, destination, run),
+            table_locks=table_locks_of(config, destination, run),
         )
         amend_cut(config, destination, record.name, published.label, fence)
         return published

@@ -27,7 +27,7 @@ LOOK_SECONDS_MAX = 300.0
 SHOWN_MAX = 5  # the number of tables that are named, because an unmounted disk affects all
 
 
-class LakeEye(Protocol):
+class LakeWatcher(Protocol):
     """The watcher of a lake, as a tick uses it."""
 
     def look(self, stopped: Collection[str]) -> None:
@@ -37,7 +37,7 @@ class LakeEye(Protocol):
         """Returns what the last inspection found, one sentence each."""
 
 
-class NoEye:
+class NoLakeWatcher:
     """A watcher that finds nothing, for definitions without a lake."""
 
     def look(self, stopped: Collection[str]) -> None:
@@ -47,7 +47,7 @@ class NoEye:
         return ()
 
 
-NO_EYE = NoEye()
+NO_LAKE_WATCHER = NoLakeWatcher()
 
 
 def in_a_thread(act: Callable[[], None]) -> None:
@@ -130,7 +130,7 @@ class LakeWatch:
         if self._config.destinations[self._destination].table(*table).mirror:
             found = {self._config.table_path(self._destination, *table): records.get(name)}
         else:
-            log, history = self._config.paths_beside(self._destination, *table)
+            log, history = self._config.side_table_paths(self._destination, *table)
             beside = records.beside(name)
             found = {history: beside.get("history"), log: beside.get("log")}
         return [(path, kept) for path, kept in found.items() if path and kept]

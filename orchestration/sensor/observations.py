@@ -20,7 +20,7 @@ from orchestration.sensor.chart import Point, chart, later
 from orchestration.table_catalog import delta_key, engine_key
 
 if TYPE_CHECKING:
-    from orchestration.ports import EngineState
+    from orchestration.ports import EngineSnapshot
 
 TABLE_CHECK = "flowing"  # check of each Delta table: its changes are taken
 TABLES_CHECK = "tables_flowing"  # check of the engine: the changes of all tables are taken
@@ -37,7 +37,7 @@ AssetEvent = dg.AssetObservation | dg.AssetCheckEvaluation | dg.AssetMaterializa
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedObservations:
     """What was published and when; the sensor's cursor, except for `points`. It only prevents repetition: the engine's state is
     authoritative.
 
@@ -54,7 +54,7 @@ class Published:
         return json.dumps(shown, sort_keys=True)
 
     @classmethod
-    def from_cursor(cls, cursor: str | None) -> Published:
+    def from_cursor(cls, cursor: str | None) -> PublishedObservations:
         """Returns what a cursor contains; the inverse of `to_cursor`. An invalid cursor counts as nothing published."""
         try:
             record = json.loads(cursor or "{}")
@@ -67,7 +67,7 @@ class Published:
             return cls()
 
 
-def observation(destination: str, status: EngineState, points: Sequence[Point] = ()) -> dg.AssetObservation:
+def observation(destination: str, status: EngineSnapshot, points: Sequence[Point] = ()) -> dg.AssetObservation:
     """Returns an observation of the engine's asset: its position, lag and throughput. `points`: the points up to now, for the chart."""
     ring_bytes_max = max(1, int(status.ring_bytes_max))
     return dg.AssetObservation(
@@ -115,7 +115,7 @@ def behind(lag_seconds: float, lag_seconds_max: float) -> str:
     )
 
 
-def failures(destination: str, status: EngineState | None, lag_seconds_max: float = math.inf) -> dict[str, str]:
+def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: float = math.inf) -> dict[str, str]:
     """Returns what has stopped: "" → why the engine has, "database.table" → why the table has, LAG → that the lake is too late."""
     if status is None:
         return {}
@@ -174,13 +174,13 @@ def result_of(key: dg.AssetKey, check: str, why: str) -> dg.AssetCheckEvaluation
 def due(
     destination: str,
     tables: Iterable[str],
-    status: EngineState | None,
+    status: EngineSnapshot | None,
     failing: Mapping[str, str],
     *,
-    published: Published,
+    published: PublishedObservations,
     now_seconds: float,
-) -> tuple[list[AssetEvent], Published]:
-    """Returns the events that are due, and the new `Published` for when they are published.
+) -> tuple[list[AssetEvent], PublishedObservations]:
+    """Returns the events that are due, and the new `PublishedObservations` for when they are published.
 
     `tables`: those with their own check. `status` None: the engine did not start, so only its own check has a result.
     """

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from orchestration.sensor.runs import KeptInstance, RunStore
-from orchestration.sensor.tick import Line, Ticker
+from orchestration.sensor.tick import DestinationSensor, Ticker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 INTERVAL_SECONDS_MIN = 1
 
 
-def engine_sensor(line: Line, job: MergeJob, host: Callable[[], EngineHost]) -> dg.SensorDefinition:
+def engine_sensor(line: DestinationSensor, job: MergeJob, host: Callable[[], EngineHost]) -> dg.SensorDefinition:
     """Returns the sensor that starts a destination's engine, settles its batches and requests the runs that merge them."""
     ticker, instance = Ticker(line, host), KeptInstance()
 

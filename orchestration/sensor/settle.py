@@ -95,7 +95,7 @@ class Rollback:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wait:
+class SettleWait:
     run_id: str
     reason: str
 
@@ -111,7 +111,7 @@ class Reissue:
     """Decision: hand out the same batch under the same run key, because no run of it exists, or because one was never submitted."""
 
 
-Decision = Ack | Rollback | Wait | EndRun | Reissue
+Decision = Ack | Rollback | SettleWait | EndRun | Reissue
 
 
 def overdue(run: RunRecord) -> str:
@@ -157,16 +157,16 @@ def decide(runs: Sequence[RunRecord], takers: Sequence[RunRecord] = ()) -> Decis
         case RunVerdict.END:
             return EndRun(run.run_id, overdue(run))
         case RunVerdict.WAIT:
-            return Wait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}")
+            return SettleWait(run.run_id, f"run {run.run_id[:8]} is {run.status.value}")
         case RunVerdict.ROLLBACK | RunVerdict.REISSUE:  # REISSUE is handled above
             return Rollback(run.run_id, f"run {run.run_id[:8]} ended as {run.status.value}")
 
 
-def _taken_next(takers: Sequence[RunRecord]) -> Wait | EndRun | None:
+def _taken_next(takers: Sequence[RunRecord]) -> SettleWait | EndRun | None:
     for run in takers:
         if why := overdue(run):
             return EndRun(run.run_id, why)
-        return Wait(run.run_id, run.takes_it_next)
+        return SettleWait(run.run_id, run.takes_it_next)
     return None
 
 

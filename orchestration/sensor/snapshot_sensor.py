@@ -9,7 +9,7 @@ import dagster as dg
 
 from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import Step, next_step
+from cdc_engine.snapshot.steps import SnapshotStep, next_step
 from orchestration.sensor.silence import silence
 
 if TYPE_CHECKING:
@@ -88,9 +88,9 @@ def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:
     due, waits = [], []
     for record, there in looks(config, destination):
         decision = next_step(record, there)
-        if decision.step == Step.WAIT:
+        if decision.step == SnapshotStep.WAIT:
             waits.append(f"{record.name}: {decision.why}")
-        elif decision.step != Step.NOTHING:
+        elif decision.step != SnapshotStep.NOTHING:
             due.append(record.name)
     return due, "; ".join(waits)
 

@@ -29,9 +29,19 @@ from orchestration.sensor.backoff import Failed, in_a_loop, waiting
 from orchestration.sensor.chart import Point
 from orchestration.sensor.failing_runs import FailingRuns, RunKind
 from orchestration.sensor.giving_up import tables_to_stop
-from orchestration.sensor.lake_watch import NO_EYE, LakeEye
-from orchestration.sensor.observations import AssetEvent, Published, due, failures
-from orchestration.sensor.settle import Ack, EndRun, LockWatch, Reissue, Rollback, Wait, decide, overdue, strongest
+from orchestration.sensor.lake_watch import NO_LAKE_WATCHER, LakeWatcher
+from orchestration.sensor.observations import AssetEvent, PublishedObservations, due, failures
+from orchestration.sensor.settle import (
+    Ack,
+    EndRun,
+    LockWatch,
+    Reissue,
+    Rollback,
+    SettleWait,
+    decide,
+    overdue,
+    strongest,
+)
 from orchestration.sensor.silence import hear
 from orchestration.table_catalog import checkable, delta_key
 
@@ -40,7 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc_engine.contracts import OutstandingBatch
-    from orchestration.ports import EngineHandle, EngineHost, EngineState
+    from orchestration.ports import EngineHandle, EngineHost, EngineSnapshot
     from orchestration.sensor.runs import RunStore
 
 _log = logging.getLogger(__name__)
@@ -68,14 +78,14 @@ def tick_seconds(destinations: int) -> float:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Line:
+class DestinationSensor:
     """A destination as its definitions know it. `tables`: "database.table" of its assets; `op_name`: the step that merges.
 
     `run_lock_held`: returns whether a process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
-    `lake`: inspects the Delta tables between runs. `drains`: its runs stay attached. `open_door`: opens the RPC endpoint at which runs
-    reach the engine, for the destination's directory. `lag_seconds_max`: the lag at which the check `caught_up` fails. `conf_troubles`:
-    returns why its file in conf/ differs from the one in use. `kinds`: its jobs except merges. `only_one`: whether conf/ has no other
-    destination.
+    `lake`: inspects the Delta tables between runs. `drains`: its runs stay attached. `open_run_service`: opens the RPC endpoint at which
+    runs reach the engine, for the destination's directory. `lag_seconds_max`: the lag at which the check `caught_up` fails.
+    `conf_troubles`: returns why its file in conf/ differs from the one in use. `kinds`: its jobs except merges. `only_one`: whether conf/
+    has no other destination.
     """
 
     destination: str
@@ -83,10 +93,10 @@ class Line:
     tables: tuple[str, ...]
     run_lock_held: Callable[[Path], bool]
     tick_seconds: float
-    lake: LakeEye = NO_EYE
+    lake: LakeWatcher = NO_LAKE_WATCHER
     drains: bool = False
     lag_seconds_max: float = math.inf
-    open_door: Callable[[Path], None] = lambda _: None
+    open_run_service: Callable[[Path], None] = lambda _: None
     conf_troubles: Callable[[], tuple[str, ...]] = tuple
     kinds: tuple[RunKind, ...] = ()
     only_one: bool = True
@@ -95,7 +105,7 @@ class Line:
 class Ticker:
     """The ticks of one destination. It is kept in the code server's process and holds no engine, only its observations of the run lock."""
 
-    def __init__(self, line: Line, host: Callable[[], EngineHost]) -> None:
+    def __init__(self, line: DestinationSensor, host: Callable[[], EngineHost]) -> None:
         self._line = line
         self._host = host
         self._defined = frozenset(line.tables)
@@ -127,13 +137,13 @@ class Ticker:
             self._one_at_a_time.release()
 
     def _tick(self, runs: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
-        status: EngineState | None = None
+        status: EngineSnapshot | None = None
         trouble = ""
         answer: dg.RunRequest | str
         engine: EngineHandle | None = None
         try:
             engine = self._engine(deadline)
-            self._line.open_door(engine.directory)
+            self._line.open_run_service(engine.directory)
             status = engine.status()
             self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
             failing_runs = self._failing_runs.troubles(runs)
@@ -157,7 +167,7 @@ class Ticker:
         failing = {**older, **failures(self._line.destination, status, self._line.lag_seconds_max)}
         failing |= {"": trouble} if trouble else {}
         shown = _charts.get(self._line.destination, ())
-        published = dataclasses.replace(Published.from_cursor(cursor), points=shown)
+        published = dataclasses.replace(PublishedObservations.from_cursor(cursor), points=shown)
         events, published = due(
             self._line.destination, self._checked, status, failing, published=published, now_seconds=time.time()
         )
@@ -234,7 +244,7 @@ class Ticker:
                     runs.end(run_id, reason)
                     if time.monotonic() >= last_look:
                         return f"runs of {reference} were ended, the next tick goes on"
-                case Wait(_, reason):
+                case SettleWait(_, reason):
                     if time.monotonic() >= last_look:
                         return f"{reason} with {reference}"
                     self._pause(DRAINING_LOOK_SECONDS if self._line.drains else LOOK_SECONDS)
@@ -284,7 +294,7 @@ class Ticker:
         )
 
 
-def describe(status: EngineState) -> str:
+def describe(status: EngineSnapshot) -> str:
     """Returns the state of an engine as one line, for the list of ticks."""
     ring_percent = 100 * int(status.ring_bytes) / max(1, int(status.ring_bytes_max))
     reason = f" ({status.reason})" if status.reason else ""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from spark_jobs.backfill.fold import folded
-from spark_jobs.backfill.stretch import Stretch, each_table, places, staged_table
+from spark_jobs.backfill.interval import StagedInterval, each_table, places, staged_table
 from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import NO_RECORDS, merge_table
 from spark_jobs.report import TableReport, TableTarget
-from spark_jobs.session import SparkSettings, open_lanes
+from spark_jobs.session import SparkSettings, open_sessions
 from spark_jobs.staged_batch import read_staged_batch
+from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
 from spark_jobs.tables.table_owner import TableRecords
-from spark_jobs.turns import NO_TURNS, Turns, Writing
 
 ACT, REASON = "backfill", "a backfill is merged by Spark"
 
 
 def merge_backfill(
-    stretch: Stretch,
+    interval: StagedInterval,
     tables: Mapping[str, TableTarget],
     spark: SparkSettings,
     *,
@@ -27,32 +27,32 @@ def merge_backfill(
     storage_options: Mapping[str, str] | None = None,
     records: TableRecords = NO_RECORDS,
     run: str = "",
-    turns: Turns = NO_TURNS,
+    table_locks: TableLocks = NO_TABLE_LOCKS,
 ) -> list[TableReport]:
     """Merges the tables, one after the other; tables without changes have no report. `fence`: of the run that holds the run lock.
 
     Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """
     options = dict(storage_options or {})
-    up_to = places(stretch, tables, options)
-    staged = [read_staged_batch(folder) for folder in stretch.folders]
-    with open_lanes(spark, 1, fence) as lanes:
+    up_to = places(interval, tables, options)
+    staged = [read_staged_batch(folder) for folder in interval.folders]
+    with open_sessions(spark, 1, fence) as sessions:
 
         def merge(name: str) -> TableReport | None:
-            segments = stretch.changes(staged, name, up_to[name], ACT)
+            segments = interval.changes(staged, name, up_to[name], ACT)
             if not segments:
                 return None
-            path = stretch.folders[0].parent / f"{len(name)}-{segments[0].path.name}"
-            segment = folded(name, segments, path, stretch.changed_up_to, up_to[name])
+            path = interval.folders[0].parent / f"{len(name)}-{segments[0].path.name}"
+            segment = folded(name, segments, path, interval.changed_up_to, up_to[name])
             if segment is None:
                 return None
             table = staged_table(name, segment)
-            mending = stretch.mending(lanes[0], table, tables[name], up_to[name], options, records, run)
-            writing, shared = Writing.of(turns.who, spark, lanes), tables[name].shared
-            with turns.at(name, tables[name].path, writing, fence, shared=shared):
+            mending = interval.mending(sessions[0], table, tables[name], up_to[name], options, records, run)
+            writing, shared = Writing.of(table_locks.who, spark, sessions), tables[name].shared
+            with table_locks.at(name, tables[name].path, writing, fence, shared=shared):
                 report = mending.do(
                     lambda: merge_table(
-                        *(lanes[0], stretch.batch(table), table, tables[name], options),
+                        *(sessions[0], interval.batch(table), table, tables[name], options),
                         records=records,
                         run=run,
                         reason=REASON,

@@ -30,7 +30,7 @@ SWAP_KIND = "swap"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rebuilt:
+class PastTable:
     """A past state in the lake. `of`: "database.table", empty if the table is not a past state. `up_to`: the position that it has reached.
 
     `columns`: (name, Spark type). `version`: 0 unless it was changed since. `base`: the version of the live table that it was built from.
@@ -48,7 +48,7 @@ class Rebuilt:
     log: Any = dataclasses.field(default=None, compare=False)
 
 
-def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> Rebuilt:
+def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
     """Reads a past state from the log at a path. Raises TableError if it cannot be read."""
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
@@ -57,10 +57,10 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> Rebuilt:
         table = DeltaTable("", path, "", storage_options)
         table.refresh()
     except TableNotFoundError:
-        return Rebuilt(path=path)
+        return PastTable(path=path)
     except (DeltaError, OSError, ValueError) as error:
         raise TableError(path, f"the log of the Delta table {path} cannot be read: {error}") from error
-    return Rebuilt(
+    return PastTable(
         path=path,
         of=str(record.get("past_of", "")),
         ledger=str(record.get("ledger", "")),
@@ -74,7 +74,7 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> Rebuilt:
 
 
 def refusal(
-    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: Rebuilt, up_to: int, told: Sequence[Interval]
+    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, told: Sequence[Interval]
 ) -> str:
     """Returns why the rows of a past state must not replace the live table's, and what to do; empty if they may. Pure function.
 
@@ -85,7 +85,7 @@ def refusal(
 
 
 def _obstacles(
-    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: Rebuilt, up_to: int, told: Sequence[Interval]
+    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, told: Sequence[Interval]
 ) -> Iterator[str]:
     anew = f"build it anew with `sluice backfill {owner.destination} … --into`"
     if rebuilt.of != owner.table or not rebuilt.ledger:
@@ -114,7 +114,7 @@ def told_of(table: DeltaTable) -> list[Interval]:
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 
 
-def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecords, fence: Fence, *, run: str) -> int:
+def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableRecords, fence: Fence, *, run: str) -> int:
     """Replaces the rows, syncs the commit to disk and stores the table's state. Returns the live table's new version. The caller holds
     the run lock.
 
@@ -148,7 +148,7 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: Rebuilt, records: TableRecord
     return after.version
 
 
-def _record(owner: Owner, rebuilt: Rebuilt, run: str) -> str:
+def _record(owner: Owner, rebuilt: PastTable, run: str) -> str:
     """Returns the record of a commit by Sluice that contains no changes of the stream."""
     record = {
         "sluice": 1,

@@ -12,11 +12,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from spark_jobs.cascades import files as cascade_files
-from spark_jobs.cascades.play import Event, Image, Play, Row, Values, Wanted, coarse_values
+from spark_jobs.cascades.play import CascadeRow, Event, Image, Play, Values, Wanted, coarse_values
 from spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 from spark_jobs.staged_batch import Cascade, StagedBatch, StagedTable
 from spark_jobs.tables.delta_table import DeltaTable
 
@@ -24,7 +24,7 @@ CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table with row changes that coul
 
 
 def carried_out(
-    lane: Lane, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
+    session: LakeSession, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
 ) -> tuple[StagedBatch, dict[str, TableError]]:
     """Returns the batch with the changes that foreign keys made, and the tables that cannot be merged, with the reasons.
 
@@ -34,7 +34,7 @@ def carried_out(
         return batch, {}
     found = cascade_files.kept(batch)
     if found is None:
-        found = _Derivation(lane, batch, targets, storage_options).kept()
+        found = _Derivation(session, batch, targets, storage_options).kept()
     changed, refused = found
     tables = tuple(changed.get(table.name, table) for table in batch.tables)
     errors = {name: TableError(name, reason, state=CASCADE_UNSEEN, for_good=True) for name, reason in refused.items()}
@@ -45,9 +45,13 @@ class _Derivation:
     """Loads rows and replays the batch until no row is missing."""
 
     def __init__(
-        self, lane: Lane, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
+        self,
+        session: LakeSession,
+        batch: StagedBatch,
+        targets: Mapping[str, TableTarget],
+        storage_options: Mapping[str, str],
     ) -> None:
-        self._lane, self._batch, self._storage_options = lane, batch, storage_options
+        self._session, self._batch, self._storage_options = session, batch, storage_options
         live = {name for events in batch.cascades for name in events.live}
         self._staged = {table.name: table for table in batch.tables if table.name in live}
         cascades = [each for events in batch.cascades for each in events.cascades if each.child in self._staged]
@@ -59,7 +63,7 @@ class _Derivation:
         self._applied = {name: table.refresh().applied_order_key for name, table in self._lake.items()}
         self._events = [event for events in batch.cascades for event in events_of(events)]
         self._wanted: Wanted = defaultdict(set)
-        self._rows: dict[str, dict[Values, Row]] = defaultdict(dict)
+        self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
         # (coarse) keys for which the lake's rows were loaded already.
         self._asked: dict[str, set[Values]] = defaultdict(set)
         self._unreadable: dict[str, TableError] = {}
@@ -103,7 +107,7 @@ class _Derivation:
         rows = self._rows[cascade.child]
         try:
             found = lake_rows(
-                self._lane, self._lake[cascade.child], dataclasses.replace(cascade, columns=columns), values
+                self._session, self._lake[cascade.child], dataclasses.replace(cascade, columns=columns), values
             )
         except TableError as error:
             self._unreadable[cascade.child] = error

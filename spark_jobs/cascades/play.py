@@ -29,7 +29,7 @@ NONE_UNREADABLE: Mapping[str, TableError] = {}
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ChangeOrder:
     """The position of a change: the order key of its transaction, and its sequence number in the batch (`place`). `commit_time`: as
     staged.
     """
@@ -40,7 +40,7 @@ class Place:
 
 
 @dataclasses.dataclass
-class Row:
+class CascadeRow:
     """A row. `values` by column in lower case. `order_key`: of the image that made it. `stale`: why some of its columns are unknown, or
     empty.
 
@@ -61,7 +61,7 @@ class Image:
     `partial`: it lacks columns. They are those of the row under its key or, if it `moved`, of the row of the preceding image.
     """
 
-    at: Place
+    at: ChangeOrder
     table: str
     operation: int
     values: dict[str, Any]
@@ -75,7 +75,7 @@ class Event:
     `live`: the tables that are changed in the lake.
     """
 
-    at: Place
+    at: ChangeOrder
     parent: str
     old: dict[str, Any]
     new: dict[str, Any] | None
@@ -87,7 +87,7 @@ class Event:
 class Derived:
     """A change that a foreign key made, as a staged image. `key`: the table's."""
 
-    at: Place
+    at: ChangeOrder
     operation: int
     values: dict[str, Any]
     key: tuple[str, ...] = ()
@@ -97,14 +97,14 @@ class _Table:
     """The rows of one table at the replayed position, indexed by key and by the columns of each foreign key."""
 
     def __init__(self, key: tuple[str, ...], columns: Iterable[tuple[str, ...]]) -> None:
-        self.key, self.rows = key, dict[Values, Row]()
-        self.moving: Row | None = None  # the row whose key is changed by the next image
+        self.key, self.rows = key, dict[Values, CascadeRow]()
+        self.moving: CascadeRow | None = None  # the row whose key is changed by the next image
         self.found: dict[tuple[str, ...], dict[Values, set[Values]]] = {each: defaultdict(set) for each in columns}
 
     def key_of(self, values: Mapping[str, Any]) -> Values:
         return tuple(values[name] for name in self.key) if self.key else tuple(sorted(values.items()))
 
-    def put(self, row: Row) -> None:
+    def put(self, row: CascadeRow) -> None:
         key = self.key_of(row.values)
         there = self.rows.get(key)
         if there is not None and not self.key:
@@ -171,7 +171,7 @@ class Play:
         self.missing: Wanted = defaultdict(set)
         self.errors: dict[str, TableError] = {}
 
-    def run(self, lake: Mapping[str, Iterable[Row]], changes: Iterable[Image | Event]) -> None:
+    def run(self, lake: Mapping[str, Iterable[CascadeRow]], changes: Iterable[Image | Event]) -> None:
         """Replays the changes. `lake`: rows from before the batch. `changes`: in stream order; a row's own image comes before the
         changes that follow from it.
         """
@@ -207,7 +207,7 @@ class Play:
         lacking = [name for columns in table.found for name in columns if name not in known]
         values = {**dict.fromkeys(lacking), **known}
         stale = (there.stale if there else LEFT_OUT) if image.partial else ""
-        table.put(Row(values, image.at.order_key, stale=stale))
+        table.put(CascadeRow(values, image.at.order_key, stale=stale))
 
     def _carry(self, event: Event) -> None:
         """Applies an event to the child tables, depth first, as the server does."""
@@ -329,7 +329,7 @@ class Play:
                 derived.append(Derived(event.at, UPDATE_BEFORE, row.values, table.key))
             derived.append(Derived(event.at, UPDATE_AFTER, values, table.key))
         table.drop(key)
-        table.put(Row(values, event.at.order_key, count=row.count))
+        table.put(CascadeRow(values, event.at.order_key, count=row.count))
         return [(cascade.child, row.values, values)]
 
 

@@ -15,10 +15,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_jobs import sql_text
-from spark_jobs.cascades.play import Event, Image, Place, Row, Values, coarse
+from spark_jobs.cascades.play import CascadeRow, ChangeOrder, Event, Image, Values, coarse
 from spark_jobs.errors import TableError
 from spark_jobs.merging.fold import DELETE, LOG_NAMES, UPDATE_BEFORE
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 from spark_jobs.staged_batch import (
     COMMIT_TIME,
     DELETED,
@@ -50,7 +50,7 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
             before = values
             continue
         old, new = (values, None) if row[OPERATION] == DELETE else (before, values)
-        at = Place(row[ORDER_KEY], row[PLACE], row[COMMIT_TIME])
+        at = ChangeOrder(row[ORDER_KEY], row[PLACE], row[COMMIT_TIME])
         yield Event(at, events.parent, old, new, events.cascades, events.live)
 
 
@@ -81,7 +81,7 @@ class StagedImages:
         places, begin = places_of(self.table), 0
         for segment in self.table.segments:
             if not isinstance(segment, ChangesSegment):
-                at = Place(segment.order_key, -1, None)
+                at = ChangeOrder(segment.order_key, -1, None)
                 if not isinstance(segment, SchemaSegment):
                     yield Image(at, self.table.name, 0, {})
                 elif segment.alterations or segment.fills:
@@ -146,7 +146,7 @@ class StagedImages:
             }
             matters = tuple(known[name] for name in self.key) in keys if self.key else _points(known, names, wanted)
             if matters:
-                at = Place(row[ORDER_KEY], places[index], row[COMMIT_TIME])
+                at = ChangeOrder(row[ORDER_KEY], places[index], row[COMMIT_TIME])
                 partial = len(known) < len(segment.columns)
                 yield Image(at, self.table.name, row[OPERATION], known, partial, moved=bool(row.get(MOVED)))
 
@@ -180,7 +180,7 @@ def _points(
     return False
 
 
-def lake_rows(lane: Lane, table: DeltaTable, cascade: Cascade, values: set[Values]) -> list[Row]:
+def lake_rows(session: LakeSession, table: DeltaTable, cascade: Cascade, values: set[Values]) -> list[CascadeRow]:
     """Returns the rows of the lake whose foreign key columns may be equal to one of the (coarse) values.
 
     Raises TableError if the lake lacks a column.
@@ -196,21 +196,25 @@ def lake_rows(lane: Lane, table: DeltaTable, cascade: Cascade, values: set[Value
             )
             raise TableError(table.name, reason)
         types[name] = table.snapshot.columns[name][1]
-    found: Any = lane.session.sql(_select(lane, table, cascade, types, values)).toArrow()
+    found: Any = session.spark.sql(_select(session, table, cascade, types, values)).toArrow()
     source = [name for name in found.schema.names if not name.startswith("_sluice_")]
     rows = []
     for record in found.to_pylist():
         known = {name.lower(): record[name] for name in source}
-        rows.append((record, Row(known, record[ORDER_KEY] if record[ORDER_KEY] is not None else -1, of_lake=True)))
+        rows.append(
+            (record, CascadeRow(known, record[ORDER_KEY] if record[ORDER_KEY] is not None else -1, of_lake=True))
+        )
     return [row for _, row in rows] if cascade.key else _left(rows)
 
 
-def _select(lane: Lane, table: DeltaTable, cascade: Cascade, types: Mapping[str, str], values: set[Values]) -> str:
+def _select(
+    session: LakeSession, table: DeltaTable, cascade: Cascade, types: Mapping[str, str], values: set[Values]
+) -> str:
     columns = {name: f"t.{sql_text.identifier(table.snapshot.columns[name][0])}" for name in cascade.columns}
     kinds = ["string" if types[name] == "binary" else types[name] for name in cascade.columns]
     schema = ", ".join(f"w{place} {kind}" for place, kind in enumerate(kinds))
     rows = [tuple(each.hex().upper() if isinstance(each, bytes) else each for each in row) for row in values]
-    lane.session.createDataFrame(sorted(rows, key=repr), schema).createOrReplaceTempView(WANTED_VIEW)
+    session.spark.createDataFrame(sorted(rows, key=repr), schema).createOrReplaceTempView(WANTED_VIEW)
     equal, unsure = [], []
     for place, (name, column) in enumerate(columns.items()):
         equal.append(f"{_coarse_sql(column, types[name])} = w{place}")
@@ -232,10 +236,10 @@ def _coarse_sql(column: str, type_name: str) -> str:
     return f"CAST(regexp_replace(hex({column}), '(00)+$', '') AS string)" if type_name == "binary" else column
 
 
-def _left(rows: list[tuple[dict[str, Any], Row]]) -> list[Row]:
+def _left(rows: list[tuple[dict[str, Any], CascadeRow]]) -> list[CascadeRow]:
     """Returns the rows that remain at the end of a log of changes."""
     counts: dict[Any, int] = defaultdict(int)
-    kept: dict[Any, Row] = {}
+    kept: dict[Any, CascadeRow] = {}
     gone = {LOG_NAMES[UPDATE_BEFORE], LOG_NAMES[DELETE]}
     for record, row in rows:
         key = tuple(sorted(row.values.items()))

@@ -31,7 +31,7 @@ _HOURS = {"hour": 1, "day": 24, "week": 168}
 MARGIN_HOURS = 1.0  # in addition to what the newest consistent snapshot needs, for its present readers
 
 
-class Act(enum.StrEnum):
+class MaintenanceAct(enum.StrEnum):
     """NOTHING; COMPACT: joins small files and drops rows that are marked as deleted; CLUSTER: rewrites all files in the order of the
     key.
     """
@@ -67,24 +67,27 @@ class FileFacts:
     version: int = -1
 
 
-def due(facts: FileFacts, *, wanted: bool = False) -> tuple[Act, str]:
+def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]:
     """Returns what to do now, and why. `wanted`: on request, does everything that has an effect."""
     if facts.rounded_files:  # at any cost
-        return Act.CLUSTER, f"{facts.rounded_files} of its files have rounded bounds, by which readers skip rows"
+        return (
+            MaintenanceAct.CLUSTER,
+            f"{facts.rounded_files} of its files have rounded bounds, by which readers skip rows",
+        )
     if facts.large_files >= DEPTH_FILES_MIN and facts.depth > DEPTH_MAX and _helps(facts, wanted=wanted):
-        return Act.CLUSTER, f"a key lies in the range of {facts.depth:.1f} large files in the mean"
+        return MaintenanceAct.CLUSTER, f"a key lies in the range of {facts.depth:.1f} large files in the mean"
     if facts.small_files > (1 if wanted else SMALL_FILES_MAX):
         return _compacted(facts, f"{facts.small_files} of its files are small", wanted=wanted)
     if facts.deleted > (0 if wanted else facts.rows * DELETED_SHARE_MAX):
         why = f"{facts.deleted} of {facts.rows} rows are marked as deleted in its files"
         return _compacted(facts, why, wanted=wanted)
-    return Act.NOTHING, "its files are as they should be"
+    return MaintenanceAct.NOTHING, "its files are as they should be"
 
 
-def _compacted(facts: FileFacts, why: str, *, wanted: bool) -> tuple[Act, str]:
+def _compacted(facts: FileFacts, why: str, *, wanted: bool) -> tuple[MaintenanceAct, str]:
     if wanted or facts.compact_bytes <= COMPACT_BYTES_MAX:
-        return Act.COMPACT, why
-    return Act.NOTHING, (
+        return MaintenanceAct.COMPACT, why
+    return MaintenanceAct.NOTHING, (
         f"{why}, but {facts.compact_bytes} bytes are too many to be written anew while merges wait, unless somebody wants it: "
         "`sluice maintain DESTINATION --tables DATABASE.TABLE --optimize`"
     )

@@ -31,16 +31,17 @@ from spark_jobs.maintain.rule import (
     DELETED_SHARE_MAX,
     FILE_BYTES,
     SMALL_BYTES,
-    Act,
     FileFacts,
+    MaintenanceAct,
     depth_of,
     due,
     hours_of,
     log_hours,
 )
 from spark_jobs.merging.merge import NO_RECORDS
-from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
+from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from spark_jobs.staged_batch import app_id_of
+from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
 from spark_jobs.tables.commit_record import maintenance_record
 from spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, physical_names, set_properties
 from spark_jobs.tables.exact_bounds import (
@@ -52,7 +53,6 @@ from spark_jobs.tables.exact_bounds import (
     rounded_files,
 )
 from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, behind_our_back
-from spark_jobs.turns import NO_TURNS, Turns, Writing
 
 # Modification time of the newest file after the last CLUSTER, ms since 1970.
 CLUSTERED_PROPERTY = "sluice.clusteredUpTo"
@@ -85,17 +85,17 @@ class MaintainedTable:
     records: TableRecords = NO_RECORDS
     run: str = ""
     shared: bool = False
-    turns: Turns = NO_TURNS
+    table_locks: TableLocks = NO_TABLE_LOCKS
     fence: Fence = READ_ONLY
 
     @property
     def name(self) -> str:
         return self.owner.table
 
-    def turn(self, spark: SparkSettings, lane: Lane) -> AbstractContextManager[bool]:
+    def turn(self, spark: SparkSettings, session: LakeSession) -> AbstractContextManager[bool]:
         """Takes the table lock. Raises TableError if another run holds it for too long."""
-        writing = Writing.of(self.turns.who, spark, [lane])
-        return self.turns.at(self.name, self.path, writing, self.fence, shared=self.shared)
+        writing = Writing.of(self.table_locks.who, spark, [session])
+        return self.table_locks.at(self.name, self.path, writing, self.fence, shared=self.shared)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -223,20 +223,22 @@ def optimize(spark: SparkSettings, table: MaintainedTable, *, wanted: bool = Fal
     an effect. Raises TableError, SparkUnavailableError.
     """
     began, plan = time.monotonic(), looked_at(table, wanted=wanted)
-    if plan is None or plan.act == Act.NOTHING:
+    if plan is None or plan.act == MaintenanceAct.NOTHING:
         return plan
     delta = _ours(table)
     record = _record(table)
-    whole = plan.before.rounded_files or (plan.act == Act.CLUSTER and CLUSTERING not in delta.snapshot.features)
+    whole = plan.before.rounded_files or (
+        plan.act == MaintenanceAct.CLUSTER and CLUSTERING not in delta.snapshot.features
+    )
     plain = f"OPTIMIZE {sql_text.delta_path(table.path)}"  # keeps Delta's own order in a clustered table
-    with open_lanes(spark, 1, table.fence) as (lane,), table.turn(spark, lane):
-        lane.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
-        lane.expect(plan.before.rows)
-        lane.commit_without_version(record)
-        _run(lane, table, rewrite_statement(delta, table.key) if whole else plain)
-        if plan.act == Act.CLUSTER:  # after a crash before this, the same work is done again
+    with open_sessions(spark, 1, table.fence) as (session,), table.turn(spark, session):
+        session.configure({**OPTIMIZE_SETTINGS, **REWRITE_SETTINGS})
+        session.expect(plan.before.rows)
+        session.commit_without_version(record)
+        _run(session, table, rewrite_statement(delta, table.key) if whole else plain)
+        if plan.act == MaintenanceAct.CLUSTER:  # after a crash before this, the same work is done again
             checked = {EXACT_PROPERTY: "true"} if may_be_rounded(delta) else {}
-            _run(lane, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
+            _run(session, table, set_properties(table.path, {CLUSTERED_PROPERTY: _newest_ms(table), **checked}))
     return _done(table, delta, plan, began, record)
 
 
@@ -276,13 +278,14 @@ def vacuum(
     kept = math.ceil(max(hours, logged))
     wanted = {RETENTION_PROPERTY: f"interval {kept} hours", LOG_PROPERTY: f"interval {log_hours(log_days, kept)} hours"}
     properties = {name: value for name, value in wanted.items() if delta.snapshot.properties.get(name) != value}
-    with open_lanes(spark, 1, table.fence) as (lane,), table.turn(spark, lane):
-        lane.configure(VACUUM_SETTINGS)
-        lane.expect(before.files)  # VACUUM's rows are file names; hundreds of tasks for a few rows would take minutes
-        lane.commit_without_version(_record(table))
+    with open_sessions(spark, 1, table.fence) as (session,), table.turn(spark, session):
+        session.configure(VACUUM_SETTINGS)
+        # VACUUM's rows are file names; hundreds of tasks for a few rows would take minutes
+        session.expect(before.files)
+        session.commit_without_version(_record(table))
         if properties:
-            _run(lane, table, set_properties(table.path, properties))
-        _run(lane, table, f"VACUUM {sql_text.delta_path(table.path)} RETAIN {math.ceil(hours)} HOURS")
+            _run(session, table, set_properties(table.path, properties))
+        _run(session, table, f"VACUUM {sql_text.delta_path(table.path)} RETAIN {math.ceil(hours)} HOURS")
     reason = f"files that left it more than {hours:g} hours ago"
     plan = Maintained(name=table.name, act=VACUUM, reason=reason, before=before, after=before)
     made = _done(table, delta, plan, began, _record(table))
@@ -299,9 +302,9 @@ def _ours(table: MaintainedTable) -> DeltaTable:
     return delta
 
 
-def _run(lane: Lane, table: MaintainedTable, statement: str) -> None:
+def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
     try:
-        lane.commit(table.name, statement)
+        session.commit(table.name, statement)
     except TableError:  # raised by the fence
         raise
     except Exception as error:

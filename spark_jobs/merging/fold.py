@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_jobs import sql_text
-from spark_jobs.lent_files import LentFiles
 from spark_jobs.object_store import spark_path
 from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, ChangesSegment
+from spark_jobs.uploaded_files import UploadedFiles
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 KEYED_NAMES = {INSERT: "insert", UPDATE_BEFORE: "delete", UPDATE_AFTER: "update", DELETE: "delete"}
@@ -20,9 +20,9 @@ LOG_NAMES = {INSERT: "insert", UPDATE_BEFORE: "update_preimage", UPDATE_AFTER: "
 RANK = "_sluice_rank"
 
 
-def staged_view(view: str, segment: ChangesSegment, lent: LentFiles) -> str:
+def staged_view(view: str, segment: ChangesSegment, uploaded: UploadedFiles) -> str:
     """Returns the statement for a view of the staged file: in its object store, or where the run makes local files readable for Spark."""
-    return parquet_view(view, segment.stored or lent.place(segment.path), segment.staged_types)
+    return parquet_view(view, segment.stored or uploaded.place(segment.path), segment.staged_types)
 
 
 def parquet_view(view: str, place: str, types: Mapping[str, str]) -> str:

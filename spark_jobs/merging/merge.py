@@ -18,7 +18,7 @@ from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.merging import fold, merge_clauses, merge_sql
 from spark_jobs.report import TableReport, TableTarget
-from spark_jobs.session import Lane, first_line
+from spark_jobs.session import LakeSession, first_line
 from spark_jobs.staged_batch import (
     DELETED,
     MANIFEST,
@@ -35,10 +35,10 @@ from spark_jobs.tables import alteration_steps as following
 from spark_jobs.tables.casting import INTEGERS
 from spark_jobs.tables.commit_record import commit_record, maintenance_record
 from spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
-from spark_jobs.tables.exact_bounds import mend_bounds
+from spark_jobs.tables.exact_bounds import fix_bounds
 from spark_jobs.tables.renamed_table import Origins, nowhere, take_over
 from spark_jobs.tables.shards import Shard, refuse_unmarked
-from spark_jobs.tables.table_owner import NoRecords, TableRecord, TableRecords, Writer, refuse_unless_ours
+from spark_jobs.tables.table_owner import LakeWriter, NoRecords, TableRecord, TableRecords, refuse_unless_ours
 
 VIEW = "sluice_staged"
 NO_RECORDS = NoRecords()
@@ -49,7 +49,7 @@ CONFLICT = re.compile(r"DELTA_CONCURRENT_(APPEND|DELETE_READ|DELETE_DELETE|WRITE
 
 
 def merge_table(
-    lane: Lane,
+    session: LakeSession,
     batch: StagedBatch,
     staged: StagedTable,
     target: TableTarget,
@@ -71,14 +71,14 @@ def merge_table(
     table = DeltaTable(staged.name, target.path, app_id, storage_options, target.shard)
     writer = writer_of(batch, staged)
     origins = Origins(batch, writer, target_of, storage_options, records)
-    merge = _TableMerge(lane, table, target, app_id, writer, "", origins)
+    merge = _TableMerge(session, table, target, app_id, writer, "", origins)
     table.refresh()
     known = records.get(staged.name)
-    refuse_stranger(table, writer, known)
+    refuse_other_owner(table, writer, known)
     refuse_unmarked(staged, target.shard)
     if table.snapshot.exists:
         told = maintenance_record(writer.owner, run)
-        mend_bounds(lane, table, storage_options, told, _first_key(staged))
+        fix_bounds(session, table, storage_options, told, _first_key(staged))
 
     def apply(segment: Segment, applied_order_key: int) -> CommitCounts:
         told = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, run))
@@ -127,15 +127,15 @@ def _first_key(staged: StagedTable) -> str:
     return next((key[0] for key in keys if key), "")
 
 
-def writer_of(batch: StagedBatch, staged: StagedTable) -> Writer:
+def writer_of(batch: StagedBatch, staged: StagedTable) -> LakeWriter:
     """Returns the writer of the table, for the rules of `table_owner`. A backfill or a repair gets the highest delivery number, so
     that no delivery in the table counts as later.
     """
     delivery = sys.maxsize if batch.backfill is not None else batch.delivery
-    return Writer(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
+    return LakeWriter(owner=batch.owner(staged), epoch=batch.epoch, delivery=delivery, start=batch.start, end=batch.end)
 
 
-def refuse_stranger(table: DeltaTable, writer: Writer, record: TableRecord | None) -> None:
+def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecord | None) -> None:
     """Raises TableError, before anything is written, if the table is not the one that this ledger left."""
     refuse_unless_ours(writer, record, table.found(record, writer.owner.to_text()))
 
@@ -149,11 +149,11 @@ def staged_at(batch: StagedBatch) -> float:
 class _TableMerge:
     """The merge of one table in one Spark session."""
 
-    lane: Lane
+    session: LakeSession
     table: DeltaTable
     target: TableTarget
     app_id: str
-    writer: Writer
+    writer: LakeWriter
     user_metadata: str
     origins: Origins
 
@@ -168,8 +168,8 @@ class _TableMerge:
 
     def _change(self, segment: ChangesSegment, applied_order_key: int) -> CommitCounts:
         self._give_columns(segment.columns, segment.key)
-        self.lane.expect(segment.rows + self._rows_met(segment))
-        self.lane.sql(fold.staged_view(VIEW, segment, self.lane.lent))
+        self.session.expect(segment.rows + self._rows_met(segment))
+        self.session.sql(fold.staged_view(VIEW, segment, self.session.uploaded))
         left = following.left_columns(segment, self.table)
         scanned = self.table.scanned(segment.key[0], *_bounds(segment)) if segment.key else CommitCounts()
         applies = merge_sql.append_new if self._all_new(segment, scanned) else merge_sql.apply_changes
@@ -206,8 +206,10 @@ class _TableMerge:
         if segment.renamed_from:
             return self._take_over(segment)
         existed = self.table.snapshot.exists
-        self.lane.expect(self.table.row_count)
-        plan = following.begin(self.lane, self.table, self.app_id, segment) if existed and segment.alterations else None
+        self.session.expect(self.table.row_count)
+        plan = (
+            following.begin(self.session, self.table, self.app_id, segment) if existed and segment.alterations else None
+        )
         self._give_columns(segment.columns, segment.key)
         values = {**(dict(plan.copies) if plan else {}), **merge_sql.fill_values(segment)}
         if not existed or not (values or plan):
@@ -220,26 +222,26 @@ class _TableMerge:
                     merge_sql.assign(values, segment.order_key, self.target), segment.order_key, values_id
                 )
                 values = {}
-            following.end(self.lane, self.table, self.app_id, segment, plan)
+            following.end(self.session, self.table, self.app_id, segment, plan)
         last = merge_sql.assign(values, segment.order_key, self.target) if values else merge_sql.nothing(self.target)
         return counts + self._commit(last, segment.order_key)
 
     def _evolve_shard(self, segment: SchemaSegment, shard: Shard) -> CommitCounts:
         """Does the same as `_evolve` for the rows of one shard. Other shards have rows with the same columns."""
         existed = self.table.snapshot.exists
-        values = following.alter_shard(self.lane, self.table, shard, segment) if existed else {}
+        values = following.alter_shard(self.session, self.table, shard, segment) if existed else {}
         self._give_columns(segment.columns, segment.key)
         values |= merge_sql.fill_values(segment)
         if not existed or not (values or segment.alterations):
             return CommitCounts()
-        self.lane.expect(self.table.row_count)
+        self.session.expect(self.table.row_count)
         last = merge_sql.assign(values, segment.order_key, self.target) if values else merge_sql.nothing(self.target)
         return self._commit(last, segment.order_key)
 
     def _take_over(self, segment: SchemaSegment) -> CommitCounts:
         """Replaces the table's columns and rows by those of the table that got its name, in one commit."""
         origin = self.origins.find(self.table.name, segment)
-        self.lane.expect(max(origin.rows, self.table.row_count))
+        self.session.expect(max(origin.rows, self.table.row_count))
         # If two tables swap names, the origin may already have the other's rows; `find` returns its earlier version.
         statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
         return self._commit(statement, segment.order_key)
@@ -248,10 +250,10 @@ class _TableMerge:
         wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))
         statements = schema_statements(self.table, self.target, wanted, key, self.writer.owner.to_text())
         for statement in statements:
-            self.lane.commit(self.table.name, statement)
+            self.session.commit(self.table.name, statement)
         if statements:
             self.table.refresh()
-            refuse_stranger(self.table, self.writer, None)  # another run may have created it at the same moment
+            refuse_other_owner(self.table, self.writer, None)  # another run may have created it at the same moment
 
     def _commit(self, statement: str, version: int, app_id: str = "") -> CommitCounts:
         """Makes one Delta commit and returns its counts. If there is no new version, Delta found the transaction already, or nothing
@@ -259,9 +261,9 @@ class _TableMerge:
         """
         before = self.table.snapshot.version
         for tried in range(1, TRIES_MAX + 1):
-            self.lane.commit_as(app_id or self.app_id, version, self.user_metadata)
+            self.session.commit_as(app_id or self.app_id, version, self.user_metadata)
             try:
-                self.lane.commit(self.table.name, statement)
+                self.session.commit(self.table.name, statement)
                 break
             except TableError:  # raised by the fence
                 raise
@@ -282,7 +284,7 @@ class _TableMerge:
         seen = self.table.snapshot
         self.table.refresh()
         record = TableRecord(table_id=seen.table_id, version=seen.version)
-        refuse_stranger(self.table, self.writer, record)
+        refuse_other_owner(self.table, self.writer, record)
         if last:
             why = f"others write to the Delta table {self.table.path} all the time ({first_line(error)}); the batch is tried again"
             raise TableError(self.table.name, why, own=False) from error

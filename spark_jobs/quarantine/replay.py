@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from spark_jobs import sql_text
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 from spark_jobs.staged_batch import ORDER_KEY
 from spark_jobs.tables.renamed_table import RENAMED_AT
 
@@ -34,17 +34,17 @@ class RowValues:
     keyed: bool
 
 
-def put_back(lane: Lane, name: str, path: str, column: str, values: RowValues) -> frozenset[int]:
+def put_back(session: LakeSession, name: str, path: str, column: str, values: RowValues) -> frozenset[int]:
     """Sets `column` of the Delta table of `name` at `path`, which has the values' type. Returns the numbers of the values whose rows
     were found.
     """
     target = sql_text.delta_path(path)
-    _view(lane, values)
-    on = _meets(lane, target, column, values)
+    _view(session, values)
+    on = _meets(session, target, column, values)
     chosen = _chosen(target, on, values)
-    numbers = frozenset(int(row[0]) for row in lane.session.sql(f"SELECT {NUMBER_COLUMN} FROM ({chosen})").collect())
+    numbers = frozenset(int(row[0]) for row in session.spark.sql(f"SELECT {NUMBER_COLUMN} FROM ({chosen})").collect())
     if numbers:
-        lane.commit(
+        session.commit(
             name,
             f"MERGE INTO {target} AS t USING (SELECT * FROM ({chosen}) WHERE {TURN} = 1) AS s ON {on} "
             f"WHEN MATCHED THEN UPDATE SET {sql_text.identifier(column)} = s.{VALUE_COLUMN}",
@@ -52,26 +52,26 @@ def put_back(lane: Lane, name: str, path: str, column: str, values: RowValues) -
     return numbers
 
 
-def _view(lane: Lane, values: RowValues) -> None:
+def _view(session: LakeSession, values: RowValues) -> None:
     named = [f"{name} string" for name in _named(values)]
     columns = ", ".join([f"{NUMBER_COLUMN} bigint, {KEY_COLUMN} bigint, {VALUE_COLUMN} {values.type_name}", *named])
     options = f"path {sql_text.text(str(values.file))}"
-    lane.sql(f"CREATE OR REPLACE TEMPORARY VIEW {VIEW} ({columns}) USING parquet OPTIONS ({options})")
+    session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {VIEW} ({columns}) USING parquet OPTIONS ({options})")
 
 
 def _named(values: RowValues) -> list[str]:
     return [f"{NAMED}{place}" for place in range(len(values.names))]
 
 
-def _meets(lane: Lane, target: str, column: str, values: RowValues) -> str:
+def _meets(session: LakeSession, target: str, column: str, values: RowValues) -> str:
     """Returns the condition that a value `s` may belong to a row `t` of the table."""
-    (detail,) = lane.session.sql(f"DESCRIBE DETAIL {target}").collect()
+    (detail,) = session.spark.sql(f"DESCRIBE DETAIL {target}").collect()
     since = int(detail["properties"].get(RENAMED_AT, -1))
     met = [f"t.{sql_text.identifier(ORDER_KEY)} = s.{KEY_COLUMN}", f"s.{KEY_COLUMN} > {since}L"]
     if not values.keyed:
         quoted = f"t.{sql_text.identifier(column)}"
         met.append(f"({quoted} IS NULL OR {quoted} <=> s.{VALUE_COLUMN})")
-    fields = lane.session.sql(f"SELECT * FROM {target}").schema
+    fields = session.spark.sql(f"SELECT * FROM {target}").schema
     types = {field.name.lower(): field.dataType.simpleString() for field in fields}
     for name, text in zip(values.names, _named(values), strict=True):
         if name.lower() in types:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_jobs.backfill.stretch import Stretch, each_table, places, staged_table
+from spark_jobs.backfill.interval import StagedInterval, each_table, places, staged_table
 from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import NO_RECORDS, merge_table
 from spark_jobs.repair.fold import Read, cleared, repaired
 from spark_jobs.report import TableReport, TableTarget
-from spark_jobs.session import Lane, SparkSettings, open_lanes
+from spark_jobs.session import LakeSession, SparkSettings, open_sessions
 from spark_jobs.staged_batch import ChangesSegment, StagedBatch, read_staged_batch
 from spark_jobs.tables.table_owner import TableRecords
 
@@ -22,7 +22,7 @@ ACT, REASON = "repair", "a repair is merged by Spark"
 
 
 def merge_repair(
-    stretch: Stretch,
+    interval: StagedInterval,
     tables: Mapping[str, tuple[TableTarget, Read]],
     spark: SparkSettings,
     *,
@@ -41,10 +41,10 @@ def merge_repair(
     Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """
     options = dict(storage_options or {})
-    up_to = places(stretch, {name: target for name, (target, _) in tables.items()}, options)
-    staged = [read_staged_batch(folder) for folder in stretch.folders]
-    with open_lanes(spark, 1, fence) as lanes:
-        one = _OneTable(lanes[0], stretch, staged, options, records, run, on_left)
+    up_to = places(interval, {name: target for name, (target, _) in tables.items()}, options)
+    staged = [read_staged_batch(folder) for folder in interval.folders]
+    with open_sessions(spark, 1, fence) as sessions:
+        one = _OneTable(sessions[0], interval, staged, options, records, run, on_left)
 
         def repair(name: str) -> TableReport | None:
             report = one.repair(name, *tables[name], up_to[name])
@@ -57,8 +57,8 @@ def merge_repair(
 
 @dataclasses.dataclass(frozen=True)
 class _OneTable:
-    lane: Lane
-    stretch: Stretch
+    session: LakeSession
+    interval: StagedInterval
     staged: Sequence[StagedBatch]
     options: Mapping[str, str]
     records: TableRecords
@@ -67,8 +67,8 @@ class _OneTable:
 
     def repair(self, name: str, target: TableTarget, read: Read, up_to: int) -> TableReport | None:
         """Repairs one table. Returns None if there is nothing to merge. Raises TableError, or any exception of Spark."""
-        segments = self.stretch.changes(self.staged, name, up_to, ACT)
-        folder = self.stretch.folders[0].parent
+        segments = self.interval.changes(self.staged, name, up_to, ACT)
+        folder = self.interval.folders[0].parent
         path = folder / f"{read.files[0].parent.name}.parquet"
         fold = repaired(name, read, segments, path, up_to)
         if left := int(fold.lost.sum()):
@@ -76,8 +76,8 @@ class _OneTable:
         if (segment := fold.segment) is None:
             return None
         away = cleared(read, fold.lost, path.with_suffix(".doubled"), up_to)
-        given = self.lane, staged_table(name, segment), target, up_to
-        mending = self.stretch.mending(*given, self.options, self.records, self.run)
+        given = self.session, staged_table(name, segment), target, up_to
+        mending = self.interval.mending(*given, self.options, self.records, self.run)
         return mending.do(lambda: self._write(name, target, segment, away))
 
     def _write(
@@ -89,7 +89,7 @@ class _OneTable:
 
     def _merge(self, name: str, target: TableTarget, segment: ChangesSegment, which: str = "") -> TableReport:
         table = staged_table(name, segment)
-        batch = self.stretch.batch(table, which)
+        batch = self.interval.batch(table, which)
         return merge_table(
-            *(self.lane, batch, table, target, self.options), records=self.records, run=self.run, reason=REASON
+            *(self.session, batch, table, target, self.options), records=self.records, run=self.run, reason=REASON
         )

@@ -17,7 +17,7 @@ from typing import Any
 from object_stores.options import without_secrets
 from spark_jobs.errors import SparkUnavailableError, TableError
 from spark_jobs.report import TableReport
-from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
+from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from spark_jobs.small.merge import Declined, SmallJob, merge_small
 from spark_jobs.tables.table_owner import TableRecord
 
@@ -41,17 +41,17 @@ class SmallResult:
     declined: str = ""
 
 
-def merge_small_tables(lane: Lane, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
+def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[str, SmallResult]:
     """Merges small tables. Returns one result per job, by "database.table". Raises SparkUnavailableError if Spark goes away.
 
     Tasks cannot ask the fence, so it is checked here, and the tasks' commits are conditional (`small.merge`).
     """
-    if not lane.shares_workers:
+    if not session.shares_workers:
         return {job.staged.name: SmallResult(declined=OLD_SPARK) for job in jobs}
     try:
-        ready = _told_of_new_tables(lane, jobs)
-        lane.fence.check(*(job.staged.name for job in jobs))
-        answers = _run(lane, ready)
+        ready = _told_of_new_tables(session, jobs)
+        session.fence.check(*(job.staged.name for job in jobs))
+        answers = _run(session, ready)
     except TableError as error:
         names = [job.staged.name for job in jobs]
         return {name: SmallResult(error=TableError(name, error.reason, own=False)) for name in names}
@@ -69,19 +69,19 @@ def merge_small_tables(lane: Lane, jobs: Sequence[SmallJob]) -> dict[str, SmallR
 
 def why_no_small_tables(settings: SparkSettings) -> str:
     """Returns why the executors cannot merge small tables; empty if they can. Raises SparkUnavailableError."""
-    with open_lanes(settings, 1) as (lane,):
-        if not lane.shares_workers:
+    with open_sessions(settings, 1) as (session,):
+        if not session.shares_workers:
             return OLD_SPARK
         try:
-            answers = _run(lane, [])
+            answers = _run(session, [])
         except Exception as error:
             return _why_not(error)
     return str(answers.get(NO_TABLE, {}).get("declined", ""))
 
 
-def _told_of_new_tables(lane: Lane, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
+def _told_of_new_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> Sequence[SmallJob]:
     """Allows tasks to create new tables, unless Spark has default properties for new tables that Sluice does not know."""
-    if all(job.known for job in jobs) or lane.defaults_of_tables():
+    if all(job.known for job in jobs) or session.defaults_of_tables():
         return jobs
     return [dataclasses.replace(job, makes_tables=True) for job in jobs]
 
@@ -96,11 +96,11 @@ def _why_not(error: BaseException) -> str:
     return f"the job of small tables failed: {first_line(error)}"
 
 
-def _run(lane: Lane, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
+def _run(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[int, dict[str, Any]]:
     shares = _shares(jobs)
     ours = {name: importlib.metadata.version(name) for name in PACKAGES}
     work = _shipped(_task([[(number, jobs[number]) for number in share] for share in shares], ours))
-    rows = lane.session.range(0, len(shares), 1, len(shares)).mapInArrow(work, ANSWER).collect()
+    rows = session.spark.range(0, len(shares), 1, len(shares)).mapInArrow(work, ANSWER).collect()
     return {row["number"]: json.loads(row["answer"]) for row in rows}
 
 

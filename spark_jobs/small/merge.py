@@ -20,10 +20,10 @@ from deltalake import CommitProperties, PostCommitHookProperties, QueryBuilder, 
 from spark_jobs.durable_lake import before_checkpoint, local_folder
 from spark_jobs.errors import TableError
 from spark_jobs.merging import fold, merge_clauses
-from spark_jobs.merging.merge import apply_lacking, refuse_stranger, writer_of
+from spark_jobs.merging.merge import apply_lacking, refuse_other_owner, writer_of
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.small import fold_arrow
-from spark_jobs.small.ways import Choice, Facts, choose
+from spark_jobs.small.ways import MergeChoice, MergeFacts, choose
 from spark_jobs.staged_batch import (
     COMMIT_TIME,
     DELETED,
@@ -53,7 +53,7 @@ from spark_jobs.tables.delta_table import (
 from spark_jobs.tables.exact_bounds import may_be_rounded, writer_properties
 from spark_jobs.tables.new_table import make_table
 from spark_jobs.tables.shards import refuse_unmarked
-from spark_jobs.tables.table_owner import TableRecord, Writer
+from spark_jobs.tables.table_owner import LakeWriter, TableRecord
 
 TRIES_MAX = 5
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
@@ -80,7 +80,7 @@ class SmallJob:
     run: str = ""
 
 
-class PlaceTakenError(Exception):
+class FolderTakenError(Exception):
     """The table's folder is not empty and is not a Delta table."""
 
 
@@ -107,7 +107,7 @@ def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     table = DeltaTable(job.staged.name, job.target.path, app_id, job.storage_options, job.target.shard)
     table.refresh()
     writer = writer_of(job.batch, job.staged)
-    refuse_stranger(table, writer, job.known)
+    refuse_other_owner(table, writer, job.known)
     refuse_unmarked(job.staged, job.target.shard)
     merge = _SmallMerge(table, job.target, app_id, writer, "", job.storage_options)
     choice = choose(job.target.merge, merge.facts(job.staged, makes=job.makes_tables))
@@ -120,7 +120,7 @@ def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
 
     try:
         report = apply_lacking(job.staged, table, apply, job.known, staged_at_seconds=job.staged_at, started=started)
-    except PlaceTakenError:
+    except FolderTakenError:
         return Declined(reason=f"the folder {job.target.path} is there, and is no Delta table")
     except fold_arrow.DuplicateKeysError:
         return Declined(reason="the table has two rows of one key")
@@ -128,7 +128,7 @@ def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     return _told(report, choice), record
 
 
-def _told(report: TableReport, choice: Choice) -> TableReport:
+def _told(report: TableReport, choice: MergeChoice) -> TableReport:
     return dataclasses.replace(report, way=choice.way, reason=choice.reason)
 
 
@@ -139,16 +139,16 @@ class _SmallMerge:
     table: DeltaTable
     target: TableTarget
     app_id: str
-    writer: Writer
+    writer: LakeWriter
     user_metadata: str
     storage_options: Mapping[str, str]
 
-    def facts(self, staged: StagedTable, *, makes: bool) -> Facts:
+    def facts(self, staged: StagedTable, *, makes: bool) -> MergeFacts:
         snapshot = self.table.snapshot
         lacking = tuple(each for each in staged.segments if last_order_key(each) > snapshot.applied_order_key)
         changes = [segment for segment in lacking if isinstance(segment, ChangesSegment)]
         reaches = [self._reach(segment) for segment in changes] if snapshot.exists else []
-        return Facts(
+        return MergeFacts(
             exists=snapshot.exists,
             makes=makes and not self.target.layout and local_folder(self.table.path) is not None,
             ruled=snapshot.ruled,
@@ -197,9 +197,9 @@ class _SmallMerge:
             not make_table(self.table.path, self._wanted(segment), self._properties(segment), check=_cannot_ask)
             and not self.table.refresh().exists
         ):
-            raise PlaceTakenError
+            raise FolderTakenError
         self.table.refresh()
-        refuse_stranger(self.table, self.writer, None)  # another run may have created it at the same moment
+        refuse_other_owner(self.table, self.writer, None)  # another run may have created it at the same moment
 
     def _reach(self, segment: ChangesSegment) -> Reach:
         """Returns the files that a merge of the segment may read; none for an append."""

@@ -14,7 +14,7 @@ from typing import Literal
 from spark_jobs.staged_batch import ChangesSegment, Segment, TruncateSegment
 
 Way = Literal["spark", "small"]
-Wish = Literal["auto", "spark", "small"]
+SmallSetting = Literal["auto", "spark", "small"]
 ROWS_MAX = 100_000  # rows of the changes and of the files that they may match, which one task reads and rewrites
 BYTES_MAX = 64 << 20  # bytes of both, on disk
 FEATURES = frozenset({"appendOnly", "invariants", "deletionVectors", "columnMapping", "timestampNtz"})
@@ -42,7 +42,7 @@ PLAIN_NAME = re.compile(r"\w+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Choice:
+class MergeChoice:
     """The chosen way, and a short reason for the run's page."""
 
     way: Way
@@ -50,7 +50,7 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Facts:
+class MergeFacts:
     """The facts that determine the choice. `rows`, `bytes`: of the changes and of the files that they may match. `alters`: whether
     statements must run before the rows are merged.
 
@@ -74,21 +74,21 @@ class Facts:
     bytes: int
 
 
-def choose(wish: Wish, facts: Facts) -> Choice:
+def choose(wish: SmallSetting, facts: MergeFacts) -> MergeChoice:
     """Returns the way of merging. `wish` "small" removes the limits of size, but not those of what `deltalake` can write."""
     if wish == "spark":
-        return Choice(way="spark", reason=ASKED)
+        return MergeChoice(way="spark", reason=ASKED)
     if why := next(_obstacles(facts), ""):
-        return Choice(way="spark", reason=why)
+        return MergeChoice(way="spark", reason=why)
     if wish == "small":
-        return Choice(way="small", reason=ASKED)
+        return MergeChoice(way="small", reason=ASKED)
     if facts.rows > ROWS_MAX or facts.bytes > BYTES_MAX:
         size = f"{facts.rows:,} rows and {facts.bytes >> 20} MiB"
-        return Choice(way="spark", reason=f"the changes and the files they may meet have {size}")
-    return Choice(way="small", reason=f"the changes and the files they may meet have {facts.rows:,} rows")
+        return MergeChoice(way="spark", reason=f"the changes and the files they may meet have {size}")
+    return MergeChoice(way="small", reason=f"the changes and the files they may meet have {facts.rows:,} rows")
 
 
-def _obstacles(facts: Facts) -> Iterator[str]:
+def _obstacles(facts: MergeFacts) -> Iterator[str]:
     """Yields why `deltalake` cannot merge the table; the first reason is reported."""
     if not facts.exists and not facts.makes:
         yield "the table is new, and conf/ lays it out, or Spark has settings of its own for new tables, or the lake is not a folder"
@@ -109,7 +109,7 @@ def _obstacles(facts: Facts) -> Iterator[str]:
         yield from _obstacles_in(segment)
 
 
-def _obstacles_in_columns(facts: Facts) -> Iterator[str]:
+def _obstacles_in_columns(facts: MergeFacts) -> Iterator[str]:
     if facts.ruled:
         yield f"column {facts.ruled[0]} has a constraint, or a value that is generated"
     for name, type_name in facts.columns:

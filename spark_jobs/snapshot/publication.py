@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from object_stores.placed import PlacedFiles
+from object_stores.stored_files import StoredFiles
 from spark_jobs.report import TableTarget
-from spark_jobs.snapshot.hold import held_up_to
+from spark_jobs.snapshot.buffering import buffered_up_to
 from spark_jobs.staged_batch import PRESENT, Column
 from spark_jobs.tables.commit_record import PublicationRecord
 from spark_jobs.tables.table_owner import Owner
@@ -39,9 +39,9 @@ class Publication:
     target: TableTarget
     columns: tuple[Column, ...]
     key: tuple[str, ...]
-    chunks: PlacedFiles
+    chunks: StoredFiles
     rows: int
-    changes: PlacedFiles
+    changes: StoredFiles
     place: int
     read_at_us: int
     run: str
@@ -63,7 +63,7 @@ class Publication:
 
     def label(self) -> int:
         """Returns the order key up to which the table will have its changes."""
-        return max(self.place, held_up_to(self.changes))
+        return max(self.place, buffered_up_to(self.changes))
 
     def record(self, label: int) -> str:
         """Returns the commit's record."""
@@ -82,7 +82,7 @@ class Publication:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Published:
+class PublishedSnapshot:
     """The result of a publication. `label`: the order key up to which the table has its changes. `table_rows`, `table_bytes`: as in the
     report of a merge.
 
@@ -121,5 +121,5 @@ def is_partial(given: Publication) -> bool:
     return any(f"{PRESENT}0" in given.changes.schema(name).names for name in given.changes.names())
 
 
-def _theirs(files: PlacedFiles, name: str) -> dict[str, pa.DataType]:
+def _theirs(files: StoredFiles, name: str) -> dict[str, pa.DataType]:
     return {field.name: field.type for field in files.schema(name) if not field.name.startswith(OURS)}

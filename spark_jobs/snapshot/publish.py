@@ -12,27 +12,40 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from object_stores.errors import StoreError
-from spark_jobs.beside import change_log
-from spark_jobs.beside.alone import kinds_of
-from spark_jobs.beside.history import KIND as HISTORY
-from spark_jobs.beside.history import History
-from spark_jobs.beside.side_table import SideTable, side_app_id_of
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
 from spark_jobs.fence import Fence
 from spark_jobs.merging.fold import parquet_view
 from spark_jobs.merging.merge import NO_RECORDS
-from spark_jobs.session import Lane, SparkSettings, first_line, is_away, open_lanes
+from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
+from spark_jobs.side_tables import change_log
+from spark_jobs.side_tables.alone import kinds_of
+from spark_jobs.side_tables.history import KIND as HISTORY
+from spark_jobs.side_tables.history import History
+from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from spark_jobs.snapshot import publish_shard, publish_sql, whole_files
-from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, Published, check_columns, is_partial
+from spark_jobs.snapshot.publication import (
+    ColumnsDifferError,
+    Publication,
+    PublishedSnapshot,
+    check_columns,
+    is_partial,
+)
 from spark_jobs.sql_text import delta_path
 from spark_jobs.staged_batch import app_id_of
+from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
 from spark_jobs.tables import layout
 from spark_jobs.tables.alterations import LOCAL_TIMES
-from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot, new_properties, pairs, wanted_columns
+from spark_jobs.tables.delta_table import (
+    MAPPING_PROPERTY,
+    DeltaSnapshot,
+    DeltaTable,
+    new_properties,
+    pairs,
+    wanted_columns,
+)
 from spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from spark_jobs.tables.table_owner import TableRecord, TableRecords, refuse_others
-from spark_jobs.turns import NO_TURNS, Turns, Writing
 
 AGAIN = "the stream is read again and has to come to where the table was already; it is tried again"
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # the snapshot that the table was created from
@@ -45,17 +58,17 @@ def publish_snapshot(
     fence: Fence,
     storage_options: Mapping[str, str] | None = None,
     records: TableRecords = NO_RECORDS,
-    turns: Turns = NO_TURNS,
-) -> Published:
+    table_locks: TableLocks = NO_TABLE_LOCKS,
+) -> PublishedSnapshot:
     """Publishes in a Spark session of its own, under the table lock. `fence`: of the run that holds the run lock.
 
     Raises SparkUnavailableError, TableError, ColumnsDifferError, one sentence each.
     """
-    with open_lanes(spark, 1, fence) as lanes:
+    with open_sessions(spark, 1, fence) as sessions:
         try:
-            writing, target = Writing.of(turns.who, spark, lanes), given.target
-            with turns.at(given.owner.table, target.path, writing, fence, shared=target.shared):
-                return publish(lanes[0], given, storage_options or {}, records)
+            writing, target = Writing.of(table_locks.who, spark, sessions), given.target
+            with table_locks.at(given.owner.table, target.path, writing, fence, shared=target.shared):
+                return publish(sessions[0], given, storage_options or {}, records)
         except (SparkJobError, ColumnsDifferError):
             raise
         except StoreError as error:
@@ -71,11 +84,11 @@ def publish_snapshot(
 
 
 def publish(
-    lane: Lane,
+    session: LakeSession,
     given: Publication,
     storage_options: Mapping[str, str],
     records: TableRecords = NO_RECORDS,
-) -> Published:
+) -> PublishedSnapshot:
     """Publishes in the given session. Raises TableError if the table has another owner, ColumnsDifferError, or any exception of Spark."""
     started = time.monotonic()
     check_columns(given)
@@ -83,8 +96,8 @@ def publish(
         raise ColumnsDifferError(f"{rows} rows lie where {given.rows} were read")
     label = given.label()
     if not given.target.mirror:
-        lane.expect(rows + given.changes.rows())
-        return _publish_alone(lane, given, label, storage_options, records)
+        session.expect(rows + given.changes.rows())
+        return _publish_alone(session, given, label, storage_options, records)
     table = DeltaTable(
         given.owner.table, given.target.path, app_id_of(given.owner), storage_options, given.target.shard
     )
@@ -94,13 +107,13 @@ def publish(
     refuse_others(given.owner, table.found(None, given.owner.to_text()))
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
-    why = whole_files.why_not(given, before, lane.defaults_of_tables())
+    why = whole_files.why_not(given, before, session.defaults_of_tables())
     there = before
-    if not why and not whole_files.make_of_files(given, label, _properties(given, before), lane.fence):
+    if not why and not whole_files.make_of_files(given, label, _properties(given, before), session.fence):
         why = "something lies where it goes"
     if why:
-        there = before if given.target.shard is None else publish_shard.give_columns(lane, given, table)
-        _make_by_spark(lane, given, there, label)
+        there = before if given.target.shard is None else publish_shard.give_columns(session, given, table)
+        _make_by_spark(session, given, there, label)
     after = table.refresh()
     table.own_commit(there.version, given.record(label), _txn_id(given, there, label), label)
     try:
@@ -109,11 +122,11 @@ def publish(
     except OSError as error:
         why = f"what was committed to {given.target.path} is not on disk: {error}; it is tried again"
         raise TableError(given.owner.table, why) from error
-    _tell_log(lane.fence, given, label, storage_options, records)
-    _tell_history(lane, given, table, label, storage_options, records)
+    _tell_log(session.fence, given, label, storage_options, records)
+    _tell_history(session, given, table, label, storage_options, records)
     records.keep(given.owner.table, TableRecord(table_id=after.table_id, version=after.version))
     counts, size = table.last_commit(), table.size
-    return Published(
+    return PublishedSnapshot(
         rows=counts.rows_inserted,
         label=label,
         delta_version=after.version,
@@ -127,18 +140,18 @@ def publish(
     )
 
 
-def _make_by_spark(lane: Lane, given: Publication, before: Snapshot, label: int) -> None:
+def _make_by_spark(session: LakeSession, given: Publication, before: DeltaSnapshot, label: int) -> None:
     """Has Spark read all rows again and write them as the new table, or in place of the rows of the table or the shard."""
-    lane.expect(given.rows + given.changes.rows())
-    partial = _show(lane, given)
-    lane.commit_as(_txn_id(given, before, label), label, given.record(label))
+    session.expect(given.rows + given.changes.rows())
+    partial = _show(session, given)
+    session.commit_as(_txn_id(given, before, label), label, given.record(label))
     rows = _rows(given, partial=partial)
     of_shard = given.target.shard is not None
     statement = publish_shard.statement(given, before, rows) if of_shard else _statement(given, before, rows)
-    lane.commit(given.owner.table, statement)
+    session.commit(given.owner.table, statement)
 
 
-def _txn_id(given: Publication, before: Snapshot, label: int) -> str:
+def _txn_id(given: Publication, before: DeltaSnapshot, label: int) -> str:
     """Returns the app ID of the commit's transaction: the table's. If the table already has `label`, Delta would drop that
     transaction, so the ID is then one of this snapshot. In both cases Delta drops a repeated commit of the same publication.
     """
@@ -146,7 +159,7 @@ def _txn_id(given: Publication, before: Snapshot, label: int) -> str:
     return app_id if label > before.applied_order_key else f"{app_id}#{given.snapshot_id}/{given.chunks.folder.name}"
 
 
-def _properties(given: Publication, before: Snapshot) -> dict[str, str]:
+def _properties(given: Publication, before: DeltaSnapshot) -> dict[str, str]:
     wanted = wanted_columns(given.columns, soft_deletes=given.soft_deletes)
     return {
         **carried_properties(before),
@@ -156,23 +169,23 @@ def _properties(given: Publication, before: Snapshot) -> dict[str, str]:
     }
 
 
-def _show(lane: Lane, given: Publication) -> bool:
+def _show(session: LakeSession, given: Publication) -> bool:
     """Creates views of the rows that were read and the buffered changes. Returns whether images lack columns. Raises
     ColumnsDifferError if a missing value is in none of them.
     """
-    chunks, changes = lane.lent.placed(given.chunks), lane.lent.placed(given.changes)
-    lane.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
+    chunks, changes = session.uploaded.placed(given.chunks), session.uploaded.placed(given.changes)
+    session.sql(parquet_view(publish_sql.CHUNKS_VIEW, chunks, publish_sql.chunk_types(given.columns)))
     partial = is_partial(given)
     types = publish_sql.change_types(given.columns, partial=partial)
-    lane.sql(parquet_view(publish_sql.CHANGES_VIEW, changes, types))
+    session.sql(parquet_view(publish_sql.CHANGES_VIEW, changes, types))
     if partial:
-        _check_completed(lane, given)
+        _check_completed(session, given)
     return partial
 
 
 def _publish_alone(
-    lane: Lane, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
-) -> Published:
+    session: LakeSession, given: Publication, label: int, storage_options: Mapping[str, str], records: TableRecords
+) -> PublishedSnapshot:
     """Publishes a table without a current-state table: appends the rows to its change log, and compares them with the open versions of
     its history.
     """
@@ -180,16 +193,18 @@ def _publish_alone(
     found = list[SideTable]()
     for kind, path in kinds_of(given.target):
         began, app_id = time.time(), side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
-        side = SideTable(owner.table, path, app_id, storage_options, fence=lane.fence).open()
+        side = SideTable(owner.table, path, app_id, storage_options, fence=session.fence).open()
         if side.log is None:
             given.target.refuse_clash(owner.table)
         if label < side.applied:
             raise TableError(owner.table, AGAIN, own=False)
         if kind == HISTORY and given.key:
-            history = History(table=side, folder=_scratch(given), lane=lane, by_spark=given.target.merge == "spark")
+            history = History(
+                table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark"
+            )
             # Rows that differ from the open versions get `label` as the start of their new versions, because the difference is found
             # there.
-            rows = dataclasses.replace(_rows(given, partial=_show(lane, given)), label=label)
+            rows = dataclasses.replace(_rows(given, partial=_show(session, given)), label=label)
             selection = publish_sql.selection(rows)
             history.take_read(
                 selection, (given.columns, given.chunks.schema(given.chunks.names()[0])), given.key, place, record
@@ -203,10 +218,10 @@ def _publish_alone(
             )
         if side.open().log is not None:
             side.keep_on_disk(began)
-            records.keep_beside(owner.table, kind, side.record)
+            records.keep_side_table(owner.table, kind, side.record)
             found.append(side)
-    records.forget_mirror(owner.table)
-    return Published(
+    records.forget_current_state_table(owner.table)
+    return PublishedSnapshot(
         rows=given.rows,
         label=label,
         delta_version=found[0].version if found else -1,
@@ -233,11 +248,11 @@ def _tell_log(
     place = (label, given.read_at_us)
     change_log.append_event(side.aside(change_log.READ), change_log.READ, place, told, given.record(label))
     side.open().keep_on_disk(began)
-    records.keep_beside(owner.table, change_log.KIND, side.record)
+    records.keep_side_table(owner.table, change_log.KIND, side.record)
 
 
 def _tell_history(  # noqa: PLR0917  one caller
-    lane: Lane,
+    session: LakeSession,
     given: Publication,
     table: DeltaTable,
     label: int,
@@ -251,15 +266,15 @@ def _tell_history(  # noqa: PLR0917  one caller
         return
     began, owner = time.time(), given.owner
     app_id = side_app_id_of(owner.destination, owner.ledger_id, HISTORY, owner.table)
-    side = SideTable(owner.table, given.target.history, app_id, storage_options, fence=lane.fence).open()
+    side = SideTable(owner.table, given.target.history, app_id, storage_options, fence=session.fence).open()
     if side.log is None:
         given.target.refuse_clash(owner.table)
-    history = History(table=side, folder=_scratch(given), lane=lane, by_spark=given.target.merge == "spark")
+    history = History(table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark")
     place = (label, given.read_at_us)
     history.take(table, table.snapshot.version, given.key, place, given.record(label))
     if side.log is not None:
         side.keep_on_disk(began)
-        records.keep_beside(owner.table, HISTORY, side.record)
+        records.keep_side_table(owner.table, HISTORY, side.record)
 
 
 def _rows(given: Publication, *, partial: bool) -> publish_sql.Rows:
@@ -275,7 +290,7 @@ def _rows(given: Publication, *, partial: bool) -> publish_sql.Rows:
     )
 
 
-def _statement(given: Publication, before: Snapshot, rows: publish_sql.Rows) -> str:
+def _statement(given: Publication, before: DeltaSnapshot, rows: publish_sql.Rows) -> str:
     wanted = wanted_columns(given.columns, soft_deletes=rows.soft_deletes)
     times = LOCAL_TIMES if any(column.type == "timestamp_ntz" for column in wanted) else {}
     properties = {**_properties(given, before), **times}
@@ -286,12 +301,12 @@ def _statement(given: Publication, before: Snapshot, rows: publish_sql.Rows) -> 
     )
 
 
-def _check_completed(lane: Lane, given: Publication) -> None:
+def _check_completed(session: LakeSession, given: Publication) -> None:
     """Raises ColumnsDifferError if columns are missing. What images lack is taken from the row that was read; if a row was inserted
     meanwhile, no such row exists, and all rows must be read again.
     """
     asked = publish_sql.incomplete(_rows(given, partial=True))
-    count = int(lane.session.sql(asked).collect()[0][0])
+    count = int(session.spark.sql(asked).collect()[0][0])
     if count:
         raise ColumnsDifferError(f"{count} rows came while the table was read, with images that lack columns")
 

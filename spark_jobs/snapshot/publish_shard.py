@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from spark_jobs import sql_text
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 from spark_jobs.snapshot import publish_sql
 from spark_jobs.snapshot.publication import Publication
 from spark_jobs.tables import shards
-from spark_jobs.tables.delta_table import DeltaTable, Snapshot, schema_statements, wanted_columns
+from spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable, schema_statements, wanted_columns
 from spark_jobs.tables.table_owner import refuse_others
 
 
-def give_columns(lane: Lane, given: Publication, table: DeltaTable) -> Snapshot:
+def give_columns(session: LakeSession, given: Publication, table: DeltaTable) -> DeltaSnapshot:
     """Creates the table or adds the columns of the shard, without changing rows. Returns the table's new state."""
     wanted = wanted_columns(given.columns, soft_deletes=given.soft_deletes)
     for statement in schema_statements(table, given.target, wanted, given.key, given.owner.to_text()):
-        lane.commit(given.owner.table, statement)
+        session.commit(given.owner.table, statement)
     after = table.refresh()
     # Another run may have created it at the same moment.
     refuse_others(given.owner, table.found(None, given.owner.to_text()))
     return after
 
 
-def statement(given: Publication, there: Snapshot, rows: publish_sql.Rows) -> str:
+def statement(given: Publication, there: DeltaSnapshot, rows: publish_sql.Rows) -> str:
     """Returns the statement that replaces the shard's rows in one commit. Columns that the shard lacks are NULL. `there`: the table,
     with the columns of the shard.
     """

@@ -24,23 +24,23 @@ import pyarrow.parquet as pq
 from spark_jobs.durable_lake import link, local_folder, sync
 from spark_jobs.fence import Fence
 from spark_jobs.small.ways import ASKED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
-from spark_jobs.snapshot.held_keys import HeldKeys
+from spark_jobs.snapshot.buffered_keys import BufferedKeys
 from spark_jobs.snapshot.publication import Publication, is_partial
 from spark_jobs.snapshot.publish_sql import READ
 from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, Column, app_id_of
-from spark_jobs.tables.delta_table import Snapshot, wanted_columns
+from spark_jobs.tables.delta_table import DeltaSnapshot, wanted_columns
 from spark_jobs.tables.file_statistics import statistics
 from spark_jobs.tables.new_table import Contents, make_table
 
 OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"  # Delta's name of the operation when Spark creates a table with rows
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"
-HELD_ROWS_MAX = 1_000_000  # images that this process folds without Spark
-HELD_BYTES_MAX = 256 << 20
+BUFFERED_ROWS_MAX = 1_000_000  # images that this process folds without Spark
+BUFFERED_BYTES_MAX = 256 << 20
 ROW_GROUP_ROWS = 1 << 16
 MARKS = (ORDER_KEY, COMMIT_TIME, OPERATION)
 
 
-def why_not(given: Publication, before: Snapshot, defaults: Sequence[str]) -> str:
+def why_not(given: Publication, before: DeltaSnapshot, defaults: Sequence[str]) -> str:
     """Returns why Spark has to create the table; empty if the files can become it. `defaults`: properties that Spark sets on new
     tables by default.
     """
@@ -49,7 +49,7 @@ def why_not(given: Publication, before: Snapshot, defaults: Sequence[str]) -> st
     return next(itertools.chain(_obstacles(given, before, defaults), _obstacles_in_files(given)), "")
 
 
-def _obstacles(given: Publication, before: Snapshot, defaults: Sequence[str]) -> Iterator[str]:
+def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str]) -> Iterator[str]:
     target = given.target
     if target.merge == "spark":
         yield ASKED
@@ -82,7 +82,7 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
         if held and column.name in given.key and (column.nullable or column.type in UNSAFE_KEYS):
             yield f"the key column {column.name} may be NULL, or is a {column.type}"
     size = sum((given.changes.folder / name).stat().st_size for name in held)
-    if given.changes.rows() > HELD_ROWS_MAX or size > HELD_BYTES_MAX:
+    if given.changes.rows() > BUFFERED_ROWS_MAX or size > BUFFERED_BYTES_MAX:
         yield f"{given.changes.rows():,} changes of it were held, {size >> 20} MiB"
     if not all(_has_marks(given, name) for name in given.chunks.names()):
         yield "its rows were read without a place of their own"
@@ -169,13 +169,13 @@ class _Filling:
         chunks, held = self.given.chunks, None
         if self.given.changes.names():
             schema = chunks.schema(chunks.names()[0])
-            held = HeldKeys(self.given.changes, self.given.key, schema)
+            held = BufferedKeys(self.given.changes, self.given.key, schema)
             if held.live.num_rows:
                 yield self._written(schema, (held.live,))
         for name in chunks.names():
             yield from self._of_chunk(chunks.folder / name, held)
 
-    def _of_chunk(self, chunk: Path, held: HeldKeys | None) -> Iterator[Path]:
+    def _of_chunk(self, chunk: Path, held: BufferedKeys | None) -> Iterator[Path]:
         with pq.ParquetFile(chunk) as read:
             if not read.metadata.num_rows:
                 return
@@ -188,7 +188,7 @@ class _Filling:
         sync(file)
         yield file
 
-    def _gone(self, read: pq.ParquetFile, held: HeldKeys) -> dict[int, Any]:
+    def _gone(self, read: pq.ParquetFile, held: BufferedKeys) -> dict[int, Any]:
         """Returns row group → mask of its rows whose keys have buffered changes; only row groups that have such rows."""
         key, footer = list(self.given.key), read.metadata
         place = read.schema_arrow.get_field_index(key[0])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 from spark_jobs.staged_batch import ChangesSegment, SchemaSegment
 from spark_jobs.tables import alterations, shards
 from spark_jobs.tables.alterations import PLAN_PROPERTY, AlterationPlan
@@ -21,27 +21,27 @@ from spark_jobs.tables.shards import Shard
 BEGUN, MOVED, COPIED = "begun", "moved", "copied"
 
 
-def begin(lane: Lane, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
+def begin(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment) -> AlterationPlan:
     """Drops, moves, renames and widens columns. Returns the plan. Adding and copying columns is left to the caller, whose last commit
     carries the statement's transaction.
     """
     name = f"{app_id}@{segment.order_key}"
     stage, plan = _kept_plan(table, name) or (BEGUN, _made(table, segment))
     if stage == BEGUN:
-        _keep_plan(lane, table, BEGUN, name, plan)
-        _run(lane, table, alterations.removing_statements(table.path, plan, table.snapshot.columns))
-        _keep_plan(lane, table, MOVED, name, plan)
-    _run(lane, table, alterations.giving_statements(table.path, plan, table.snapshot.columns))
+        _keep_plan(session, table, BEGUN, name, plan)
+        _run(session, table, alterations.removing_statements(table.path, plan, table.snapshot.columns))
+        _keep_plan(session, table, MOVED, name, plan)
+    _run(session, table, alterations.giving_statements(table.path, plan, table.snapshot.columns))
     return dataclasses.replace(plan, copies=()) if stage == COPIED else plan
 
 
-def end(lane: Lane, table: DeltaTable, app_id: str, segment: SchemaSegment, plan: AlterationPlan) -> None:
+def end(session: LakeSession, table: DeltaTable, app_id: str, segment: SchemaSegment, plan: AlterationPlan) -> None:
     """Drops the columns whose values were copied."""
-    _keep_plan(lane, table, COPIED, f"{app_id}@{segment.order_key}", plan)
-    _run(lane, table, alterations.closing_statements(table.path, plan, table.snapshot.columns))
+    _keep_plan(session, table, COPIED, f"{app_id}@{segment.order_key}", plan)
+    _run(session, table, alterations.closing_statements(table.path, plan, table.snapshot.columns))
 
 
-def alter_shard(lane: Lane, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
+def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: SchemaSegment) -> dict[str, str]:
     """Applies a statement on one shard to the shared table: widens columns, and records the columns that the shard no longer has.
 
     Returns column → SQL expression for the column's value in the shard's existing rows. The caller applies it in the commit that ends the
@@ -57,8 +57,8 @@ def alter_shard(lane: Lane, table: DeltaTable, shard: Shard, segment: SchemaSegm
     if gone := shards.dropped_after(shard, properties, segment):
         wanted[shard.dropped_property] = json.dumps(gone)
     wanted = {name: value for name, value in wanted.items() if properties.get(name) != value}
-    _run(lane, table, [set_properties(table.path, wanted)] if wanted else [])
-    _run(lane, table, alterations.giving_statements(table.path, plan, table.snapshot.columns))
+    _run(session, table, [set_properties(table.path, wanted)] if wanted else [])
+    _run(session, table, alterations.giving_statements(table.path, plan, table.snapshot.columns))
     return {column.name: f"CAST(NULL AS {column.type})" for column in back}
 
 
@@ -85,18 +85,18 @@ def _kept_plan(table: DeltaTable, name: str) -> tuple[str, AlterationPlan] | Non
     return str(record["stage"]), AlterationPlan.from_json(record["plan"])
 
 
-def _keep_plan(lane: Lane, table: DeltaTable, stage: str, name: str, plan: AlterationPlan) -> None:
+def _keep_plan(session: LakeSession, table: DeltaTable, stage: str, name: str, plan: AlterationPlan) -> None:
     """Stores the stage of a plan, with the other table properties that it needs."""
     snapshot = table.snapshot
     properties = alterations.table_properties(plan, snapshot.properties, snapshot.features)
     if plan.is_kept_in_table:
         properties[PLAN_PROPERTY] = json.dumps({"name": name, "stage": stage, "plan": plan.to_json()})
     if any(snapshot.properties.get(name) != value for name, value in properties.items()):
-        _run(lane, table, [set_properties(table.path, properties)])
+        _run(session, table, [set_properties(table.path, properties)])
 
 
-def _run(lane: Lane, table: DeltaTable, statements: list[str]) -> None:
+def _run(session: LakeSession, table: DeltaTable, statements: list[str]) -> None:
     for statement in statements:
-        lane.commit(table.name, statement)
+        session.commit(table.name, statement)
     if statements:
         table.refresh()

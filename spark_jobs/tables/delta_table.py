@@ -24,7 +24,7 @@ from spark_jobs.tables import layout, shards
 from spark_jobs.tables.commit_record import first_count, is_another_try, lost_commit, own_commit, row_counts
 from spark_jobs.tables.marked_rows import marked_rows
 from spark_jobs.tables.shards import Shard
-from spark_jobs.tables.table_owner import Found, TableRecord
+from spark_jobs.tables.table_owner import FoundTable, TableRecord
 
 METADATA_COLUMNS = (
     Column(name=ORDER_KEY, type="bigint"),
@@ -51,7 +51,7 @@ CHECKPOINT_COMMITS = 50  # a checkpoint is a separate Spark job, too expensive f
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class DeltaSnapshot:
     """A version of a table. `columns`: lower-case name → (name, Spark type), because Spark ignores the case of names.
 
     `ruled`: columns with generated values or constraints. `physical`: lower-case name → the column's name in statistics, for tables with
@@ -78,7 +78,7 @@ class Snapshot:
         return tuple(self.columns.values())
 
 
-NO_TABLE = Snapshot(version=-1, columns={}, properties={}, applied_order_key=-1)
+NO_TABLE = DeltaSnapshot(version=-1, columns={}, properties={}, applied_order_key=-1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,7 +138,7 @@ class DeltaTable:
         self._read: tuple[int, Any] = (-1, None)
         self.snapshot = NO_TABLE
 
-    def refresh(self) -> Snapshot:
+    def refresh(self) -> DeltaSnapshot:
         """Reads what was committed since the last call. Returns the newest snapshot."""
         try:
             if self._log is None:
@@ -152,7 +152,7 @@ class DeltaTable:
         self.snapshot = _snapshot(self._log, self._app_id)
         return self.snapshot
 
-    def before(self, order_key: int) -> Snapshot:
+    def before(self, order_key: int) -> DeltaSnapshot:
         """Returns the newest version without a transaction of this order key or a later one; `NO_TABLE` if there is none.
 
         Order keys of transactions only grow, so few versions are read: backwards from the newest in growing steps, then by bisection.
@@ -176,7 +176,7 @@ class DeltaTable:
         found.snapshot = _snapshot(found._log, self._app_id)
         return found
 
-    def _at(self, version: int) -> Snapshot:
+    def _at(self, version: int) -> DeltaSnapshot:
         return _snapshot(self._log_at(version), self._app_id)
 
     def _log_at(self, version: int) -> Any:
@@ -187,12 +187,12 @@ class DeltaTable:
                 self.name, f"version {version} of the Delta table {self.path} cannot be read any more: {error}"
             ) from error
 
-    def found(self, record: TableRecord | None, owner: str = "") -> Found:
+    def found(self, record: TableRecord | None, owner: str = "") -> FoundTable:
         """Returns the table's state in the form that `table_owner` checks. `record`: the state that an earlier run left. `owner`: the
         expected owner, as text.
         """
         snapshot, applied = self.snapshot, self.snapshot.applied_order_key
-        return Found(
+        return FoundTable(
             exists=snapshot.exists,
             path=self.path,
             table_id=snapshot.table_id,
@@ -304,10 +304,10 @@ def _counts(commit: Mapping[str, Any]) -> CommitCounts:
     return CommitCounts(**row_counts(metrics), rows_copied=first_count(metrics, COPIED_METRICS), **files)
 
 
-def _snapshot(log: Any, app_id: str) -> Snapshot:
+def _snapshot(log: Any, app_id: str) -> DeltaSnapshot:
     applied, protocol = log.transaction_version(app_id), log.protocol()
     fields = [(field.name, sql_text.spark_type(field.type)) for field in log.schema().fields]
-    return Snapshot(
+    return DeltaSnapshot(
         version=log.version(),
         columns={name.lower(): (name, type_name) for name, type_name in fields},
         properties=dict(log.metadata().configuration),

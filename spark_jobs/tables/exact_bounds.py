@@ -5,7 +5,7 @@ deltalake converts the bounds of a decimal to a float: it writes 922337203685477
 columns with more digits than a float holds get no bounds, and readers read their files.
 
 With Delta's column mapping the Parquet files have physical column names, and `writer_properties` uses these. Tables that were written
-earlier by logical names have rounded bounds in their logs: `rounded_files` finds the files, and `mend_bounds` has Spark rewrite them.
+earlier by logical names have rounded bounds in their logs: `rounded_files` finds the files, and `fix_bounds` has Spark rewrite them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from object_stores.files import opened
 from spark_jobs import sql_text
 from spark_jobs.durable_lake import local_folder
 from spark_jobs.errors import TableError
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 from spark_jobs.staged_batch import ORDER_KEY
 from spark_jobs.tables.delta_table import MAPPING_PROPERTY, PHYSICAL_NAME, DeltaTable, set_properties
 
@@ -104,8 +104,8 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
     return tuple(each for each, inexact in zip(chosen, by_deltalake, strict=True) if inexact)
 
 
-def mend_bounds(
-    lane: Lane, table: DeltaTable, storage_options: Mapping[str, str], user_metadata: str, key: str = ""
+def fix_bounds(
+    session: LakeSession, table: DeltaTable, storage_options: Mapping[str, str], user_metadata: str, key: str = ""
 ) -> int:
     """Has Spark rewrite a table that has files with rounded bounds, and marks it as checked. Returns the number of those files.
 
@@ -115,17 +115,17 @@ def mend_bounds(
     if not may_be_rounded(table):
         return 0
     found = rounded_files(table.name, table.log, table.path, storage_options)
-    lane.commit_without_version(user_metadata)
+    session.commit_without_version(user_metadata)
     if found:
         logger.warning(
             "%s: %s files of %s had rounded bounds and are rewritten; changes may have missed rows in them: compare it with "
             "`sluice equal`",
             *(table.name, len(found), table.path),
         )
-        lane.expect(table.row_count)
-        lane.configure(REWRITE_SETTINGS)
-        lane.commit(table.name, rewrite_statement(table, key))
-    lane.commit(table.name, set_properties(table.path, {EXACT_PROPERTY: "true"}))
+        session.expect(table.row_count)
+        session.configure(REWRITE_SETTINGS)
+        session.commit(table.name, rewrite_statement(table, key))
+    session.commit(table.name, set_properties(table.path, {EXACT_PROPERTY: "true"}))
     before = table.snapshot.version
     table.refresh()
     table.own_commit(before, user_metadata)

@@ -16,7 +16,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from spark_jobs.durable_lake import LOG, local_table
 from spark_jobs.errors import TableError
-from spark_jobs.tables.table_owner import Found, Owner, TableRecord, behind_our_back
+from spark_jobs.tables.table_owner import FoundTable, Owner, TableRecord, behind_our_back
 
 Stamp = tuple[int, int, int]  # of a commit's file: inode, modification time in ns, bytes
 
@@ -54,16 +54,16 @@ class LakeLook:
             log = deltalake.DeltaTable(path, storage_options=self._storage_options or None)
             found = _found(path, record, log)
         except TableNotFoundError:
-            found = Found(exists=False, path=path)
+            found = FoundTable(exists=False, path=path)
         except (DeltaError, OSError) as error:
             raise TableError(owner.table, f"the log of the Delta table {path} cannot be read: {error}") from error
         stamp = _stamp(path, found.version) if found.exists else None
         return _Seen(path, record, found.version, stamp, behind_our_back(owner, record, found))
 
 
-def _found(path: str, record: TableRecord, log: Any) -> Found:
+def _found(path: str, record: TableRecord, log: Any) -> FoundTable:
     later = log.version() - record.version
-    return Found(
+    return FoundTable(
         exists=True,
         path=path,
         table_id=str(log.metadata().id),

@@ -18,8 +18,15 @@ from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import DELETED, Column, SchemaSegment, StagedBatch, app_id_of
 from spark_jobs.tables import layout
 from spark_jobs.tables.alterations import KEPT_PROPERTY, LOCAL_TIMES, kept_columns
-from spark_jobs.tables.delta_table import MAPPING_PROPERTY, DeltaTable, Snapshot, new_properties, pairs, wanted_columns
-from spark_jobs.tables.table_owner import Owner, TableRecords, Writer, refuse_unless_ours
+from spark_jobs.tables.delta_table import (
+    MAPPING_PROPERTY,
+    DeltaSnapshot,
+    DeltaTable,
+    new_properties,
+    pairs,
+    wanted_columns,
+)
+from spark_jobs.tables.table_owner import LakeWriter, Owner, TableRecords, refuse_unless_ours
 
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
 RENAMED_AT = "sluice.renamedAt"  # property: the order key at which a table took over another table's rows
@@ -43,7 +50,7 @@ class Origin:
 
     name: str
     path: str
-    snapshot: Snapshot
+    snapshot: DeltaSnapshot
     rows: int
 
 
@@ -52,7 +59,7 @@ class Origins:
     """Finds the lake tables under the former names of renamed tables. `writer`: the writer of the table that is merged."""
 
     batch: StagedBatch
-    writer: Writer
+    writer: LakeWriter
     target_of: Callable[[str], TableTarget | None]
     storage_options: Mapping[str, str]
     records: TableRecords
@@ -134,11 +141,11 @@ def _value(name: str, column: Column, origin: Origin) -> str:
     return f"{value} AS {sql_text.identifier(column.name)}"
 
 
-def carried_properties(snapshot: Snapshot) -> dict[str, str]:
+def carried_properties(snapshot: DeltaSnapshot) -> dict[str, str]:
     """Returns the properties that a table keeps when it is created again."""
     return {name: value for name, value in snapshot.properties.items() if not name.startswith(NOT_CARRIED)}
 
 
-def is_mapped(snapshot: Snapshot) -> bool:
+def is_mapped(snapshot: DeltaSnapshot) -> bool:
     """Returns whether the table's columns are mapped by name, which cannot be undone."""
     return snapshot.properties.get(MAPPING_PROPERTY, "none") != "none"

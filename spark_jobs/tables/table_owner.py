@@ -56,15 +56,15 @@ class TableRecord:
 class TableRecords(Protocol):
     """The states that earlier runs of the destination left, by "database.table". They are on disk before the batch counts as merged.
 
-    `beside`: the states of change log and history, by kind. `forget_mirror`: the table has no current-state table any more.
+    `beside`: the states of change log and history, by kind. `forget_current_state_table`: the table has no current-state table any more.
     """
 
     def get(self, name: str) -> TableRecord | None: ...
     def keep(self, name: str, record: TableRecord) -> None: ...
     def keep_all(self, records: Mapping[str, TableRecord]) -> None: ...
     def beside(self, name: str, kind: str) -> TableRecord | None: ...
-    def keep_beside(self, name: str, kind: str, record: TableRecord) -> None: ...
-    def forget_mirror(self, name: str) -> None: ...
+    def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None: ...
+    def forget_current_state_table(self, name: str) -> None: ...
 
 
 class NoRecords:
@@ -82,15 +82,15 @@ class NoRecords:
     def beside(self, name: str, kind: str) -> TableRecord | None:  # noqa: ARG002
         return None
 
-    def keep_beside(self, name: str, kind: str, record: TableRecord) -> None:
+    def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None:
         """Does nothing."""
 
-    def forget_mirror(self, name: str) -> None:
+    def forget_current_state_table(self, name: str) -> None:
         """Does nothing."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundTable:
     """The present state of a table. `commits`: Delta's history from the record's version on.
 
     `applied_epoch`: epoch of the last merged change, -1 if there is none. `written_before`: it has columns that only Sluice creates.
@@ -111,7 +111,7 @@ class Found:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Writer:
+class LakeWriter:
     """A writer of a table: the owner that the table should have, and the batch's epoch, delivery, start and end (as in the manifest)."""
 
     owner: Owner
@@ -121,7 +121,7 @@ class Writer:
     end: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found) -> None:
+def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: FoundTable) -> None:
     """Raises TableError, with a table state and what to do, if the table is not the one that this ledger left."""
     for state, why in (
         *_missing(record, found),
@@ -134,16 +134,16 @@ def refuse_unless_ours(writer: Writer, record: TableRecord | None, found: Found)
         raise TableError(writer.owner.table, sentence, state=state, for_good=True)
 
 
-def refuse_others(owner: Owner, found: Found) -> None:
+def refuse_others(owner: Owner, found: FoundTable) -> None:
     """Raises TableError if the table has another owner, or has none and is possibly not ours. Such a table must not be replaced by our
     rows.
     """
-    writer = Writer(owner=owner, epoch=0, delivery=0)
+    writer = LakeWriter(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
         raise TableError(owner.table, f"{why}, or take it as it is with {_accept(owner)}", state=state, for_good=True)
 
 
-def behind_our_back(owner: Owner, record: TableRecord, found: Found) -> str:
+def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str:
     """Returns what another writer did to a table since a run left it, as a sentence with what to do; empty if nothing relevant changed."""
     for state, why in (*_missing(record, found), *_changed(owner, record, found)):
         return f"{owner.table} is {state}: {why}, or take it as it is with {_accept(owner)}"
@@ -154,7 +154,7 @@ def _accept(owner: Owner) -> str:
     return f"`sluice lake accept {owner.destination} {owner.table}`"
 
 
-def _missing(record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
+def _missing(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
     if record is not None and not found.exists:
         yield (
             TABLE_MISSING,
@@ -165,7 +165,7 @@ def _missing(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
         )
 
 
-def _owned(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
+def _owned(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
     if found.exists and found.mismatch:
         yield TABLE_OWNED, found.mismatch
     if not found.exists or not found.owner:
@@ -183,7 +183,7 @@ def _owned(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
         )
 
 
-def _unowned(record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
+def _unowned(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
     """Yields the problem of a copied table: CREATE TABLE AS SELECT and similar statements copy columns and rows, but neither the owner
     nor the last order key.
     """
@@ -198,7 +198,7 @@ def _unowned(record: TableRecord | None, found: Found) -> Iterable[tuple[str, st
         )
 
 
-def _changed(owner: Owner, record: TableRecord | None, found: Found) -> Iterable[tuple[str, str]]:
+def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
     if record is None or not found.exists:
         return
     commits = [commit for commit in found.commits if not _of_a_shard(commit)]
@@ -280,7 +280,7 @@ def _is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
     return theirs.get("ledger") == owner.ledger_id and theirs.get("table") == owner.table
 
 
-def _ahead(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
+def _ahead(writer: LakeWriter, found: FoundTable) -> Iterable[tuple[str, str]]:
     newest = "put the newest meta.json back"
     if found.applied_epoch > writer.epoch:
         yield (
@@ -306,7 +306,7 @@ def _ahead(writer: Writer, found: Found) -> Iterable[tuple[str, str]]:
             )
 
 
-def _is_ahead(theirs: Mapping[str, Any], writer: Writer) -> bool:
+def _is_ahead(theirs: Mapping[str, Any], writer: LakeWriter) -> bool:
     """Returns whether the table is ahead of the writer: it has a later delivery, or another batch with the same delivery number, or, from
     an earlier epoch, changes that come again with order keys of a later epoch.
     """

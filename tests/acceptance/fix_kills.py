@@ -17,7 +17,7 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
 from console.stack.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER, SPARK
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent
 from lake_cut import deltalake_tables, read_cut
 from orchestration import failpoints
@@ -204,7 +204,7 @@ class KillBench:
     def require_equal(self) -> None:
         """Checks that every table equals MySQL's row by row, and that the journal, which has no key, contains every entry exactly once."""
         config, name = self.pipeline.config, self.pipeline.destination
-        asked = Asked(config, name, source_of(config.destinations[name]))
+        asked = ComparedDestination(config, name, source_of(config.destinations[name]))
         tables = [f"{DATABASE}.{table}" for table in ("counters", "moving", "journal", "early")]
         for result in compare_destination(asked, tables, Extent()):
             assert result.equal, result

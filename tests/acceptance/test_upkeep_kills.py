@@ -29,9 +29,9 @@ from orchestration.failpoints import (
     BETWEEN_REPAIRED,
 )
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.backfill.run import Told, Wish, run_backfill
-from orchestration.run.maintain_run import MaintainWish, run_maintenance
-from orchestration.run.repair_run import Listener, RepairWish, plan_repair, run_repair
+from orchestration.run.backfill.run import BackfillListener, BackfillRequest, run_backfill
+from orchestration.run.maintain_run import MaintainRequest, run_maintenance
+from orchestration.run.repair_run import RepairListener, RepairRequest, plan_repair, run_repair
 from orchestration.run.spark_merge import spark_merge
 from tests.acceptance.fix_kills import DATABASE, KillBench
 
@@ -65,16 +65,21 @@ MAINTENANCES = (
 
 def repair(bench: KillBench) -> None:
     """Raises where a side does not answer, or what was repaired is not equal afterwards."""
-    config, wish = bench.pipeline.config, RepairWish(destination=DATABASE, tables=TABLES, settle_seconds=SETTLE_SECONDS)
-    done = run_repair(PORTS, config, wish, plan_repair(config, wish), Listener(say=lambda _: None), wait_seconds=60.0)
+    config, wish = (
+        bench.pipeline.config,
+        RepairRequest(destination=DATABASE, tables=TABLES, settle_seconds=SETTLE_SECONDS),
+    )
+    done = run_repair(
+        PORTS, config, wish, plan_repair(config, wish), RepairListener(say=lambda _: None), wait_seconds=60.0
+    )
     if not done.all_right:
         raise MergeFailedError(str(done))
 
 
 def backfill(bench: KillBench, since: float) -> None:
     """All changes since then once more."""
-    wish = Wish(destination=DATABASE, from_us=round(since * 1e6), to_us=None, tables=TABLES)
-    run_backfill(PORTS, bench.pipeline.config, wish, Told(say=lambda _: None), wait_seconds=60.0)
+    wish = BackfillRequest(destination=DATABASE, from_us=round(since * 1e6), to_us=None, tables=TABLES)
+    run_backfill(PORTS, bench.pipeline.config, wish, BackfillListener(say=lambda _: None), wait_seconds=60.0)
 
 
 def break_lake(bench: KillBench, *names: str) -> int:
@@ -85,7 +90,7 @@ def break_lake(bench: KillBench, *names: str) -> int:
 
 def maintain(bench: KillBench) -> None:
     """Raises where a table could not be looked after."""
-    wish = MaintainWish(destination=DATABASE, tables=TABLES, force=True, vacuum=True)
+    wish = MaintainRequest(destination=DATABASE, tables=TABLES, force=True, vacuum=True)
     done = run_maintenance(PORTS, bench.pipeline.config, wish, lambda _: None)
     if done.failed:
         raise MergeFailedError(str(done.failed))

@@ -10,18 +10,18 @@ from pathlib import Path
 from cdc_engine import limits
 from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.instance.consumers.feed import Chosen, FeedPlace, Selection
+from cdc_engine.instance.consumers.consumer_stream import Chosen, Selection, StreamPosition
 from cdc_engine.instance.consumers.statements import wanted_statements
 from cdc_engine.instance.rehearsal import RECORDING, START, recorded_events
 from cdc_engine.sink.event_sink import CapturedTables, EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.window.places import Place
+from cdc_engine.store.window.positions import WindowPosition
 from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.ddl.declared_type import MYSQL
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import ServerFacts
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts
 
 
 @functools.cache
@@ -30,18 +30,18 @@ def recorded() -> tuple[Chosen, ...]:
     with tempfile.TemporaryDirectory(prefix="sluice-recorded-") as name:
         window, captured = _window(Path(name)), CapturedTables([TableFilter(r".*\..*", "")])
     selection = Selection(tables=captured, wants=wanted_statements(captured))
-    place, found = FeedPlace(Place(window.begin)), list[Chosen]()
+    place, found = StreamPosition(WindowPosition(window.begin)), list[Chosen]()
     while (reading := window.read(place.place, limits.READ_BUFFER_BYTES, limits.BATCH_EVENTS_MAX)) and reading.pieces:
         chosen, state = selection.chosen(reading.pieces, place.state)
         found += chosen
-        place = FeedPlace(reading.end, state)
+        place = StreamPosition(reading.end, state)
     return tuple(found)
 
 
 def _window(folder: Path) -> Window:
     captured = TableFilter(r".*\..*", "")
     history = TableHistory(folder / "schema.jsonl", captured.keeps)
-    history.seed(Snapshot(ServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour=MYSQL, charset="utf8mb4"), databases=(), tables=()), START)
     window = Window(START, bytes_max=limits.WINDOW_BYTES_MAX)
     sink = EventSink(MemoryEventStore(folder / "spill", start=START), captured, window)
     framer = PacketFramer(Scanner(start=START, history=history, captured=captured.keeps))

@@ -12,7 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from cdc_engine.brokers import rabbitmq
 from cdc_engine.brokers.publisher import Message, Publisher
-from cdc_engine.brokers.rabbitmq import RabbitPublisher, place_of
+from cdc_engine.brokers.rabbitmq import RabbitPublisher, target_of
 from cdc_engine.config.brokers import BrokerTlsConfig, RabbitConfig, SecretConfig
 from cdc_engine.errors import ConfigurationError, PublishError
 from console.toolchain.ports import LOOPBACK
@@ -26,7 +26,7 @@ SECRET = "RABBIT_TEST_SECRET"  # noqa: S105
 
 def publisher(server: RabbitServer, **said: object) -> RabbitPublisher:
     record = {"kind": "rabbitmq", "servers": server.servers, "topic": "all", **said}
-    return RabbitPublisher(place_of(RabbitConfig.model_validate(record)))
+    return RabbitPublisher(target_of(RabbitConfig.model_validate(record)))
 
 
 def refused(publisher: RabbitPublisher, topic: str = "all") -> str:
@@ -166,4 +166,4 @@ def test_broker_rabbitmq_password_that_is_not_set_is_said() -> None:
         kind="rabbitmq", servers="rabbit", topic="all", password=SecretConfig(env="NOT_SET"), tls=BrokerTlsConfig()
     )
     with pytest.raises(ConfigurationError, match="variable NOT_SET"):
-        place_of(config)
+        target_of(config)

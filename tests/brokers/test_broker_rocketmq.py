@@ -9,7 +9,7 @@ import pytest
 
 from cdc_engine.brokers import rocketmq, rocketmq_wire
 from cdc_engine.brokers.publisher import Message, Publisher
-from cdc_engine.brokers.rocketmq import RocketPublisher, place_of
+from cdc_engine.brokers.rocketmq import RocketPublisher, target_of
 from cdc_engine.brokers.rocketmq_wire import Queue, queues_of, signed
 from cdc_engine.config.brokers import RocketConfig
 from cdc_engine.errors import PublishError
@@ -38,7 +38,7 @@ def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def publisher(server: RocketServer, **said: object) -> RocketPublisher:
     record = {"kind": "rocketmq", "servers": server.servers, "topic": "all", "access_key": server.access_key}
-    return RocketPublisher(place_of(RocketConfig.model_validate({**record, "secret_key": {"env": SECRET}, **said})))
+    return RocketPublisher(target_of(RocketConfig.model_validate({**record, "secret_key": {"env": SECRET}, **said})))
 
 
 def refused(publisher: RocketPublisher, topic: str) -> str:
@@ -128,7 +128,7 @@ def test_broker_rocketmq_messages_of_a_request_are_few_and_in_order(monkeypatch:
     monkeypatch.setattr(rocketmq, "REQUEST_MESSAGES_MAX", 3)
     config = RocketConfig(kind="rocketmq", servers="names", topic="all")
     bodies = [b"aaaa", b"bbbb", b"cccc", b"dddddddddddddd", b"e", b"f", b"g", b"h"]
-    some = list(RocketPublisher(place_of(config))._some([Message("all", 0, each) for each in bodies]))
+    some = list(RocketPublisher(target_of(config))._some([Message("all", 0, each) for each in bodies]))
     assert [[each.body for each in one] for one in some] == [
         [b"aaaa", b"bbbb"],
         [b"cccc"],

@@ -13,7 +13,7 @@ import pytest
 
 from cdc_engine.brokers import sender as sender_room
 from cdc_engine.brokers.publisher import MemoryBroker, Message
-from cdc_engine.brokers.sender import Sender, Turn
+from cdc_engine.brokers.sender import BrokerSender, RoundResult
 from cdc_engine.errors import ConsumerStoppedError, NotStartedError, PublishError
 from cdc_engine.position import Position
 from cdc_engine.server.consumer import ConsumerService
@@ -66,8 +66,10 @@ def made(numbers: Numbers, batch_id: int) -> list[Message]:
     return [Message("numbers", number % PARTITIONS, b"%d" % number) for number in numbers]
 
 
-def sender_of(service: ConsumerService[At, Numbers], broker: MemoryBroker) -> Sender[Numbers]:
-    return Sender("test", lambda: service, made, broker.publisher, bytes_max=100, wait_seconds=0.0, pause_seconds=0.001)
+def sender_of(service: ConsumerService[At, Numbers], broker: MemoryBroker) -> BrokerSender[Numbers]:
+    return BrokerSender(
+        "test", lambda: service, made, broker.publisher, bytes_max=100, wait_seconds=0.0, pause_seconds=0.001
+    )
 
 
 def kept(broker: MemoryBroker, partition: int) -> list[int]:
@@ -77,7 +79,12 @@ def kept(broker: MemoryBroker, partition: int) -> list[int]:
 def test_broker_gets_everything_and_is_acked_batch_by_batch() -> None:
     broker, service = MemoryBroker(), service_of(Numbered(10))
     sender = sender_of(service, broker)
-    assert [sender.turn() for _ in range(4)] == [Turn.SENT, Turn.SENT, Turn.SENT, Turn.NOTHING]
+    assert [sender.turn() for _ in range(4)] == [
+        RoundResult.SENT,
+        RoundResult.SENT,
+        RoundResult.SENT,
+        RoundResult.NOTHING,
+    ]
     assert service.acked.position == At(10).position
     assert kept(broker, 1) == [1, 4, 7]
 
@@ -86,10 +93,10 @@ def test_broker_that_fails_amid_a_batch_gets_it_again_and_the_status_says_why() 
     broker, service = MemoryBroker(), service_of(Numbered(8))
     sender = sender_of(service, broker)
     broker.refuses = lambda message: "the broker is away" if message.body == b"6" else ""
-    assert [sender.turn() for _ in range(3)] == [Turn.SENT, Turn.AGAIN, Turn.AGAIN]
+    assert [sender.turn() for _ in range(3)] == [RoundResult.SENT, RoundResult.AGAIN, RoundResult.AGAIN]
     assert (service.undelivered, service.acked.position) == ("the broker is away", At(4).position)
     broker.refuses = lambda _: ""
-    assert sender.turn() is Turn.SENT
+    assert sender.turn() is RoundResult.SENT
     assert (service.undelivered, service.acked.position) == ("", At(8).position)
     assert kept(broker, 2) == [2, 5, 5, 5]
     assert kept(broker, 0) == [0, 3, 6]
@@ -101,8 +108,8 @@ def test_broker_that_cannot_be_opened_loses_nothing() -> None:
     def away() -> MemoryBroker:
         raise PublishError("nobody listens at broker:9092")
 
-    sender: Sender[Numbers] = Sender("test", lambda: service, made, away, bytes_max=100, wait_seconds=0.0)  # type: ignore[arg-type]
-    assert sender.turn() is Turn.AGAIN
+    sender: BrokerSender[Numbers] = BrokerSender("test", lambda: service, made, away, bytes_max=100, wait_seconds=0.0)  # type: ignore[arg-type]
+    assert sender.turn() is RoundResult.AGAIN
     assert "nobody listens" in service.undelivered
     assert service.acked.position == At(0).position
 
@@ -112,29 +119,29 @@ def test_broker_waits_where_its_consumer_stopped_or_the_engine_did() -> None:
     service = service_of(feed)
     sender = sender_of(service, broker)
     feed.stops = ConsumerStoppedError("the rows of shop.orders cannot be read")
-    assert sender.turn() is Turn.AGAIN
+    assert sender.turn() is RoundResult.AGAIN
     assert service.trouble == "the rows of shop.orders cannot be read", "what it waits for is told"
     feed.stops = None
-    assert sender.turn() is Turn.SENT
+    assert sender.turn() is RoundResult.SENT
     assert not service.trouble
 
     def gone() -> ConsumerService[At, Numbers]:
         raise NotStartedError("destination:shop should start first")
 
-    assert Sender("test", gone, made, broker.publisher, bytes_max=100).turn() is Turn.AGAIN
+    assert BrokerSender("test", gone, made, broker.publisher, bytes_max=100).turn() is RoundResult.AGAIN
 
 
 def test_broker_thread_outlives_a_mistake_before_anything_is_taken() -> None:
     def mistaken() -> ConsumerService[At, Numbers]:
         raise KeyError("ours")
 
-    assert Sender("test", mistaken, made, MemoryBroker().publisher, bytes_max=100).turn() is Turn.AGAIN
+    assert BrokerSender("test", mistaken, made, MemoryBroker().publisher, bytes_max=100).turn() is RoundResult.AGAIN
 
 
 def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sender_room, "LOOK_SECONDS", 0.0)
     broker, service, looks = MemoryBroker(), service_of(Numbered(8)), iter([True, True, False])
-    sender = Sender(
+    sender = BrokerSender(
         "test",
         lambda: service,
         made,
@@ -143,7 +150,7 @@ def test_broker_gets_no_more_of_a_batch_once_the_destination_is_another_hosts(mo
         wait_seconds=0.0,
         may_send=lambda: next(looks, True),
     )
-    assert sender.turn() is Turn.AGAIN, "it stays given up"
+    assert sender.turn() is RoundResult.AGAIN, "it stays given up"
     assert [int(each) for place in broker.kept.values() for each in place] == [0, 1]
     assert service.acked.position == At(0).position
 

@@ -8,7 +8,7 @@ import pytest
 from cdc_engine.binlog.entries.assemble import ABSENT
 from cdc_engine.binlog.entries.images import EventFacts
 from cdc_engine.binlog.entries.locate import AFTER, BEFORE
-from cdc_engine.binlog.entries.rows import Shown
+from cdc_engine.binlog.entries.rows import ShownRows
 from cdc_engine.binlog.entries.units import Hashing, units_of
 from cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
 from cdc_engine.errors import ConsumerStoppedError
@@ -17,7 +17,7 @@ HASHING = Hashing((0, 1), partitions=97, table="shop.orders")
 Image = tuple[bytes | None, ...]
 
 
-def shown(kind: int, *images: Image) -> Shown:
+def shown(kind: int, *images: Image) -> ShownRows:
     """One event of two columns; None: left out."""
     texts, starts, sizes = b"-", [], []
     for column in range(2):
@@ -28,7 +28,7 @@ def shown(kind: int, *images: Image) -> Shown:
             texts += value or b""
     none = np.zeros(1, np.int64)
     sides = {KIND_INSERT: [AFTER], KIND_DELETE: [BEFORE]}.get(kind, [BEFORE, AFTER])
-    return Shown(
+    return ShownRows(
         EventFacts(np.array([kind], np.int8), none, none, none, none, none),
         none,
         np.array(sides * (len(images) // len(sides)), np.int8),

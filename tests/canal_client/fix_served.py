@@ -9,7 +9,7 @@ from typing import Any
 
 from canal_client import messages
 from cdc_engine.errors import BatchNotFoundError, NotSubscribedError, UnknownDestinationError
-from cdc_engine.server.protocol.listener import Address, Listener
+from cdc_engine.server.protocol.listener import Address, CanalListener
 from cdc_engine.server.protocol.packets import bytes_field
 from cdc_engine.server.protocol.session import Access
 
@@ -109,7 +109,7 @@ class Destination:
         """Does nothing, because nothing waits."""
 
 
-def listening(destination: Destination, access: Access = CANAL, port: int = 0) -> Listener:
-    made = Listener(Address(access=access, port=port))
+def listening(destination: Destination, access: Access = CANAL, port: int = 0) -> CanalListener:
+    made = CanalListener(Address(access=access, port=port))
     made.serve("example", destination)
     return made

@@ -22,7 +22,7 @@ from canal_client import (
 )
 from canal_client.servers import Address as ServerAddress
 from canal_client.servers import FixedServers
-from cdc_engine.server.protocol.listener import Address, Listener
+from cdc_engine.server.protocol.listener import Address, CanalListener
 from console.toolchain.ports import free_port
 from tests.canal_client.fix_served import Destination, inserted, listening
 from tests.parser.test_connection import write_certificate
@@ -36,13 +36,13 @@ def destination() -> Destination:
 
 
 @pytest.fixture
-def listener(destination: Destination) -> Iterator[Listener]:
+def listener(destination: Destination) -> Iterator[CanalListener]:
     made = listening(destination)
     yield made
     made.close()
 
 
-def client_of(listener: Listener) -> CanalClient:
+def client_of(listener: CanalListener) -> CanalClient:
     return CanalClient("example", port=listener.port, **WHO, table_filter=r"shop\..*", retry_seconds=30.0)
 
 
@@ -50,7 +50,7 @@ def numbers(client: CanalClient) -> list[int]:
     return [change.row["id"] for change in client.changes(idle_seconds=0.01)]
 
 
-def test_a_canal_client_gets_acks_and_rolls_back(listener: Listener, destination: Destination) -> None:
+def test_a_canal_client_gets_acks_and_rolls_back(listener: CanalListener, destination: Destination) -> None:
     with client_of(listener) as client:
         assert destination.filters == [r"shop\..*"]
         first, second = client.get(), client.get()
@@ -69,7 +69,7 @@ def test_a_canal_client_gets_acks_and_rolls_back(listener: Listener, destination
 
 
 def test_a_canal_loop_acks_what_its_body_has_done_with_and_nothing_else(
-    listener: Listener, destination: Destination
+    listener: CanalListener, destination: Destination
 ) -> None:
     with client_of(listener) as client:
         for batch in client.batches():
@@ -80,7 +80,7 @@ def test_a_canal_loop_acks_what_its_body_has_done_with_and_nothing_else(
         assert numbers(client) == [3, 4, 5]
 
 
-def test_a_canal_loop_that_acks_by_itself(listener: Listener, destination: Destination) -> None:
+def test_a_canal_loop_that_acks_by_itself(listener: CanalListener, destination: Destination) -> None:
     with client_of(listener) as client:
         for batch in client.batches(idle_seconds=0.01, ack=False):
             if batch.id == 2:
@@ -106,7 +106,7 @@ def test_a_canal_client_goes_on_after_its_server_came_again(destination: Destina
     assert found == [1, 2, 2, 3, 4, 5]  # what was not acked comes again
 
 
-def test_a_canal_batch_of_a_connection_that_ended_cannot_be_acked(listener: Listener) -> None:
+def test_a_canal_batch_of_a_connection_that_ended_cannot_be_acked(listener: CanalListener) -> None:
     with client_of(listener) as client:
         batch = client.get()
         client.disconnect()
@@ -115,7 +115,7 @@ def test_a_canal_batch_of_a_connection_that_ended_cannot_be_acked(listener: List
 
 
 def test_a_refused_canal_ack_is_said_by_the_next_get_and_the_one_after_is_right(
-    listener: Listener, destination: Destination
+    listener: CanalListener, destination: Destination
 ) -> None:
     with client_of(listener) as client:
         batch = client.get()
@@ -126,7 +126,7 @@ def test_a_refused_canal_ack_is_said_by_the_next_get_and_the_one_after_is_right(
         assert client.get().raw == batch.raw
 
 
-def test_a_canal_loop_goes_on_after_an_ack_that_was_refused(listener: Listener, destination: Destination) -> None:
+def test_a_canal_loop_goes_on_after_an_ack_that_was_refused(listener: CanalListener, destination: Destination) -> None:
     found: list[int] = []
     with client_of(listener) as client:
         for batch in client.batches(idle_seconds=0.01):
@@ -138,7 +138,7 @@ def test_a_canal_loop_goes_on_after_an_ack_that_was_refused(listener: Listener, 
 
 
 def test_a_canal_loop_whose_acks_are_always_refused_ends_with_the_servers_words(
-    listener: Listener, destination: Destination
+    listener: CanalListener, destination: Destination
 ) -> None:
     with CanalClient("example", port=listener.port, **WHO, retry_seconds=0.0) as client:
         batches = client.batches()
@@ -149,7 +149,7 @@ def test_a_canal_loop_whose_acks_are_always_refused_ends_with_the_servers_words(
 
 
 def test_what_is_said_of_a_stopped_canal_consumer_after_an_ack_is_raised(
-    listener: Listener, destination: Destination
+    listener: CanalListener, destination: Destination
 ) -> None:
     with client_of(listener) as client:
         batches = client.batches()
@@ -160,7 +160,7 @@ def test_what_is_said_of_a_stopped_canal_consumer_after_an_ack_is_raised(
 
 
 def test_a_full_canal_server_says_so_and_the_next_one_is_tried(destination: Destination) -> None:
-    full = Listener(Address(connections_max=1))
+    full = CanalListener(Address(connections_max=1))
     full.serve("example", destination)
     other = listening(destination)
     servers = [("127.0.0.1", full.port), ("127.0.0.1", other.port)]
@@ -171,7 +171,7 @@ def test_a_full_canal_server_says_so_and_the_next_one_is_tried(destination: Dest
             assert second.connected_to.endswith(str(other.port))
 
 
-class Turns(FixedServers):
+class TableLocks(FixedServers):
     """Notes what it is asked."""
 
     def __init__(self, port: int) -> None:
@@ -190,24 +190,26 @@ class Turns(FixedServers):
         self.calls.append("leave")
 
 
-def test_a_canal_client_of_a_cluster_takes_its_turn_before_it_connects_and_gives_it_back(listener: Listener) -> None:
-    servers = Turns(listener.port)
+def test_a_canal_client_of_a_cluster_takes_its_turn_before_it_connects_and_gives_it_back(
+    listener: CanalListener,
+) -> None:
+    servers = TableLocks(listener.port)
     with CanalClient("example", servers=servers, **WHO):
         assert servers.calls == ["enter", "addresses"]
     assert servers.calls == ["enter", "addresses", "leave"]
-    nobody = Turns(free_port())
+    nobody = TableLocks(free_port())
     with pytest.raises(CanalConnectionError):
         CanalClient("example", servers=nobody, **WHO).connect()
     assert nobody.calls == ["enter", "addresses", "leave"]
 
 
-def test_a_canal_client_with_a_wrong_password_is_told_so_at_once(listener: Listener) -> None:
+def test_a_canal_client_with_a_wrong_password_is_told_so_at_once(listener: CanalListener) -> None:
     client = CanalClient("example", port=listener.port, **{**WHO, "password": "wrong"})
     with pytest.raises(CanalAuthenticationError, match="'canal'"):
         next(client.batches())
 
 
-def test_no_canal_server_and_no_such_destination_are_said_by_name(listener: Listener) -> None:
+def test_no_canal_server_and_no_such_destination_are_said_by_name(listener: CanalListener) -> None:
     port = free_port()
     with pytest.raises(CanalConnectionError, match=f"127.0.0.1:{port}"):
         next(CanalClient("example", port=port, retry_seconds=0.0).batches())
@@ -217,14 +219,14 @@ def test_no_canal_server_and_no_such_destination_are_said_by_name(listener: List
 
 
 def test_what_the_canal_server_says_of_a_stopped_consumer_is_raised(
-    listener: Listener, destination: Destination
+    listener: CanalListener, destination: Destination
 ) -> None:
     destination.said = "its position was purged"
     with client_of(listener) as client, pytest.raises(CanalServerError, match="purged"):
         next(client.batches())
 
 
-def test_a_canal_client_tries_one_address_after_the_other(listener: Listener) -> None:
+def test_a_canal_client_tries_one_address_after_the_other(listener: CanalListener) -> None:
     servers = [("127.0.0.1", free_port()), ("127.0.0.1", listener.port)]
     with CanalClient("example", servers=servers, **WHO) as client:
         assert client.connected_to == f"127.0.0.1:{listener.port}"
@@ -248,7 +250,7 @@ def test_who_speaks_another_protocol_is_no_canal_server() -> None:
 
 def test_a_canal_client_comes_in_by_tls_and_trusts_no_stranger(tmp_path: Path, destination: Destination) -> None:
     files = write_certificate(tmp_path, "127.0.0.1")
-    listener = Listener(Address(certificate_file=files["server"], key_file=files["server_key"]))
+    listener = CanalListener(Address(certificate_file=files["server"], key_file=files["server_key"]))
     listener.serve("example", destination)
     with contextlib.closing(listener):
         with pytest.raises(CanalConnectionError, match="no TLS with"):

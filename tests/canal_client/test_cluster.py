@@ -100,4 +100,4 @@ def test_the_node_of_the_canal_server_that_reads_names_where_it_listens(host: st
     settings = {"source": {"user": "u"}, "name": "shop", "canal_server": {"port": 11111, "host": host}}
     places = {"data_dir": "/data", "lake": "/lake"}
     config = SluiceConfig.model_validate({**places, "destinations": {"shop": settings}})
-    assert config.meta_place("shop").address.endswith(found)
+    assert config.ledger_location("shop").address.endswith(found)

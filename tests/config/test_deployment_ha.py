@@ -10,8 +10,8 @@ import pytest
 
 from cdc_engine.config import load_config
 from cdc_engine.contracts import DestinationDir
-from cdc_engine.documents.places import as_place
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.records.location import as_location
 from console.check import check_spark
 from console.stack.stack import Stack
 from console.toolchain.errors import ServerError
@@ -37,7 +37,7 @@ def test_ha_the_conf_of_engines_in_processes_of_their_own_is_read(tmp_path: Path
 @pytest.mark.parametrize(("text", "kind"), list(zip(CONFS[:3], ("file", "zookeeper", "sql"), strict=True)))
 def test_ha_each_conf_of_the_page_is_read(tmp_path: Path, text: str, kind: str) -> None:
     config = load_config(write(tmp_path, text))
-    place = as_place(config.destination_dir("shop"))
+    place = as_location(config.destination_dir("shop"))
     assert (place.kind, place.destination, place.source) == (kind, "shop", ("db", 3307))
     assert place.is_shared == place.is_apart == (kind != "file")
     assert str(place.directory) == "/srv/sluice/engine/shop"
@@ -47,9 +47,9 @@ def test_ha_a_folder_knows_where_its_ledger_is_also_in_another_process(tmp_path:
     directory = load_config(write(tmp_path, CONFS[1])).destination_dir("shop")
     sent = copy.deepcopy(directory)  # as pickle does
     assert sent == directory
-    assert as_place(sent) == as_place(directory)
-    assert as_place(sent).kind == "zookeeper"
-    assert as_place(Path(directory)).kind == "file"
+    assert as_location(sent) == as_location(directory)
+    assert as_location(sent).kind == "zookeeper"
+    assert as_location(Path(directory)).kind == "file"
     assert isinstance(directory / "staging", Path)
     assert (directory / "staging").place is None
     assert isinstance(directory, DestinationDir)

@@ -10,7 +10,7 @@ from cdc_engine.config import load_config
 from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.table_meta.history.tables_file import write_tables
-from console.beside_check import beside_problems, beside_sentence, rules_problems
+from console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
 from orchestration.run.lake_settings import target
 
 
@@ -94,10 +94,10 @@ def test_check_names_what_can_have_no_history(tmp_path: Path) -> None:
         TableVersion(database="a", table="y", columns=columns[:1]),
     ]
     write_tables(folder / "tables.json", tables)
-    clash, keyless = beside_problems(config)
+    clash, keyless = side_table_problems(config)
     assert "a.x of shop has a column valid_to" in clash
     assert "a.y of shop has no key" in keyless
-    assert "change_log: a.y of shop; history: a.x of shop, a.y of shop" in beside_sentence(config)
+    assert "change_log: a.y of shop; history: a.x of shop, a.y of shop" in side_tables_sentence(config)
 
 
 def test_without_a_mirror_there_is_its_history_or_its_log_history(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_without_a_mirror_there_is_its_history_or_its_log_history(tmp_path: Path
     settings = config.destinations["shop"]
     assert [settings.table("sales", name).tells_rows for name in ("a", "b", "c")] == [True, False, True]
     assert [settings.cascade_policy("sales", name) for name in ("a", "c")] == ["stop", "apply"]
-    assert "sales.b of shop (no mirror)" in beside_sentence(config)
+    assert "sales.b of shop (no mirror)" in side_tables_sentence(config)
 
 
 @pytest.mark.parametrize(

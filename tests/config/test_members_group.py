@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.config.texts import file_of, read_texts
+from cdc_engine.config.conf_files import file_of, read_conf_files
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.keeping.in_use import choose
 
@@ -34,7 +34,7 @@ def test_group_is_read_beside_the_destinations_and_is_none_of_them(tmp_path: Pat
     assert (group.members, group.include, group.wait_seconds) == (("east", "west"), r"shop\..*", 30.0)
     assert config.groups_of("east") == ("all",)
     assert config.groups_of("all") == ()
-    assert config.meta_place("all").address.endswith(":11111")
+    assert config.ledger_location("all").address.endswith(":11111")
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ def test_group_brokers_have_numbers_of_their_own(tmp_path: Path) -> None:
 
 def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_members_go_on(tmp_path: Path) -> None:
     conf = written(tmp_path, east=MEMBER, west=MEMBER, all=GROUP)
-    before = choose(read_texts(conf), None, main_may_change=True)
+    before = choose(read_conf_files(conf), None, main_may_change=True)
     assert before.digest("east") == before.texts.digest("east") + "+all", "it begins anew where it becomes a member"
     (conf / "destinations" / "west.yaml").unlink()
-    now = choose(read_texts(conf), before.texts, main_may_change=False)
+    now = choose(read_conf_files(conf), before.texts, main_may_change=False)
     assert sorted(now.config.destinations) == ["east"]
     assert not now.config.groups
     assert "there is no destination west" in now.refused[file_of("all")]
@@ -87,8 +87,8 @@ def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_membe
 
 def test_group_that_becomes_wrong_goes_on_as_it_was(tmp_path: Path) -> None:
     conf = written(tmp_path, east=MEMBER, west=MEMBER, all=GROUP)
-    before = choose(read_texts(conf), None, main_may_change=True)
+    before = choose(read_conf_files(conf), None, main_may_change=True)
     written(conf, all=GROUP + "merge: spark\n")
-    now = choose(read_texts(conf), before.texts, main_may_change=False)
+    now = choose(read_conf_files(conf), before.texts, main_may_change=False)
     assert now.config.groups["all"].members == ("east", "west")
     assert "no lake" in now.refused[file_of("all")]

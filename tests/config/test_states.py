@@ -13,8 +13,8 @@ from cdc_engine.states import (
     ENDED,
     ENGINE_TRANSITIONS,
     TABLE_TRANSITIONS,
-    Act,
     EngineState,
+    OperatorAct,
     TableState,
     acts_on,
     engine_follows,
@@ -82,7 +82,7 @@ def test_an_engine_that_ended_keeps_its_reason_until_it_begins_anew(ended: Engin
 @pytest.mark.parametrize("state", sorted(set(TableState) - {TableState.FLOWING}))
 def test_no_stop_of_a_table_is_a_dead_end(state: TableState) -> None:
     assert TableState.FLOWING in TABLE_TRANSITIONS[state]
-    assert acts_on(state)[-1] is Act.RESUME
+    assert acts_on(state)[-1] is OperatorAct.RESUME
 
 
 def test_spark_names_the_states_of_the_lake_by_the_same_words() -> None:

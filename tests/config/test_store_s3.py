@@ -72,19 +72,22 @@ def test_s3_staged_batches_may_be_there_and_the_other_files_are_in_the_folder(tm
     options = "{aws_region: eu-central-1, aws_secret_access_key: $LAKE_SECRET_KEY}"
     text = f"data_dir: /srv/sluice\nstaging: s3://bucket/staged/\nstorage_options: {options}\n"
     config = load_config(write(tmp_path, text))
-    place = config.meta_place("shop")
+    place = config.ledger_location("shop")
     assert str(config.destination_dir("shop")) == "/srv/sluice/engine/shop"
     assert place.staged_url("0123456789ab", "staging/1-2-3-4") == "s3://bucket/staged/shop/0123456789ab/1-2-3-4"
-    assert place.beside_url("lent") == "s3://bucket/staged/_sluice_lent/shop"
+    assert place.sibling_url("lent") == "s3://bucket/staged/_sluice_lent/shop"
     assert ("aws_secret_access_key", "$LAKE_SECRET_KEY") in place.storage_options
     assert on_s3(config)
     local = load_config(write(tmp_path / "other", "staging: /mnt/shared\n"))
     assert str(local.destination_dir("shop")) == "/mnt/shared/shop"
-    assert (local.meta_place("shop").staged_url("l", "p"), local.meta_place("shop").beside_url("lent")) == ("", "")
-    assert local.meta_place("shop").storage_options == ()
+    assert (local.ledger_location("shop").staged_url("l", "p"), local.ledger_location("shop").sibling_url("lent")) == (
+        "",
+        "",
+    )
+    assert local.ledger_location("shop").storage_options == ()
 
 
 def test_s3_the_conf_of_the_cluster_has_staging_in_the_store_and_the_ledger_in_a_database(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, CLUSTER))
-    place = config.meta_place("shop")
+    place = config.ledger_location("shop")
     assert (place.staging, place.kind, str(place.directory)) == ("s3://bucket/staged", "sql", "/srv/sluice/engine/shop")

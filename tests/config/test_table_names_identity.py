@@ -12,7 +12,7 @@ from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import LakeTables
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from orchestration.run.turns import written_target
+from orchestration.run.table_locks import written_target
 from tests.config.test_path_clashes_identity import conf
 
 UNCHANGED = ["orders", "Orders_2024", "a-b", "$tmp", "order items", "v1.2", "größe", "订单", "me@home", "__x", "_sl"]
@@ -139,5 +139,5 @@ def test_identity_a_new_table_is_told_its_clash_and_one_that_is_there_keeps_its_
     find = written_target(config, "shop")
     assert "crm.old of shop has the Delta path" in find("crm.old").clash, "its history is not made yet"
     assert find("shop.items").clash == find("shop.orders").clash == ""
-    LakeTables(directory).keep_beside("crm.old", "history", ("third", 0))
+    LakeTables(directory).keep_side_table("crm.old", "history", ("third", 0))
     assert not written_target(config, "shop")("crm.old").clash

@@ -10,12 +10,14 @@ import pytest
 from typer.testing import CliRunner
 
 from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.instance.backfill.plan import Plan, TablePlan
+from cdc_engine.instance.backfill.plan import BackfillTablePlan, Plan
 from console.acts import backfill
 from console.main import app
 
-READY = TablePlan(name="shop.orders", refused="", changes=12, reaches_back=True)
-REFUSED = TablePlan(name="shop.loose", refused="it has no key", changes=3, reaches_back=False, statements=("ALTER",))
+READY = BackfillTablePlan(name="shop.orders", refused="", changes=12, reaches_back=True)
+REFUSED = BackfillTablePlan(
+    name="shop.loose", refused="it has no key", changes=3, reaches_back=False, statements=("ALTER",)
+)
 PLAN = Plan(
     destination="shop",
     from_time="2026-03-01T12:00:00Z",

@@ -15,7 +15,7 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.policy import Held, Item
+from cdc_engine.table_meta.change.policy import Item, PendingChange
 from cdc_engine.table_meta.history.review_files import ReviewFiles
 from cdc_engine.table_meta.history.tables_file import write_tables
 from console.check import policy_sentence
@@ -23,7 +23,7 @@ from console.main import app
 
 RUNNER = CliRunner()
 PLACE = Position(epoch=1, file="mysql-bin.000001", offset=4)
-HELD = Held(
+HELD = PendingChange(
     destination="shop",
     database="shop",
     table="orders",

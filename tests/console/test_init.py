@@ -23,7 +23,7 @@ from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.reader import open_reader
 from cdc_engine.snapshot.table_reader import SourceTable
 from cdc_engine.sql_url import url_with_password
-from console.canal_import.properties import Settings, Told
+from console.canal_import.properties import ImportReport, Settings
 from console.canal_import.rabbitmq import rabbitmq_of
 from console.check import check_destination, check_keyless
 from console.conf_check import conf_problems
@@ -71,7 +71,7 @@ def test_no_part_of_a_password_is_in_an_error(password: str) -> None:
     readers: dict[str, Callable[[], object]] = {
         "init": lambda: parse_url(text),
         "a database of conf/": lambda: url_with_password(text, "meta.url"),
-        "import-canal": lambda: rabbitmq_of("shop", amqp, Told()),
+        "import-canal": lambda: rabbitmq_of("shop", amqp, ImportReport()),
     }
     for name, read in readers.items():
         told = ""

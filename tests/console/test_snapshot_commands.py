@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from cdc_engine.contracts import StoppedTable, TableVersion
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock
-from cdc_engine.instance.tables import snapshot_wishes
+from cdc_engine.instance.tables import snapshot_requests
 from cdc_engine.meta.file_meta import FileMeta
-from cdc_engine.meta.resume_requests import Wish, requests
+from cdc_engine.meta.resume_requests import ResumeKind, requests
 from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState, TableState
@@ -58,12 +58,12 @@ def states(directory: Path) -> dict[str, SnapshotState]:
     return {each.name: each.state for each in SnapshotRecords(directory).all()}
 
 
-def hands(directory: Path, known: bool = True) -> snapshot_wishes.Hands:
-    return snapshot_wishes.Hands(
+def hands(directory: Path, known: bool = True) -> snapshot_requests.RequestDependencies:
+    return snapshot_requests.RequestDependencies(
         meta=FileMeta(directory),
         records=SnapshotRecords(directory),
         schema=lambda *_: ORDERS if known else None,
-        take_anew=lambda *_: None,
+        resnapshot=lambda *_: None,
         run_lock=lambda: FileLock(directory / RUN_LOCK_FILE),
     )
 
@@ -76,15 +76,15 @@ def test_a_snapshot_is_asked_for_of_all_tables(directory: Path) -> None:
 def test_a_table_that_stopped_for_good_is_taken_anew_by_one_snapshot_command(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
     (wish,) = requests(directory)
-    assert (wish.name, wish.wish) == ("shop.orders", Wish.ANEW)
-    snapshot_wishes.fulfil([wish], hands(directory))
+    assert (wish.name, wish.wish) == ("shop.orders", ResumeKind.ANEW)
+    snapshot_requests.fulfil([wish], hands(directory))
     assert FileMeta(directory).ledger.stopped_tables == ()
     assert not requests(directory)
 
 
 def test_what_was_held_before_a_stop_does_not_count_in_the_snapshot_after_it(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
-    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    snapshot_requests.fulfil(requests(directory), hands(directory))
     record = SnapshotRecords(directory).get("shop.orders")
     assert record is not None
     assert (record.state, record.held_after) == (SnapshotState.WANTED, CURSOR.order_key)
@@ -92,17 +92,17 @@ def test_what_was_held_before_a_stop_does_not_count_in_the_snapshot_after_it(dir
 
 def test_a_snapshot_of_a_table_that_nobody_knows_says_what_to_do(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
-    snapshot_wishes.fulfil(requests(directory), hands(directory, known=False))
+    snapshot_requests.fulfil(requests(directory), hands(directory, known=False))
     assert FileMeta(directory).ledger.stopped("shop", "orders") == STOP
     assert "sluice schema resolve" in run("status", "shop", code=1)
 
 
 def test_a_snapshot_that_is_canceled_leaves_the_table_where_it_stood(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders,shop.items")
-    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    snapshot_requests.fulfil(requests(directory), hands(directory))
     run("cancel", "shop", "shop.orders")
     run("cancel", "shop", "shop.items")
-    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    snapshot_requests.fulfil(requests(directory), hands(directory))
     stops = {stop.table: stop for stop in FileMeta(directory).ledger.stopped_tables}
     assert {name: (stop.state, stop.position) for name, stop in stops.items()} == {
         "orders": (TableState.SNAPSHOT_CANCELED, STOP.position),
@@ -116,10 +116,10 @@ def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Pa
     run("cancel", "shop", "shop.items")
     publishing = FileLock(directory / RUN_LOCK_FILE)
     assert publishing.try_acquire()
-    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    snapshot_requests.fulfil(requests(directory), hands(directory))
     assert states(directory)["shop.items"] == SnapshotState.WANTED
     publishing.release()
-    snapshot_wishes.fulfil(requests(directory), hands(directory))
+    snapshot_requests.fulfil(requests(directory), hands(directory))
     assert states(directory)["shop.items"] == SnapshotState.CANCELED
 
 
@@ -129,7 +129,7 @@ def test_a_table_that_stopped_is_taken_up_again_where_its_snapshot_goes_on(direc
         wish.path.unlink()
     SnapshotRecords(directory).update("shop.orders", lambda now: now.failed("the table stopped"))
     run("resume", "shop", "shop.orders")
-    assert [(wish.name, wish.wish) for wish in requests(directory)] == [("shop.orders", Wish.ANEW)]
+    assert [(wish.name, wish.wish) for wish in requests(directory)] == [("shop.orders", ResumeKind.ANEW)]
 
 
 def test_a_snapshot_is_paused_and_goes_on(directory: Path) -> None:

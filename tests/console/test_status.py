@@ -16,15 +16,15 @@ import psutil
 import pytest
 
 from cdc_engine.config import load_config
-from cdc_engine.contracts import DestinationDir, MetaPlace, OutstandingBatch, StoppedTable, TableVersion
-from cdc_engine.documents.memory import MemoryDocuments
-from cdc_engine.documents.places import documents_of
+from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch, StoppedTable, TableVersion
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.kept_meta import KeptMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
+from cdc_engine.records.location import record_store_of
+from cdc_engine.records.memory import MemoryRecordStore
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
@@ -239,16 +239,18 @@ def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
 
 
 def test_ha_status_tells_the_ledger_where_other_hosts_keep_it(tmp_path: Path) -> None:
-    place = MetaPlace(destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/meta.db")
+    place = LedgerLocation(
+        destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/meta.db"
+    )
     end = Position(epoch=3, file="binlog.000003", offset=99)
-    KeptMeta(documents_of(place) or MemoryDocuments(), "shop").update(lambda ledger: ledger.set_cursor(end))
+    KeptMeta(record_store_of(place) or MemoryRecordStore(), "shop").update(lambda ledger: ledger.set_cursor(end))
     status = read_destination(DestinationDir.of(place), "shop", time.time())
     assert status.cursor == "binlog.000003:99@3"
 
 
 def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path) -> None:
     url = f"postgresql://sluice:hidden@127.0.0.1:{free_port()}/meta"
-    place = MetaPlace(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
+    place = LedgerLocation(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
     status = read_destination(DestinationDir.of(place), "shop", time.time())
     (problem,) = (each for each in find_problems([{"name": "x", "alive": True, "pid": 1}], [status]) if "meta" in each)
     assert "is not known until it answers" in problem

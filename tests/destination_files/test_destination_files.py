@@ -107,8 +107,8 @@ def test_one_run_drains_at_a_time(tmp_path: Path) -> None:
 def test_what_runs_left_is_known_of_tables_and_of_what_is_beside_them(tmp_path: Path) -> None:
     records = LakeTables(tmp_path)
     records.keep({"shop.orders": ("mirror", 3)})
-    records.keep_beside("shop.orders", "history", ("versions", 5))
-    records.keep_beside("shop.log", "log", ("changes", 7))
+    records.keep_side_table("shop.orders", "history", ("versions", 5))
+    records.keep_side_table("shop.log", "log", ("changes", 7))
     records.forget("shop.orders", whole=False)
     again = LakeTables(tmp_path)
     assert (again.names, again.tables) == (["shop.log", "shop.orders"], {})

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pytest
 
 from lake_cut.cut import cuts_path
-from spark_jobs.beside.write import Share, write_beside
-from spark_jobs.cuts import Published, publish_cut
+from spark_jobs.cuts import PublishedTables, publish_cut
 from spark_jobs.fence import BY_HAND
 from spark_jobs.report import TableTarget
+from spark_jobs.side_tables.write import Share, write_side_tables
 from spark_jobs.small.merge import SmallJob, merge_small
 from spark_jobs.staged_batch import StagedBatch, read_staged_batch
 from spark_jobs.tables.table_owner import TableRecord
@@ -87,9 +87,11 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
             )
             result = merge_small(job)
             assert isinstance(result, tuple), result
-            write_beside(None, Share(batch=batch, staged=staged, target=target, storage_options={}, fence=BY_HAND))
+            write_side_tables(None, Share(batch=batch, staged=staged, target=target, storage_options={}, fence=BY_HAND))
             records[staged.name] = (path, result[1])
-        publish_cut(_ended(batch), cuts_path(lake, "shop"), Published(tables=records, stopped=(), run="r"), BY_HAND)
+        publish_cut(
+            _ended(batch), cuts_path(lake, "shop"), PublishedTables(tables=records, stopped=(), run="r"), BY_HAND
+        )
     _feed(f"{lake}/shop/payments")
     return lake
 

@@ -21,7 +21,7 @@ from cdc_engine.meta.file_meta import FILE_NAME, FileMeta
 from cdc_engine.position import Position
 from cdc_engine.staging import stage
 from cdc_engine.store.prepared import PreparedFiles
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, SchemaRepository
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
 from spark_jobs.durable_lake import AS_B85, sync_commits, vector_file
 from spark_jobs.fence import BY_HAND
 from spark_jobs.quarantine import append as quarantine
@@ -76,7 +76,7 @@ def test_fault_the_schema_history_stays_record_by_record(tmp_path: Path, disk: D
     path = tmp_path / "engine" / "shop" / "schema.jsonl"
     history = SchemaRepository(path)
     for offset in (400, 500):
-        record = Record(kind=RecordKind.REWIND, position=dataclasses.replace(PLACE, offset=offset))
+        record = HistoryRecord(kind=RecordKind.REWIND, position=dataclasses.replace(PLACE, offset=offset))
         history.append([record])
         assert disk.loses(path) == []
     history.replace([record])

@@ -14,7 +14,7 @@ from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig
 from cdc_engine.source.server import Source
 from cdc_engine.source.settings import SourceConfig
 from console.toolchain.database.server import DatabaseServer
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.merged import Merged, NothingToWaitFor
 from equality.values import Extent, TableResult
 
@@ -58,9 +58,9 @@ class Shelf:
             rows = rows.append_column("_sluice_order_key", pa.array([1] * rows.num_rows, pa.int64()))
         write_deltalake(self.path(table), rows, mode="overwrite", schema_mode="overwrite")
 
-    def asked(self, merged: Merged | None = None) -> Asked:
+    def asked(self, merged: Merged | None = None) -> ComparedDestination:
         source = Source(destination="shelf", host="127.0.0.1", port=self.server.port, user="root")
-        return Asked(self.config, "shelf", source, merged=merged or NothingToWaitFor())
+        return ComparedDestination(self.config, "shelf", source, merged=merged or NothingToWaitFor())
 
     def compare(self, *tables: str, merged: Merged | None = None, **extent: Any) -> list[TableResult]:
         names: Sequence[str] = [f"{self.database}.{table}" for table in tables]

@@ -17,7 +17,7 @@ from cdc_engine.position import Position, order_key
 from console.main import app
 from console.toolchain.database.server import DatabaseServer
 from equality.merged import order_key_of, reached
-from equality.source_side import Place
+from equality.source_side import BinlogEnd
 from tests.equality.shelf import Shelf, changed
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -87,25 +87,25 @@ def cursor(file: str = "b.000002", offset: int = 500, uuid: str = UUID, gtids: s
 @pytest.mark.parametrize(
     ("found", "place", "wanted"),
     [
-        (None, Place(server_uuid=UUID, file="b.000002", offset=4), False),
-        (cursor(), Place(server_uuid=UUID, file="b.000002", offset=500), True),
-        (cursor(), Place(server_uuid=UUID, file="b.000002", offset=501), False),
-        (cursor(), Place(server_uuid=UUID, file="b.000010", offset=4), False),
-        (cursor("b.1000000"), Place(server_uuid=UUID, file="b.999999", offset=900), True),
-        (cursor(), Place(server_uuid=OTHER, file="b.000001", offset=4), False),
-        (cursor(gtids=f"{UUID}:1-9"), Place(server_uuid=OTHER, file="b.000009", offset=4, gtid_set=f"{UUID}:1-9"), True),
-        (cursor(gtids=f"{UUID}:1-9"), Place(server_uuid=OTHER, file="b.000001", offset=4, gtid_set=f"{UUID}:1-10"), False),
+        (None, BinlogEnd(server_uuid=UUID, file="b.000002", offset=4), False),
+        (cursor(), BinlogEnd(server_uuid=UUID, file="b.000002", offset=500), True),
+        (cursor(), BinlogEnd(server_uuid=UUID, file="b.000002", offset=501), False),
+        (cursor(), BinlogEnd(server_uuid=UUID, file="b.000010", offset=4), False),
+        (cursor("b.1000000"), BinlogEnd(server_uuid=UUID, file="b.999999", offset=900), True),
+        (cursor(), BinlogEnd(server_uuid=OTHER, file="b.000001", offset=4), False),
+        (cursor(gtids=f"{UUID}:1-9"), BinlogEnd(server_uuid=OTHER, file="b.000009", offset=4, gtid_set=f"{UUID}:1-9"), True),
+        (cursor(gtids=f"{UUID}:1-9"), BinlogEnd(server_uuid=OTHER, file="b.000001", offset=4, gtid_set=f"{UUID}:1-10"), False),
     ],
 )  # fmt: skip
 def test_equality_a_place_is_reached_by_file_and_offset_of_one_server_or_by_gtids(
     found: Position | None,
-    place: Place,
+    place: BinlogEnd,
     wanted: bool,
 ) -> None:
     assert reached(found, place) is wanted
 
 
 def test_equality_a_place_has_an_order_key_on_the_cursors_own_server_alone() -> None:
-    place = Place(server_uuid=UUID, file="b.000002", offset=500)
+    place = BinlogEnd(server_uuid=UUID, file="b.000002", offset=500)
     assert order_key_of(cursor(), place) == order_key(3, 2, 500)
     assert order_key_of(cursor(uuid=OTHER), place) is None

@@ -23,7 +23,7 @@ from equality import chunks as chunking
 from equality import destination
 from equality.destination import compare_destination
 from equality.merged import DestinationMerged, NothingToWaitFor
-from equality.source_side import Place, SourceSide
+from equality.source_side import BinlogEnd, SourceSide
 from equality.values import Extent, Verdict
 from tests.equality.shelf import Shelf, changed
 
@@ -174,13 +174,13 @@ class Following:
     never: bool = False
     waits: int = 0
 
-    def wait(self, place: Place, seconds: float) -> bool:  # noqa: ARG002
+    def wait(self, place: BinlogEnd, seconds: float) -> bool:  # noqa: ARG002
         if self.waits < len(self.steps):
             self.steps[self.waits]()
         self.waits += 1
         return not self.never
 
-    def order_key(self, place: Place) -> int | None:  # noqa: ARG002
+    def order_key(self, place: BinlogEnd) -> int | None:  # noqa: ARG002
         return 100
 
     def told(self) -> str:
@@ -424,7 +424,9 @@ def test_equality_a_table_that_cannot_be_compared_is_named_and_the_others_are_co
     shelf.make("CREATE TABLE {db}.`%s` (id int PRIMARY KEY)", "CREATE TABLE {db}.odd (id int PRIMARY KEY)")
     real = destination._compare
 
-    def odd(asked: destination.Asked, side: SourceSide, schema: TableSchema, extent: Extent) -> destination.Differing:
+    def odd(
+        asked: destination.ComparedDestination, side: SourceSide, schema: TableSchema, extent: Extent
+    ) -> destination.Differing:
         if schema.table == "odd":
             raise KeyError("_sluice_operation")
         return real(asked, side, schema, extent)

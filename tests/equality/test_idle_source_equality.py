@@ -9,7 +9,7 @@ import pytest
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.position import Position
 from equality.merged import DestinationMerged, reached
-from equality.source_side import Place, SourceSide
+from equality.source_side import BinlogEnd, SourceSide
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 
@@ -24,31 +24,35 @@ def at(server: str, offset: int, gtid_set: str) -> Position:
 @pytest.mark.parametrize(
     ("cursor", "place", "expected"),
     [
-        (at(MYSQL, 900, ONE), Place(server_uuid=MYSQL, file="binlog.000002", offset=900), True),
-        (at(MYSQL, 900, ONE), Place(server_uuid=MYSQL, file="binlog.000002", offset=901, gtid_set=ONE), False),
+        (at(MYSQL, 900, ONE), BinlogEnd(server_uuid=MYSQL, file="binlog.000002", offset=900), True),
+        (at(MYSQL, 900, ONE), BinlogEnd(server_uuid=MYSQL, file="binlog.000002", offset=901, gtid_set=ONE), False),
         (
             at(MARIADB, 900, "0-1-7"),
-            Place(server_uuid=MARIADB, file="binlog.000002", offset=940, gtid_set="0-1-7"),
+            BinlogEnd(server_uuid=MARIADB, file="binlog.000002", offset=940, gtid_set="0-1-7"),
             True,
         ),
         (
             at(MARIADB, 900, "0-1-7"),
-            Place(server_uuid=MARIADB, file="binlog.000003", offset=385, gtid_set="0-1-7"),
+            BinlogEnd(server_uuid=MARIADB, file="binlog.000003", offset=385, gtid_set="0-1-7"),
             True,
         ),
         (
             at(MARIADB, 900, "0-1-7"),
-            Place(server_uuid=MARIADB, file="binlog.000002", offset=940, gtid_set="0-1-8"),
+            BinlogEnd(server_uuid=MARIADB, file="binlog.000002", offset=940, gtid_set="0-1-8"),
             False,
         ),
-        (at(MARIADB, 900, ""), Place(server_uuid=MARIADB, file="binlog.000002", offset=940, gtid_set="0-1-7"), False),
-        (at("another", 4, TWO), Place(server_uuid=MYSQL, file="binlog.000002", offset=940, gtid_set=TWO), True),
-        (at("another", 4, ONE), Place(server_uuid=MYSQL, file="binlog.000001", offset=4, gtid_set=TWO), False),
-        (None, Place(server_uuid=MYSQL, file="binlog.000001", offset=4), False),
+        (
+            at(MARIADB, 900, ""),
+            BinlogEnd(server_uuid=MARIADB, file="binlog.000002", offset=940, gtid_set="0-1-7"),
+            False,
+        ),
+        (at("another", 4, TWO), BinlogEnd(server_uuid=MYSQL, file="binlog.000002", offset=940, gtid_set=TWO), True),
+        (at("another", 4, ONE), BinlogEnd(server_uuid=MYSQL, file="binlog.000001", offset=4, gtid_set=TWO), False),
+        (None, BinlogEnd(server_uuid=MYSQL, file="binlog.000001", offset=4), False),
     ],
 )
 def test_a_place_is_reached_by_what_tells_transactions_equality(
-    cursor: Position | None, place: Place, *, expected: bool
+    cursor: Position | None, place: BinlogEnd, *, expected: bool
 ) -> None:
     assert reached(cursor, place) is expected
 

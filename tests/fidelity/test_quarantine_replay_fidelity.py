@@ -49,7 +49,7 @@ def merge(pipeline: Pipeline, chosen: SluiceConfig) -> Path:
     targets = {
         f"{DATABASE}.{table}": TableTarget(path=chosen.table_path(DESTINATION, DATABASE, table)) for table in TABLES
     }
-    spark = SparkSettings(remote=chosen.spark.remote, lanes_file=chosen.data_dir / "lanes.json")
+    spark = SparkSettings(remote=chosen.spark.remote, sessions_file=chosen.data_dir / "lanes.json")
     merge_batch(staged.path, targets, spark, quarantine_path=chosen.quarantine_path(DESTINATION))
     return staged.path
 

@@ -15,7 +15,7 @@ from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import TableVersion
 from cdc_engine.snapshot.chunks import chunks
 from cdc_engine.snapshot.read import read_chunk
-from cdc_engine.snapshot.reader import Reader
+from cdc_engine.snapshot.reader import RowReader
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
 from tests.fidelity.test_matrix import TYPED, create, inserts, tables
@@ -32,7 +32,7 @@ NO_DATES = ("'2020-00-00'", "'2020-05-00'", "'2023-02-30'", "'0000-05-01'", "'00
 TEXT = "Aé~ßŽЖΩ中あア한글€  "
 
 
-def read(reader: Reader, table: TableVersion, folder: Path) -> pa.Table:
+def read(reader: RowReader, table: TableVersion, folder: Path) -> pa.Table:
     """All chunks of a table, by its key."""
     parts = []
     for chunk in chunks(reader, table, ROWS_PER_CHUNK):

@@ -21,8 +21,8 @@ from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import head_of_line, run_lock
 from cdc_engine.errors import SluiceError
 from object_stores.options import resolved
-from spark_jobs.at_hand import at_hand
 from spark_jobs.errors import SparkJobError
+from spark_jobs.local_copy import local_copy
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS rows (n INTEGER, host TEXT);
@@ -34,9 +34,9 @@ CREATE TABLE IF NOT EXISTS acked (place TEXT, delivery INTEGER, host TEXT);
 def merge(config: SluiceConfig, lake: Path, batch: OutstandingBatch, host: str) -> bool:
     """A run: holds the run lock, asks whether it is its turn right before it writes. Whether it wrote, or had nothing to write."""
     directory = config.destination_dir("shop")
-    stored = config.meta_place("shop").staged_url(batch.ledger_id, batch.path)
+    stored = config.ledger_location("shop").staged_url(batch.ledger_id, batch.path)
     with run_lock(directory, 20.0):
-        with at_hand(directory / batch.path, stored, resolved(config.storage_options)) as folder:
+        with local_copy(directory / batch.path, stored, resolved(config.storage_options)) as folder:
             files = sorted(folder.glob("*.parquet"))
             tables = [pq.read_table(file, columns=["n", "_sluice_order_key"]).to_pydict() for file in files]
         rows = [row for table in tables for row in zip(table["n"], table["_sluice_order_key"], strict=True)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import MetaPlace
+from cdc_engine.contracts import LedgerLocation
 from cdc_engine.errors import LeaseLostError, SluiceError
 from cdc_engine.ha.leases import open_lease
 from cdc_engine.meta.manager import MetaManager
@@ -44,7 +44,7 @@ def moves_to(meta: MetaManager, place: int) -> Callable[[], object]:
 
 
 def test_ha_failover_of_three_zookeeper_nodes(ensemble: ZooKeeperEnsemble, tmp_path: Path) -> None:
-    place = MetaPlace(
+    place = LedgerLocation(
         destination="shop",
         directory=tmp_path / "shop",
         kind="zookeeper",

@@ -19,13 +19,9 @@ from unittest import mock
 import pytest
 from sqlalchemy import create_engine, event
 
-from cdc_engine.contracts import DestinationDir, MetaPlace
+from cdc_engine.contracts import DestinationDir, LedgerLocation
 from cdc_engine.destination_files import RunLockTimeoutError, head_of_line, run_lock, run_lock_held
 from cdc_engine.destination_files.run_lock import RunLockLostError
-from cdc_engine.documents.contract import NOT_THERE
-from cdc_engine.documents.sql import SqlDocuments
-from cdc_engine.documents.zookeeper import ZooKeeperDocuments
-from cdc_engine.documents.zookeeper_client import shared_client
 from cdc_engine.errors import LeaseLostError, NotSharedError, SluiceError
 from cdc_engine.ha import beat_lock, leases, session, zookeeper_lock
 from cdc_engine.ha.beat_lock import BeatLock
@@ -33,6 +29,10 @@ from cdc_engine.ha.leases import RUN_LOCK, open_lease, open_run_lock, read_holde
 from cdc_engine.ha.zookeeper_lock import ZooKeeperLock
 from cdc_engine.meta.managers import open_meta, read_ledger
 from cdc_engine.ports import Lease
+from cdc_engine.records.contract import NOT_THERE
+from cdc_engine.records.sql import SqlRecordStore
+from cdc_engine.records.zookeeper import ZooKeeperRecordStore
+from cdc_engine.records.zookeeper_client import shared_client
 from tests.fix_ledgers import at
 from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
@@ -42,9 +42,9 @@ KINDS = ("file", *SHARED)
 SECONDS = 2.0  # of a session
 
 
-def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     name = f"shop_{uuid.uuid4().hex[:8]}"
-    place = MetaPlace(destination=name, directory=tmp_path / name, session_seconds=SECONDS, address="host-a:4266")
+    place = LedgerLocation(destination=name, directory=tmp_path / name, session_seconds=SECONDS, address="host-a:4266")
     match kind:
         case "zookeeper39":
             return dataclasses.replace(place, kind="zookeeper", hosts=request.getfixturevalue(kind).hosts)
@@ -55,16 +55,16 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> MetaP
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     return place_of(request.param, request, tmp_path)
 
 
 @pytest.fixture(params=SHARED)
-def shared(request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+def shared(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     return place_of(request.param, request, tmp_path)
 
 
-Opener = Callable[[MetaPlace], Lease]
+Opener = Callable[[LedgerLocation], Lease]
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def opened() -> Iterator[Opener]:
     """Opens leases; all are given back when the test ends."""
     made: list[Lease] = []
 
-    def open_one(place: MetaPlace) -> Lease:
+    def open_one(place: LedgerLocation) -> Lease:
         made.append(open_lease(place))
         return made[-1]
 
@@ -89,7 +89,7 @@ def holds(lease: Lease) -> bool:
     return True
 
 
-def test_ha_one_holder_at_a_time_and_each_has_a_higher_token(place: MetaPlace, opened: Opener) -> None:
+def test_ha_one_holder_at_a_time_and_each_has_a_higher_token(place: LedgerLocation, opened: Opener) -> None:
     tokens = []
     first, second = opened(place), opened(place)
     for _ in range(3):
@@ -115,7 +115,7 @@ def test_ha_one_holder_at_a_time_and_each_has_a_higher_token(place: MetaPlace, o
     assert tokens == [1, 2, 3]
 
 
-def test_ha_of_many_that_want_it_one_gets_it(place: MetaPlace, opened: Opener) -> None:
+def test_ha_of_many_that_want_it_one_gets_it(place: LedgerLocation, opened: Opener) -> None:
     leases = [opened(place) for _ in range(5)]
     got: list[Lease] = []
     threads = [
@@ -146,7 +146,7 @@ for line in sys.stdin:
 
 @contextmanager
 def holding_process(
-    place: MetaPlace, script: str = HOLDER
+    place: LedgerLocation, script: str = HOLDER
 ) -> Iterator[tuple[subprocess.Popen[bytes], Callable[[], str]]]:
     """A process that holds the lease; the second gives its next line."""
     process = subprocess.Popen(
@@ -164,7 +164,7 @@ def holding_process(
         process.communicate()
 
 
-def test_ha_a_killed_holder_is_followed_by_a_standby(place: MetaPlace, opened: Opener) -> None:
+def test_ha_a_killed_holder_is_followed_by_a_standby(place: LedgerLocation, opened: Opener) -> None:
     standby = opened(place)
     with holding_process(place) as (process, said):
         assert said() == "True 1"
@@ -178,7 +178,7 @@ def test_ha_a_killed_holder_is_followed_by_a_standby(place: MetaPlace, opened: O
 
 @pytest.mark.servers
 def test_ha_a_process_that_stood_still_for_longer_than_its_session_knows_it_at_once(
-    shared: MetaPlace, opened: Opener
+    shared: LedgerLocation, opened: Opener
 ) -> None:
     standby = opened(shared)
     with holding_process(shared) as (process, said):
@@ -194,7 +194,7 @@ def test_ha_a_process_that_stood_still_for_longer_than_its_session_knows_it_at_o
 
 
 @pytest.mark.servers
-def test_ha_a_holder_goes_on_for_many_sessions(shared: MetaPlace, opened: Opener) -> None:
+def test_ha_a_holder_goes_on_for_many_sessions(shared: LedgerLocation, opened: Opener) -> None:
     lease, other = opened(shared), opened(shared)
     assert lease.try_acquire()
     end = session.now() + 2.5 * SECONDS
@@ -206,7 +206,9 @@ def test_ha_a_holder_goes_on_for_many_sessions(shared: MetaPlace, opened: Opener
 
 
 @pytest.mark.servers
-def test_ha_clocks_that_jump_change_nothing(shared: MetaPlace, opened: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ha_clocks_that_jump_change_nothing(
+    shared: LedgerLocation, opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The time of day is for people: neither a holder nor who watches it goes by it."""
     lease, other = opened(shared), opened(shared)
     assert lease.try_acquire()
@@ -220,7 +222,7 @@ def test_ha_clocks_that_jump_change_nothing(shared: MetaPlace, opened: Opener, m
 
 
 @pytest.mark.servers
-def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: MetaPlace, opened: Opener) -> None:
+def test_ha_an_old_holder_cannot_write_the_ledger_however_late(shared: LedgerLocation, opened: Opener) -> None:
     """Its check passes, then it stands still, then it writes: the version that it follows is not there any more."""
     old, new = opened(shared), opened(shared)
     assert old.try_acquire()
@@ -245,7 +247,7 @@ def test_ha_who_stands_still_right_after_a_statement_keeps_nobody_from_writing(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     place = place_of("postgres16", request, tmp_path)
-    one, other = SqlDocuments(place.url, place.destination), SqlDocuments(place.url, place.destination)
+    one, other = SqlRecordStore(place.url, place.destination), SqlRecordStore(place.url, place.destination)
     other._engine = create_engine(one._engine.url, isolation_level="AUTOCOMMIT")
     written: list[str] = []
 
@@ -277,7 +279,7 @@ def test_ha_a_session_of_zookeeper_that_has_ended_owns_nothing(
     assert not lock._is_ours(ended)
 
 
-def test_ha_the_run_lock_lets_one_run_in_over_all_hosts(place: MetaPlace) -> None:
+def test_ha_the_run_lock_lets_one_run_in_over_all_hosts(place: LedgerLocation) -> None:
     directory = DestinationDir.of(place)
     assert not run_lock_held(directory)
     with run_lock(directory):
@@ -305,7 +307,7 @@ with run_lock(DestinationDir.of(place)):
 
 
 @pytest.mark.servers
-def test_ha_a_run_that_stood_still_writes_no_further_table(shared: MetaPlace) -> None:
+def test_ha_a_run_that_stood_still_writes_no_further_table(shared: LedgerLocation) -> None:
     directory = DestinationDir.of(shared)
     with holding_process(shared, RUN) as (process, said):
         assert said() == "in"
@@ -321,7 +323,7 @@ def test_ha_a_run_that_stood_still_writes_no_further_table(shared: MetaPlace) ->
 
 
 @pytest.mark.servers
-def test_ha_a_killed_run_is_seen_to_be_gone(shared: MetaPlace) -> None:
+def test_ha_a_killed_run_is_seen_to_be_gone(shared: LedgerLocation) -> None:
     directory = DestinationDir.of(shared)
     with holding_process(shared, RUN) as (process, said):
         assert said() == "in"
@@ -341,7 +343,7 @@ def test_ha_the_running_node_is_what_canal_expects(
     place = place_of("zookeeper39", request, tmp_path)
     lease = opened(place)
     assert lease.try_acquire()
-    nodes = ZooKeeperDocuments(place.hosts, place.destination, SECONDS)
+    nodes = ZooKeeperRecordStore(place.hosts, place.destination, SECONDS)
     assert nodes.canal("running") == '{"active":true,"address":"host-a:4266"}'
     client = shared_client(place.hosts, SECONDS)
     ours = client.exists(f"/otter/canal/destinations/{place.destination}/running").ephemeralOwner
@@ -362,8 +364,8 @@ def test_ha_the_running_node_is_what_canal_expects(
 def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
     tmp_path: Path, kind: str, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdc_engine.documents.zookeeper_client.CONNECT_SECONDS_MAX", 0.5)
-    place = MetaPlace(
+    monkeypatch.setattr("cdc_engine.records.zookeeper_client.CONNECT_SECONDS_MAX", 0.5)
+    place = LedgerLocation(
         destination="shop",
         directory=tmp_path / "shop",
         kind=kind,
@@ -374,20 +376,22 @@ def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
         opened(place).try_acquire()
 
 
-def through(place: MetaPlace, line: Proxy) -> MetaPlace:
+def through(place: LedgerLocation, line: Proxy) -> LedgerLocation:
     """The same place, reached by a line of its own."""
     if place.kind == "zookeeper":
         return dataclasses.replace(place, hosts=f"127.0.0.1:{line.port}")
     return dataclasses.replace(place, url=place.url.replace(f":{_port_of(place)}/", f":{line.port}/"))
 
 
-def _port_of(place: MetaPlace) -> int:
+def _port_of(place: LedgerLocation) -> int:
     where = place.hosts if place.kind == "zookeeper" else place.url.rpartition("/")[0]
     return int(where.rpartition(":")[2])
 
 
 @pytest.mark.servers
-def test_ha_a_line_that_breaks_every_two_seconds_gives_nobody_else_the_lease(shared: MetaPlace, opened: Opener) -> None:
+def test_ha_a_line_that_breaks_every_two_seconds_gives_nobody_else_the_lease(
+    shared: LedgerLocation, opened: Opener
+) -> None:
     """Its holder goes on, or says that it does not hold it; never are there two."""
     shared = dataclasses.replace(shared, session_seconds=6.0)
     with Proxy(_port_of(shared)) as line:
@@ -441,7 +445,7 @@ def test_ha_a_database_that_takes_seconds_to_answer_is_no_lost_lease_until_it_ta
         delay[0] = 0.0
 
 
-def take_away(place: MetaPlace, name: str) -> None:
+def take_away(place: LedgerLocation, name: str) -> None:
     """As a session that ends does; a lock among shared texts is free by itself once nobody writes it."""
     if place.kind == "zookeeper":
         shared_client(place.hosts, SECONDS).delete(leases._nodes(place, name).held)
@@ -449,7 +453,7 @@ def take_away(place: MetaPlace, name: str) -> None:
 
 @pytest.mark.found
 def test_ha_the_fence_asks_where_the_lock_is_kept_whatever_the_clock_says(
-    shared: MetaPlace, monkeypatch: pytest.MonkeyPatch
+    shared: LedgerLocation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Number 5: a run believed its own clock about the run lock. That of a virtual machine which is paused stands still with it."""
     for room in (beat_lock, zookeeper_lock):
@@ -469,7 +473,7 @@ def test_ha_the_fence_asks_where_the_lock_is_kept_whatever_the_clock_says(
 
 
 @pytest.mark.found
-def test_ha_a_fence_that_nobody_answers_refuses(shared: MetaPlace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ha_a_fence_that_nobody_answers_refuses(shared: LedgerLocation, monkeypatch: pytest.MonkeyPatch) -> None:
     """Number 5: where the lock cannot be asked for, nobody knows whether a run may write."""
     with run_lock(DestinationDir.of(shared)) as fence:
         with monkeypatch.context() as patch:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import MetaPlace
+from cdc_engine.contracts import LedgerLocation
 from cdc_engine.destination_files import TableLock, installation_id
 from tests.ha.test_shared_lease_ha import KINDS, SHARED, holding_process, place_of
 from tests.waiting import wait_for
@@ -30,17 +30,17 @@ for line in sys.stdin:
 
 
 @pytest.fixture(params=KINDS)
-def east(request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+def east(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     return place_of(request.param, request, tmp_path)
 
 
-def other(place: MetaPlace) -> MetaPlace:
+def other(place: LedgerLocation) -> LedgerLocation:
     """Of another destination of the same conf/."""
     name = f"{place.destination}_west"
     return dataclasses.replace(place, destination=name, directory=place.directory.with_name(name))
 
 
-def test_one_run_of_all_destinations_has_a_table_in_a_group(east: MetaPlace) -> None:
+def test_one_run_of_all_destinations_has_a_table_in_a_group(east: LedgerLocation) -> None:
     ours, theirs = TableLock(east, TABLE), TableLock(other(east), "shop/orders/")
     assert ours.try_take()
     assert not theirs.try_take()
@@ -49,8 +49,8 @@ def test_one_run_of_all_destinations_has_a_table_in_a_group(east: MetaPlace) -> 
     items.release()
     ours.write("of east")
     assert theirs.writer() == "of east"
-    assert theirs.wait_turn()
-    assert not TableLock(east, TABLE).wait_turn()  # another one waits already
+    assert theirs.register_waiting()
+    assert not TableLock(east, TABLE).register_waiting()  # another one waits already
     ours.release()
     assert theirs.try_take()
     assert theirs.held
@@ -62,7 +62,7 @@ def test_one_run_of_all_destinations_has_a_table_in_a_group(east: MetaPlace) -> 
 
 
 def test_locks_of_another_folder_are_others_in_a_group(tmp_path: Path) -> None:
-    one, two = (MetaPlace(destination="shop", directory=tmp_path / each / "engine" / "shop") for each in "ab")
+    one, two = (LedgerLocation(destination="shop", directory=tmp_path / each / "engine" / "shop") for each in "ab")
     found: list[str] = []
     threads = [threading.Thread(target=lambda: found.append(installation_id(one))) for _ in range(4)]
     for thread in threads:
@@ -76,7 +76,7 @@ def test_locks_of_another_folder_are_others_in_a_group(tmp_path: Path) -> None:
     assert TableLock(two, TABLE).try_take()
 
 
-def test_what_a_killed_run_left_is_known_to_who_comes_next_in_a_group(east: MetaPlace) -> None:
+def test_what_a_killed_run_left_is_known_to_who_comes_next_in_a_group(east: LedgerLocation) -> None:
     with holding_process(east, RUN) as (run, said):
         assert [said(), said()] == ["True", "written"]
         theirs = TableLock(other(east), TABLE)

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 
 from cdc_engine.destination_files import read_ledger
-from cdc_engine.documents.places import as_place, shared_documents
-from cdc_engine.documents.sql import SqlDocuments
-from cdc_engine.documents.texts import texts_of
 from cdc_engine.errors import ConfigurationError, MetaError, NotSharedError, SourceConnectionError
 from cdc_engine.handlers.calls import Calls
 from cdc_engine.instance.failover.failover import reading_now
 from cdc_engine.keeping import orders
-from cdc_engine.meta.forget_requests import ask_forget, forget_asked, forget_done
+from cdc_engine.meta.forget_requests import forget_done, forgets_requested, request_forget
 from cdc_engine.meta.left_consumers import LeftConsumer, left_consumers, write_left_consumers
-from cdc_engine.meta.resume_requests import ask_begin, begin_asked, begin_done
+from cdc_engine.meta.resume_requests import begin_done, new_start_requested, request_new_start
 from cdc_engine.parser import event_parser
+from cdc_engine.records.location import as_location, shared_record_store
+from cdc_engine.records.named import named_records
+from cdc_engine.records.sql import SqlRecordStore
 from cdc_engine.source.in_use import address_in_use, use
 from console.acts.position import move, request
 from console.toolchain.database.server import DatabaseServer
@@ -148,9 +148,9 @@ def test_ha_a_statement_that_is_read_while_the_ledger_is_away_ends_no_stream(
     apart: Hosts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, tried = apart.host("one"), list[str]()
-    write = SqlDocuments.write
+    write = SqlRecordStore.write
 
-    def away(self: SqlDocuments, name: str, text: str, **rest: Any) -> int:
+    def away(self: SqlRecordStore, name: str, text: str, **rest: Any) -> int:
         if not name.startswith("schema-"):
             return write(self, name, text, **rest)
         tried.append(name)
@@ -159,7 +159,7 @@ def test_ha_a_statement_that_is_read_while_the_ledger_is_away_ends_no_stream(
     with running(one) as engine:
         one.insert([1])
         assert one.take(engine, 1) == [1]
-        monkeypatch.setattr(SqlDocuments, "write", away)
+        monkeypatch.setattr(SqlRecordStore, "write", away)
         one.run(f"ALTER TABLE {one.database}.numbers ADD late INT")
         wait_for("it says so", lambda: "nobody answers" in engine.status().reason)
         wait_for("it tries again", lambda: len(tried) > 1)
@@ -176,7 +176,7 @@ def test_ha_what_a_newer_version_wrote_is_refused_by_name(apart: Hosts) -> None:
         one.insert([1])
         assert one.take(engine, 1) == [1]
     directory = one.config.destination_dir("shop")
-    documents = shared_documents(as_place(directory))
+    documents = shared_record_store(as_location(directory))
     for name, change in (
         ("ledger", {"format": 4}),
         ("ledger", {"more": "than is known"}),
@@ -209,14 +209,14 @@ def test_ha_orders_and_notes_of_one_host_hold_on_the_next(apart: Hosts) -> None:
     assert orders.asked(one) is not None
     orders.done(one)
     assert orders.asked(two) is None
-    ask_begin(one)
-    assert begin_asked(two)
+    request_new_start(one)
+    assert new_start_requested(two)
     begin_done(two)
-    assert not begin_asked(one)
-    ask_forget(one, 7)
-    assert forget_asked(two) == (7,)
+    assert not new_start_requested(one)
+    request_forget(one, 7)
+    assert forgets_requested(two) == (7,)
     forget_done(two, 7)
-    assert forget_asked(one) == ()
+    assert forgets_requested(one) == ()
     write_left_consumers(one, [LeftConsumer(1002, "shop.*")])
     assert [each.client_id for each in left_consumers(two, at(4))] == [1002]
     handler = Remembering()
@@ -229,8 +229,8 @@ def test_ha_orders_and_notes_of_one_host_hold_on_the_next(apart: Hosts) -> None:
 
 
 def _spoil_orders(directory: Path) -> None:
-    texts_of(directory).keep(orders.STOPPED_FILE, "{}")
-    documents = shared_documents(as_place(directory))
+    named_records(directory).keep(orders.STOPPED_FILE, "{}")
+    documents = shared_record_store(as_location(directory))
     for name, kept in documents.read_all("text-").items():
         documents.write(name, "[]", version=kept.version)
 

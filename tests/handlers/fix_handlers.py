@@ -10,7 +10,7 @@ import pytest
 
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.handlers import BatchHandler, HandledBatch
-from cdc_engine.handlers.calls import Line
+from cdc_engine.handlers.calls import LedgerLine
 from cdc_engine.position import Position
 
 LEDGER = "3f2a91c04be7"
@@ -34,8 +34,8 @@ def batch(delivery: int = 7, end: int = 200) -> OutstandingBatch:
     )
 
 
-def line(*outstanding: OutstandingBatch, cursor: int = 100, ledger: str = LEDGER) -> Line:
-    return Line(ledger_id=ledger, cursor=at(cursor), outstanding=outstanding)
+def line(*outstanding: OutstandingBatch, cursor: int = 100, ledger: str = LEDGER) -> LedgerLine:
+    return LedgerLine(ledger_id=ledger, cursor=at(cursor), outstanding=outstanding)
 
 
 class Remembering(BatchHandler):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.errors import HandlerError, LeaseLostError, MetaError
-from cdc_engine.handlers.calls import FILE, Call, Calls, Due, Kind, Line, due
+from cdc_engine.handlers.calls import FILE, Call, Calls, Due, Kind, LedgerLine, due
 from tests.handlers.fix_handlers import Remembering, batch, line
 
 
@@ -26,7 +26,7 @@ from tests.handlers.fix_handlers import Remembering, batch, line
         ("retry", line(ledger="000000000000"), Due.NEVER),
     ],
 )
-def test_what_the_ledger_has_says_whether_handlers_are_told(kind: Kind, now: Line, wanted: Due) -> None:
+def test_what_the_ledger_has_says_whether_handlers_are_told(kind: Kind, now: LedgerLine, wanted: Due) -> None:
     assert due(Call(kind=kind, batch=batch(7)), now) is wanted
 
 
@@ -74,7 +74,7 @@ def test_a_handler_that_fails_is_named_and_only_it_is_called_again(tmp_path: Pat
     ],
 )
 def test_after_a_kill_the_next_process_tells_what_the_ledger_has(
-    tmp_path: Path, kind: Kind, now: Line, told: int
+    tmp_path: Path, kind: Kind, now: LedgerLine, told: int
 ) -> None:
     Calls("shop", tmp_path, [("audit", Remembering())]).will_be(kind, batch(), line(batch()), "why")
     audit = Remembering()

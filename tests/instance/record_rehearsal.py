@@ -13,7 +13,7 @@ from pathlib import Path
 from cdc_engine.binlog.result_rows.decoder import ResultDecoder
 from cdc_engine.contracts import TableVersion
 from cdc_engine.instance.rehearsal import RECORDING, RESULT, SELECTED
-from cdc_engine.snapshot.reader import Reader, open_reader
+from cdc_engine.snapshot.reader import RowReader, open_reader
 from cdc_engine.snapshot.statements import quoted, rows_statement
 from cdc_engine.source.server import Source
 from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
@@ -100,7 +100,7 @@ def record_result(folder: Path, write: Callable[[bytes], object]) -> None:
             write(_sent(reader, table))
 
 
-def _sent(reader: Reader, table: TableVersion) -> bytes:
+def _sent(reader: RowReader, table: TableVersion) -> bytes:
     decoder, taken = ResultDecoder(table), bytearray()
     asked = decoder.asked([quoted(column.name) for column in decoder.columns])
     with reader.selecting(rows_statement(table, asked, None, ((), ()), "")) as result:

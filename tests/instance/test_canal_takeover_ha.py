@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import DestinationDir, MetaPlace
+from cdc_engine.contracts import DestinationDir, LedgerLocation
 from cdc_engine.errors import MetaError
 from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
 from cdc_engine.parser.start_position import StartChoice
@@ -49,4 +49,7 @@ def test_ha_a_cursor_that_cannot_be_read_is_refused() -> None:
 
 def test_ha_only_zookeeper_has_a_cursor_of_canal(tmp_path: Path) -> None:
     assert cursor_of_canal(tmp_path) is None
-    assert cursor_of_canal(DestinationDir.of(MetaPlace(destination="shop", directory=tmp_path, kind="memory"))) is None
+    assert (
+        cursor_of_canal(DestinationDir.of(LedgerLocation(destination="shop", directory=tmp_path, kind="memory")))
+        is None
+    )

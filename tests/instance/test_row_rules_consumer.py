@@ -16,7 +16,7 @@ from cdc_engine.binlog.rows.decoder import OPERATION
 from cdc_engine.config import DestinationConfig, TableConfig, load_config
 from cdc_engine.contracts import Cascade, RowEventKind, StoppedTable, TableChangeKind
 from cdc_engine.errors import ConfigurationError, ConsumerStoppedError
-from cdc_engine.instance.consumers.feed import Selection
+from cdc_engine.instance.consumers.consumer_stream import Selection
 from cdc_engine.instance.consumers.forms import Forms
 from cdc_engine.instance.consumers.served import serving_of
 from cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
@@ -28,7 +28,7 @@ from cdc_engine.sink.event_sink import CapturedTables
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.staging import stage
 from cdc_engine.states import TableState
-from cdc_engine.store.window.places import Piece
+from cdc_engine.store.window.positions import WindowPiece
 from console.conf_check import conf_problems
 from console.toolchain.database.server import DatabaseServer
 from equality.table_plan import RefusedError, plan
@@ -168,7 +168,7 @@ def test_a_consumer_is_not_shown_rows_under_a_name_with_other_rules(origin: str,
     kept = ColumnFilter(exclude="shop.orders:note").kept if way == "columns" else None
     renamed_from = f"shop.{origin}"
     (renamed,) = change(TableChangeKind.SCHEMA, 50, PARENT, schema=PARENT, renamed_from=renamed_from).block.changes
-    piece = Piece(Source().block([], changes=(renamed,)), 0, 0, 0, 0)
+    piece = WindowPiece(Source().block([], changes=(renamed,)), 0, 0, 0, 0)
 
     def chosen(tables: str) -> object:
         captured = CapturedTables([TableFilter(tables)])

@@ -11,8 +11,8 @@ import pytest
 
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.instance.engine import Engine
-from cdc_engine.operation.figures import Moment, families
-from cdc_engine.server.protocol.traffic import Traffic
+from cdc_engine.operation.figures import StatusSample, families
+from cdc_engine.server.protocol.traffic import ClientTraffic
 from console.check import check_shared
 from console.status import read_destination
 from console.toolchain.database.server import DatabaseServer
@@ -81,7 +81,7 @@ def taken(captured: Captured, engine: Engine, count: int) -> list[int]:
 
 
 def sample(engine: Engine, name: str) -> float:
-    moment = Moment(engine.name, engine.status(), Traffic().told(), 0.0)
+    moment = StatusSample(engine.name, engine.status(), ClientTraffic().told(), 0.0)
     return next(each.samples[0].value for each in families([moment]) if each.name == name)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config.texts import read_texts
+from cdc_engine.config.conf_files import read_conf_files
 from cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, SourceConnectionError
 from cdc_engine.keeping import orders
 from cdc_engine.keeping.in_use import VARIABLE, choose
@@ -77,7 +77,7 @@ class House:
     def look(self, *, wait: bool = True) -> list[tuple[str, str]]:
         """What the next look has done."""
         before = len(self.engines.acts)
-        in_use = choose(read_texts(self.conf.directory), None, main_may_change=True)
+        in_use = choose(read_conf_files(self.conf.directory), None, main_may_change=True)
         self.engines.digests = {name: in_use.texts.digest(name) for name in in_use.config.destinations}
         self.keeper.look(in_use)
         if wait:
@@ -85,7 +85,7 @@ class House:
         return sorted(self.engines.acts[before:])
 
     def directory(self, name: str) -> Path:
-        return choose(read_texts(self.conf.directory), None, main_may_change=True).config.destination_dir(name)
+        return choose(read_conf_files(self.conf.directory), None, main_may_change=True).config.destination_dir(name)
 
 
 @pytest.fixture
@@ -245,7 +245,7 @@ def test_admin_the_launcher_starts_none_that_was_stopped_and_leaves_one_that_was
     monkeypatch.setenv(VARIABLE, "")
     for name in ("_places", "_made", "_left"):
         monkeypatch.setattr(launcher, name, {})
-    directory = choose(read_texts(conf.directory), None, main_may_change=True).config.destination_dir("shop")
+    directory = choose(read_conf_files(conf.directory), None, main_may_change=True).config.destination_dir("shop")
     order = orders.stay_stopped(directory, "ada@host")
 
     def refusal() -> Exception | None:

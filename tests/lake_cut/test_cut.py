@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from lake_cut import CutError, deltalake_tables, duckdb_views, read_cut
 from lake_cut.cut import SCHEMA, cuts_path
 from spark_jobs import cuts
-from spark_jobs.cuts import Published, amend_newest, publish_cut
+from spark_jobs.cuts import PublishedTables, amend_newest, publish_cut
 from spark_jobs.fence import BY_HAND
 from spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
 from spark_jobs.staged_batch import StagedBatch
@@ -62,7 +62,7 @@ class Shop:
     def publish(self, staged: StagedBatch, *stopped: str) -> bool:
         tables = {name: (self.paths[name], record) for name, record in self.records.items()}
         return publish_cut(
-            staged, cuts_path(self.lake, "shop"), Published(tables=tables, stopped=stopped, run="r"), BY_HAND
+            staged, cuts_path(self.lake, "shop"), PublishedTables(tables=tables, stopped=stopped, run="r"), BY_HAND
         )
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from cdc_engine.contracts import ClientIdentity, MetaPlace
-from cdc_engine.documents.contract import NOTHING, Documents, Kept
-from cdc_engine.documents.places import documents_of
+from cdc_engine.contracts import ClientIdentity, LedgerLocation
 from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError, StaleWriteError
 from cdc_engine.meta import canal_cursor
 from cdc_engine.meta.kept_meta import LEDGER, KeptMeta
 from cdc_engine.meta.ledger_record import ledger_to_text
 from cdc_engine.meta.managers import open_meta, read_ledger
+from cdc_engine.records.contract import NOTHING, RecordStore, StoredRecord
+from cdc_engine.records.location import record_store_of
 from tests.fix_ledgers import at, full_ledger
 from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
@@ -50,10 +50,10 @@ class Held:
         self.lost = True
 
 
-def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     """Where nobody else keeps anything."""
     name = f"shop_{uuid.uuid4().hex[:8]}"
-    place = MetaPlace(destination=name, directory=tmp_path / name, source=("db.example", 3306), session_seconds=10)
+    place = LedgerLocation(destination=name, directory=tmp_path / name, source=("db.example", 3306), session_seconds=10)
     if kind == "zookeeper39":
         return dataclasses.replace(place, kind="zookeeper", hosts=request.getfixturevalue(kind).hosts)
     if kind == "sqlite":
@@ -69,33 +69,33 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> MetaP
 
 
 @pytest.fixture(params=KINDS)
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> MetaPlace:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     return place_of(request.param, request, tmp_path)
 
 
 @pytest.fixture
-def documents(place: MetaPlace) -> Documents:
-    found = documents_of(place)
+def documents(place: LedgerLocation) -> RecordStore:
+    found = record_store_of(place)
     assert found is not None
     return found
 
 
-def test_ha_a_text_is_written_only_over_the_version_that_was_read(documents: Documents) -> None:
+def test_ha_a_text_is_written_only_over_the_version_that_was_read(documents: RecordStore) -> None:
     assert documents.read("a") is None
     first = documents.write("a", "one", version=0)
-    assert documents.read("a") == Kept("one", first)
+    assert documents.read("a") == StoredRecord("one", first)
     with pytest.raises(StaleWriteError):
         documents.write("a", "other", version=0)
     second = documents.write("a", "two é", version=first)
     with pytest.raises(StaleWriteError):
         documents.write("a", "other", version=first)
-    assert documents.read("a") == Kept("two é", second)
+    assert documents.read("a") == StoredRecord("two é", second)
     documents.remove("a")
     documents.remove("a")
     assert documents.read("a") is None
 
 
-def test_ha_texts_are_found_by_how_their_names_begin(documents: Documents) -> None:
+def test_ha_texts_are_found_by_how_their_names_begin(documents: RecordStore) -> None:
     assert documents.read_all("a-") == {}
     versions = {name: documents.write(name, f"of {name}", version=0) for name in ("a-1", "a-2", "b-1", "a%", "a_1")}
     documents.write("a-2", "again", version=versions["a-2"])
@@ -106,15 +106,15 @@ def test_ha_texts_are_found_by_how_their_names_begin(documents: Documents) -> No
     assert set(documents.read_all("a_")) == {"a_1"}
 
 
-def test_ha_a_lower_token_is_refused(documents: Documents) -> None:
+def test_ha_a_lower_token_is_refused(documents: RecordStore) -> None:
     version = documents.write("a", "one", version=0, token=3)
     with pytest.raises(StaleWriteError):
         documents.write("a", "two", version=version, token=2)
-    assert documents.read("a") == Kept("one", version, 3)
+    assert documents.read("a") == StoredRecord("one", version, 3)
     documents.write("a", "two", version=version, token=4)
 
 
-def test_ha_of_many_writers_of_one_version_one_wins(documents: Documents) -> None:
+def test_ha_of_many_writers_of_one_version_one_wins(documents: RecordStore) -> None:
     version = documents.write("a", "start", version=0)
     won: list[int] = []
 
@@ -136,7 +136,7 @@ def test_ha_of_many_writers_of_one_version_one_wins(documents: Documents) -> Non
     assert kept.text == str(won[0])
 
 
-def test_ha_a_ledger_is_read_back_as_it_was(place: MetaPlace) -> None:
+def test_ha_a_ledger_is_read_back_as_it_was(place: LedgerLocation) -> None:
     meta = open_meta(place, Held())
     assert meta.is_new
     meta.update(lambda _: full_ledger())
@@ -146,7 +146,7 @@ def test_ha_a_ledger_is_read_back_as_it_was(place: MetaPlace) -> None:
     assert [client.filter for client in reread.ledger.clients] == [r"shop\..*"]
 
 
-def test_ha_a_stale_holder_is_refused_by_name(place: MetaPlace) -> None:
+def test_ha_a_stale_holder_is_refused_by_name(place: LedgerLocation) -> None:
     old = open_meta(place, Held(token=1))
     old.update(lambda ledger: ledger.set_cursor(at(4)))
     new = open_meta(place, Held(token=2))
@@ -161,7 +161,7 @@ def test_ha_a_stale_holder_is_refused_by_name(place: MetaPlace) -> None:
     assert read_ledger(place).cursor == at(5)
 
 
-def test_ha_two_that_begin_a_ledger_do_not_both(place: MetaPlace) -> None:
+def test_ha_two_that_begin_a_ledger_do_not_both(place: LedgerLocation) -> None:
     first, second = open_meta(place, Held(token=1)), open_meta(place, Held(token=2))
     first.update(lambda ledger: ledger.set_cursor(at(4)))
     with pytest.raises(LeaseLostError):
@@ -169,7 +169,7 @@ def test_ha_two_that_begin_a_ledger_do_not_both(place: MetaPlace) -> None:
     assert read_ledger(place) == first.ledger
 
 
-def test_ha_without_the_lease_nothing_is_written(place: MetaPlace) -> None:
+def test_ha_without_the_lease_nothing_is_written(place: LedgerLocation) -> None:
     lease = Held()
     meta = open_meta(place, lease)
     meta.update(lambda ledger: ledger.set_cursor(at(4)))
@@ -179,7 +179,7 @@ def test_ha_without_the_lease_nothing_is_written(place: MetaPlace) -> None:
     assert meta.ledger.cursor == at(4) == read_ledger(place).cursor
 
 
-def test_ha_updates_of_many_threads_all_count(place: MetaPlace) -> None:
+def test_ha_updates_of_many_threads_all_count(place: LedgerLocation) -> None:
     meta = open_meta(place, Held())
     threads = [
         threading.Thread(target=meta.update, args=(lambda ledger: ledger.begin_epoch(ledger.epoch + 1),))
@@ -193,7 +193,9 @@ def test_ha_updates_of_many_threads_all_count(place: MetaPlace) -> None:
     assert read_ledger(place).epoch == 9
 
 
-def test_ha_a_ledger_that_is_not_understood_is_refused_and_left_alone(place: MetaPlace, documents: Documents) -> None:
+def test_ha_a_ledger_that_is_not_understood_is_refused_and_left_alone(
+    place: LedgerLocation, documents: RecordStore
+) -> None:
     documents.write(LEDGER, "{}", version=0)
     with pytest.raises(
         MetaError, match=r"ledger in .* cannot be read as a ledger: it has format None.*Put back the right one"
@@ -207,14 +209,14 @@ def test_ha_a_ledger_that_is_not_understood_is_refused_and_left_alone(place: Met
 class Mute:
     """Texts whose keeper does not answer some writes: it wrote before it fell silent, or it did not."""
 
-    def __init__(self, kept: Documents) -> None:
+    def __init__(self, kept: RecordStore) -> None:
         self._kept = kept
         self.silent_after: bool | None = None
 
-    def read(self, name: str) -> Kept | None:
+    def read(self, name: str) -> StoredRecord | None:
         return self._kept.read(name)
 
-    def read_all(self, prefix: str) -> Mapping[str, Kept]:
+    def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
         return self._kept.read_all(prefix)
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
@@ -236,7 +238,7 @@ class Mute:
 @pytest.mark.parametrize("was_written", [True, False])
 @pytest.mark.parametrize("is_first", [True, False])
 def test_ha_after_a_write_that_nobody_answered_the_ledger_goes_on(
-    place: MetaPlace, documents: Documents, was_written: bool, is_first: bool
+    place: LedgerLocation, documents: RecordStore, was_written: bool, is_first: bool
 ) -> None:
     """The write may have been kept. The caller was told that it failed, so what it says next counts."""
     mute = Mute(documents)
@@ -254,7 +256,7 @@ def test_ha_after_a_write_that_nobody_answered_the_ledger_goes_on(
 
 @pytest.mark.parametrize("was_written", [True, False])
 def test_ha_after_a_write_that_nobody_answered_a_later_holder_still_wins(
-    place: MetaPlace, documents: Documents, was_written: bool
+    place: LedgerLocation, documents: RecordStore, was_written: bool
 ) -> None:
     mute = Mute(documents)
     meta = KeptMeta(mute, place.destination, token=1)
@@ -269,7 +271,7 @@ def test_ha_after_a_write_that_nobody_answered_a_later_holder_still_wins(
 
 
 @pytest.fixture
-def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[MetaPlace, Callable[[str], Any]]]:
+def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LedgerLocation, Callable[[str], Any]]]:
     """A place in ZooKeeper, and what a client sees of the node of a destination."""
     place = place_of("zookeeper39", request, tmp_path)
     client = KazooClient(hosts=place.hosts)
@@ -285,7 +287,7 @@ def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Meta
 
 
 @pytest.mark.servers
-def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[MetaPlace, Callable[[str], Any]]) -> None:
+def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[LedgerLocation, Callable[[str], Any]]) -> None:
     place, look = canal
     meta = open_meta(place, Held())
     meta.update(
@@ -311,7 +313,7 @@ def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[MetaPlac
 @pytest.mark.servers
 @pytest.mark.parametrize("kind", ["mixed", "period_mixed"])
 def test_ha_a_mixed_ledger_is_in_its_file_and_the_cursor_follows_in_zookeeper(
-    canal: tuple[MetaPlace, Callable[[str], Any]], kind: str
+    canal: tuple[LedgerLocation, Callable[[str], Any]], kind: str
 ) -> None:
     place, look = canal
     place = dataclasses.replace(place, kind=kind, period_seconds=60.0)

@@ -16,7 +16,7 @@ from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import ConfigurationError, LedgerLostError
 from cdc_engine.instance.status import EngineStatus
-from cdc_engine.operation.alarms import QUIET_SECONDS, Alarm, Watcher, failed, matters
+from cdc_engine.operation.alarms import QUIET_SECONDS, Alarm, AlarmWatcher, failed, matters
 from cdc_engine.operation.handlers import TRIES, Teller, handler_of
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
@@ -34,7 +34,7 @@ class Watched:
     def __init__(self) -> None:
         self.now = 0.0
         self.told: list[Alarm] = []
-        self.watcher = Watcher(self.told.append, lambda: self.now)
+        self.watcher = AlarmWatcher(self.told.append, lambda: self.now)
 
     def see(self, status: EngineStatus, seconds: float = 1.0) -> list[Alarm]:
         self.told.clear()

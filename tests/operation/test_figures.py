@@ -17,7 +17,7 @@ from cdc_engine.instance.status import EngineStatus, GroupFigures, MemberFigures
 from cdc_engine.operation.endpoint import Endpoint
 from cdc_engine.position import Position
 from cdc_engine.server.protocol import packets
-from cdc_engine.server.protocol.session import Access, Session
+from cdc_engine.server.protocol.session import Access, ClientSession
 from cdc_engine.server.protocol.traffic import traffic_of
 from tests.canal_client.fix_served import Destination, inserted
 from tests.server.protocol.test_canal_protocol import GET, SUBSCRIPTION
@@ -98,7 +98,7 @@ def test_the_endpoint_says_of_a_group_what_a_group_has_consumer(endpoint: Endpoi
 
 def test_the_endpoint_counts_what_canal_clients_ask(endpoint: Endpoint) -> None:
     served = Destination([inserted(1)])
-    session = Session(Access(), lambda _name: served)
+    session = ClientSession(Access(), lambda _name: served)
     session.authenticated = True
     before = traffic_of("example").told()
     for frame in (SUBSCRIPTION, GET, GET, packets.number_field(3, 6) + packets.bytes_field(5, b"")):
@@ -116,7 +116,7 @@ def test_the_endpoint_counts_what_canal_clients_ask(endpoint: Endpoint) -> None:
 
 
 def test_a_stranger_makes_no_series_of_its_own_canal() -> None:
-    session = Session(Access(), _nobody)
+    session = ClientSession(Access(), _nobody)
     session.authenticated = True
     session.answered(SUBSCRIPTION.replace(b"example", b"made_up"))
     assert traffic_of("made_up").told().packets == {}

@@ -32,7 +32,7 @@ class Post:
     """An SMTP server that wants a login once the line is encrypted, and what it took."""
 
     def __init__(self, folder: Path) -> None:
-        self.letters: list[EmailMessage] = []
+        self.mails: list[EmailMessage] = []
         self.certificate, key = make_certificate(folder)
         self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         self.tls.load_cert_chain(self.certificate, key)
@@ -49,7 +49,7 @@ class Post:
         return "250 OK"
 
     async def handle_DATA(self, _server: Any, _session: Any, envelope: Envelope) -> str:  # noqa: N802
-        self.letters.append(email.message_from_bytes(envelope.original_content or b"", policy=email.policy.default))
+        self.mails.append(email.message_from_bytes(envelope.original_content or b"", policy=email.policy.default))
         return "250 kept"
 
 
@@ -95,7 +95,7 @@ def log_of(config: AlarmConfig, *alarms: Alarm) -> list[Any]:
 def test_an_alarm_and_its_end_go_by_email_with_a_login_over_starttls_admin(post: Post, port: int) -> None:
     over = Alarm(destination="shop", key="table a\nb", state="DDL_UNSUPPORTED", text="why", over=True)
     assert log_of(config(post, port), ALARM, over) == []
-    first, second = post.letters
+    first, second = post.mails
     assert first["Subject"] == "Sluice shop: LEDGER_LOST, engine"
     assert (first["From"], first["To"]) == ("sluice@example.com", "one@example.com, two@example.com")
     assert ALARM.text.splitlines() == first.get_content().splitlines()[:2]
@@ -112,7 +112,7 @@ def test_an_email_goes_over_tls_and_an_address_that_is_refused_is_named_admin(po
     finally:
         controller.stop()
     assert (line["event"], line["to"], line["reason"]) == ("alarm_not_taken", NOBODY, "answered 550")
-    assert len(post.letters) == 1
+    assert len(post.mails) == 1
     assert (of_nobody[0]["reason"], of_nobody[-1]["event"]) == ("answered 550 to each address", "alarm_dropped")
 
 
@@ -126,7 +126,7 @@ def test_an_email_that_is_not_taken_is_told_in_the_log_without_its_secret_admin(
     assert "answered 530" in str(log_of(config(post, port, encryption="none", user="", password=""), ALARM))
     assert "SSLCertVerificationError" in str(log_of(config(post, port, ca_file=None), ALARM))
     assert "ConnectionRefusedError" in str(log_of(config(post, free_port()), ALARM))
-    assert not post.letters
+    assert not post.mails
 
 
 def test_the_authorities_of_a_mail_server_that_cannot_be_read_are_named_admin(post: Post, tmp_path: Path) -> None:

@@ -18,10 +18,18 @@ from cdc_engine.position import Position
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.policy import Held, Item
+from cdc_engine.table_meta.change.policy import Item, PendingChange
 from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, older_tables, read_failures
 from orchestration.code_location import build_definitions
-from orchestration.sensor.observations import LAG, RE_SNAPSHOT, TABLE_CHECK, Published, due, failures, stopped_sentence
+from orchestration.sensor.observations import (
+    LAG,
+    RE_SNAPSHOT,
+    TABLE_CHECK,
+    PublishedObservations,
+    due,
+    failures,
+    stopped_sentence,
+)
 from orchestration.testing import position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -75,7 +83,7 @@ def test_a_lake_that_is_too_late_fails_a_check_of_its_own_once(tmp_path: Path) -
     assert not read_failures(tmp_path, time.time(), 32.0)
     assert LAG in read_failures(tmp_path, time.time() + 600, 600.0), "nobody has merged since"
     later = failures("shop", status(lag_seconds=99.0), 30.0)
-    events, published = due("shop", ["shop.orders"], late, found, published=Published(), now_seconds=1e9)
+    events, published = due("shop", ["shop.orders"], late, found, published=PublishedObservations(), now_seconds=1e9)
     passed = {each.check_name: each.passed for each in events if isinstance(each, dg.AssetCheckEvaluation)}
     assert passed == {"flowing": True, "running": True, "caught_up": False, "tables_flowing": True}
     events, published = due("shop", ["shop.orders"], late, later, published=published, now_seconds=1e9 + 1)
@@ -95,7 +103,9 @@ def test_a_table_that_is_re_read_warns_that_the_lake_is_older(tmp_path: Path) ->
     LakeTables(tmp_path).keep({"shop.orders": ("id", 1)})
     failing = older_tables(tmp_path)
     assert f"as of {place}, older than the cursor" in failing["shop.orders"]
-    events, published = due("shop", ["shop.orders"], status(), failing, published=Published(), now_seconds=1e9)
+    events, published = due(
+        "shop", ["shop.orders"], status(), failing, published=PublishedObservations(), now_seconds=1e9
+    )
     found = {each.check_name: each for each in events if isinstance(each, dg.AssetCheckEvaluation) and not each.passed}
     assert set(found) == {"flowing", "tables_flowing"}
     assert {each.severity for each in found.values()} == {dg.AssetCheckSeverity.WARN}
@@ -166,7 +176,7 @@ def test_cascade_of_children_is_named_by_asset_and_check(tmp_path: Path, word: s
         assert (told in str(graph.get_check_spec(dg.AssetCheckKey(asset, TABLE_CHECK)).description)) == said
 
 
-HELD = Held(
+HELD = PendingChange(
     destination="shop",
     database="shop",
     table="orders",
@@ -184,7 +194,9 @@ def test_ddl_a_held_change_fails_its_tables_check_with_the_plan_and_turns_green(
     )
     write_status(tmp_path / STATUS_FILE, status(stopped_tables=(held,)))
     failing = read_failures(tmp_path, time.time())
-    events, published = due("shop", ["shop.orders"], status(), failing, published=Published(), now_seconds=1e9)
+    events, published = due(
+        "shop", ["shop.orders"], status(), failing, published=PublishedObservations(), now_seconds=1e9
+    )
     (check,) = [each for each in events if getattr(each, "check_name", "") == TABLE_CHECK]
     assert isinstance(check, dg.AssetCheckEvaluation)
     assert (check.passed, check.severity, check.asset_key) == (

@@ -13,10 +13,10 @@ import pytest
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, SluiceError, StagingError
 from orchestration.batch_reference import BatchReference
-from orchestration.drain import caller, door
+from orchestration.drain import caller, run_service
 from orchestration.drain.caller import Caller, EngineRefusedError
-from orchestration.drain.door import DOOR_FILE, Door
-from orchestration.ports import FeedAwayError, RequestUnansweredError
+from orchestration.drain.run_service import RUN_SERVICE_FILE, RunService
+from orchestration.ports import RequestUnansweredError, RunEngineAwayError
 from orchestration.remote.caller import EngineAwayError
 from orchestration.testing import FakeEngine, FakeHost
 from tests.waiting import wait_for
@@ -34,8 +34,8 @@ class House:
         self.door = self.opened()
         self.caller = Caller(self.directory, "shop")
 
-    def opened(self) -> Door:
-        made = Door(lambda: self.host, lambda: self.closing)
+    def opened(self) -> RunService:
+        made = RunService(lambda: self.host, lambda: self.closing)
         made.open_for(self.directory)
         return made
 
@@ -139,10 +139,10 @@ def test_a_process_that_stands_still_gets_no_request(house: House, monkeypatch: 
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        record = json.loads((house.directory / DOOR_FILE).read_text())
+        record = json.loads((house.directory / RUN_SERVICE_FILE).read_text())
         address = "{}:{}".format(*listener.getsockname())
-        (house.directory / DOOR_FILE).write_text(json.dumps({**record, "address": address}))
-        with pytest.raises(FeedAwayError, match="accepts no connection") as caught:
+        (house.directory / RUN_SERVICE_FILE).write_text(json.dumps({**record, "address": address}))
+        with pytest.raises(RunEngineAwayError, match="accepts no connection") as caught:
             house.caller.hand_out(0.0)
     assert not isinstance(caught.value, RequestUnansweredError)
 
@@ -156,10 +156,10 @@ def test_what_the_engine_refuses_is_told_in_its_words(house: House) -> None:
 
 def test_an_engine_that_is_elsewhere_or_starts_is_away(house: House) -> None:
     house.host.error = LeaseLostError("process 7 holds it")
-    with pytest.raises(FeedAwayError, match="process 7 holds it"):
+    with pytest.raises(RunEngineAwayError, match="process 7 holds it"):
         house.caller.hand_out(0.0)
     house.host.error, house.host.starting = None, 1
-    with pytest.raises(FeedAwayError, match="being started"):
+    with pytest.raises(RunEngineAwayError, match="being started"):
         house.caller.hand_out(0.0)
     assert house.caller.hand_out(0.0).reference is None
 
@@ -176,7 +176,7 @@ def test_a_process_that_is_to_end_sends_runs_away_and_still_settles(house: House
 
 def test_while_the_sensor_is_off_nothing_is_handed_out(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.engine.capture(5)
-    monkeypatch.setattr(door, "TICK_SILENCE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(run_service, "TICK_SILENCE_SECONDS_MAX", 0.0)
     offer = house.caller.hand_out(0.0)
     assert offer.reference is None
     assert "switched off" in offer.leave
@@ -187,16 +187,16 @@ def test_while_the_sensor_is_off_nothing_is_handed_out(house: House, monkeypatch
 
 
 def test_without_the_token_nobody_is_let_in(house: House) -> None:
-    path = house.directory / DOOR_FILE
+    path = house.directory / RUN_SERVICE_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "token": "0" * 32}))
-    with pytest.raises(FeedAwayError, match="UNAUTHENTICATED"):
+    with pytest.raises(RunEngineAwayError, match="UNAUTHENTICATED"):
         house.caller.hand_out(0.0)
 
 
 def test_a_door_that_moved_is_found_again(house: House) -> None:
     house.caller.hand_out(0.0)
     house.door.close()
-    with pytest.raises(FeedAwayError):
+    with pytest.raises(RunEngineAwayError):
         house.caller.hand_out(0.0)
     house.door = house.opened()
     house.engine.capture(5)
@@ -205,7 +205,7 @@ def test_a_door_that_moved_is_found_again(house: House) -> None:
 
 @pytest.mark.parametrize("text", ["", "[]", '{"address": 1}', None])
 def test_a_door_that_is_not_there_or_cannot_be_read_is_away(house: House, text: str | None) -> None:
-    path = house.directory / DOOR_FILE
+    path = house.directory / RUN_SERVICE_FILE
     path.unlink() if text is None else path.write_text(text)
-    with pytest.raises(FeedAwayError, match="no door"):
+    with pytest.raises(RunEngineAwayError, match="no door"):
         house.caller.hand_out(0.0)

@@ -20,7 +20,7 @@ from dagster._grpc.server import DagsterApiServer
 from cdc_engine.keeping.conf_watch import ConfWatch
 from cdc_engine.keeping.in_use import VARIABLE, troubles_now
 from orchestration import reload
-from orchestration.upkeep import TABLES_SECONDS, Shown
+from orchestration.upkeep import TABLES_SECONDS, ShownDefinitions
 from tests.keeping.test_conf_watch_admin import WRONG, Conf, changes
 from tests.orchestration.fix_location import write_tables
 
@@ -39,7 +39,7 @@ def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Conf:
 def server(conf: Conf, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     assert conf.directory.exists()
     monkeypatch.setattr(reload, "_servers", [])
-    monkeypatch.setattr(DagsterApiServer, "load_anew", reload.load_anew, raising=False)
+    monkeypatch.setattr(DagsterApiServer, "reload_repositories", reload.reload_repositories, raising=False)
     monkeypatch.setattr(DagsterApiServer, "show", reload.show, raising=False)
     ended = threading.Event()
     with FuturesAwareThreadPoolExecutor(1) as pool:
@@ -63,7 +63,7 @@ def assets(server: Any) -> set[str]:
 
 def test_admin_a_new_destination_gets_its_sensor_and_a_removed_one_loses_it(conf: Conf, server: Any) -> None:
     watch = ConfWatch(conf.directory, "test")
-    shown, names = Shown(watch.in_use), [server._server_id]
+    shown, names = ShownDefinitions(watch.in_use), [server._server_id]
     assert sensors(server) == {"shop_engine"}
     conf.put("web")
     assert changes(watch)
@@ -81,7 +81,7 @@ def test_admin_a_new_destination_gets_its_sensor_and_a_removed_one_loses_it(conf
 
 def test_admin_tables_that_become_known_get_their_assets(conf: Conf, server: Any) -> None:
     watch = ConfWatch(conf.directory, "test")
-    shown = Shown(watch.in_use)
+    shown = ShownDefinitions(watch.in_use)
     write_tables(watch.in_use.config.destination_dir("shop"))
     assert "shop/orders" not in assets(server)
     shown.look(watch.in_use)
@@ -93,7 +93,7 @@ def test_admin_tables_that_are_included_or_created_later_get_their_assets(conf: 
     """Number 27: tables included later got no asset until the code server was restarted."""
     watch, now = ConfWatch(conf.directory, "test"), [0.0]
     shop = watch.in_use.config.destination_dir("shop")
-    shown = Shown(watch.in_use, clock=lambda: now[0])
+    shown = ShownDefinitions(watch.in_use, clock=lambda: now[0])
     write_tables(shop, ("shop.orders",))
     shown.look(watch.in_use)
     assert delta_assets(assets(server)) == {"shop/orders"}
@@ -114,7 +114,7 @@ def test_admin_a_reload_waits_for_the_first_load(conf: Conf, monkeypatch: pytest
     monkeypatch.setattr(reload, "_servers", [])
     write_tables(ConfWatch(conf.directory, "test").in_use.config.destination_dir("shop"))
     reloader, shown = threading.Thread(target=reload.reload_definitions), list[str]()
-    server = SimpleNamespace(load_anew=lambda: "of now", show=shown.append)
+    server = SimpleNamespace(reload_repositories=lambda: "of now", show=shown.append)
 
     def load() -> None:
         importlib.import_module(reload.DEFINITIONS)
@@ -130,7 +130,7 @@ def test_admin_a_reload_waits_for_the_first_load(conf: Conf, monkeypatch: pytest
 
 def test_admin_definitions_that_cannot_be_built_leave_those_that_are_there(conf: Conf, server: Any) -> None:
     watch = ConfWatch(conf.directory, "test")
-    shown, before = Shown(watch.in_use), (server._server_id, sys.modules[reload.DEFINITIONS])
+    shown, before = ShownDefinitions(watch.in_use), (server._server_id, sys.modules[reload.DEFINITIONS])
     tables = watch.in_use.config.destination_dir("shop") / "tables.json"
     tables.parent.mkdir(parents=True)
     tables.write_text("{")
@@ -145,7 +145,7 @@ def test_admin_definitions_that_cannot_be_built_leave_those_that_are_there(conf:
 
 def test_admin_a_broken_file_is_in_the_message_of_its_sensor_and_nothing_is_reloaded(conf: Conf, server: Any) -> None:
     watch = ConfWatch(conf.directory, "test")
-    shown, name = Shown(watch.in_use), server._server_id
+    shown, name = ShownDefinitions(watch.in_use), server._server_id
     conf.put("shop", WRONG)
     assert not changes(watch)
     shown.look(watch.in_use)
@@ -208,7 +208,7 @@ def test_admin_definitions_that_could_not_be_built_are_built_later(conf: Conf) -
         if now[0] < 15:
             raise OSError("no space left")
 
-    shown = Shown(watch.in_use, build, lambda: now[0])
+    shown = ShownDefinitions(watch.in_use, build, lambda: now[0])
     conf.put("web")
     assert changes(watch)
     with structlog.testing.capture_logs() as told:

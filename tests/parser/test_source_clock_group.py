@@ -13,7 +13,7 @@ from cdc_engine.errors import SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source_clock import ask_clock, begin_asking
-from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.parser.watch import StreamState
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
 from tests.parser.recording import source_of
@@ -82,7 +82,7 @@ def test_group_a_stream_has_all_until_then_once_it_has_come_to_that_end_of_that_
 ) -> None:
     answer = ask_clock(Connection("8.0.31"))  # type: ignore[arg-type]
     position = Position(epoch=1, file="bin.000003", offset=4, server_uuid=uuid)
-    place = StreamPlace(position=position, file=file, offset=offset, bytes=0)
+    place = StreamState(position=position, file=file, offset=offset, bytes=0)
     assert answer.holds(place) is holds
     assert not answer.holds(None)
 
@@ -104,7 +104,7 @@ def test_group_the_clock_of_a_real_server_is_its_time_and_the_end_that_its_strea
     assert 0 <= answer.now_us - answer.before_us < 1_000_000
     assert (answer.end.server_uuid, answer.end.file) == (facts.server_uuid, facts.file)
     assert answer.end.offset <= facts.offset
-    place = StreamPlace(
+    place = StreamState(
         position=Position(epoch=1, file=facts.file, offset=4, server_uuid=facts.server_uuid),
         file=facts.file,
         offset=facts.offset,

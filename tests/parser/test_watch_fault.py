@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.watch import Look, StreamPlace, Watch, has_read, misfit_of
+from cdc_engine.parser.watch import Look, StreamState, Watch, has_read, misfit_of
 from cdc_engine.position import Position
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -28,8 +28,8 @@ AT_END = Position(
 )
 
 
-def place(position: Position = AT_END, received: int = 0, *, held_up: bool = False) -> StreamPlace:
-    return StreamPlace(position=position, file=position.file, offset=position.offset, bytes=received, held_up=held_up)
+def place(position: Position = AT_END, received: int = 0, *, held_up: bool = False) -> StreamState:
+    return StreamState(position=position, file=position.file, offset=position.offset, bytes=received, held_up=held_up)
 
 
 BEHIND = dataclasses.replace(AT_END, offset=300, gtid_set=f"{A}:1-60")

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from cdc_engine.contracts import TableVersion
-from cdc_engine.snapshot.reader import Reader, open_reader
+from cdc_engine.snapshot.reader import RowReader, open_reader
 from cdc_engine.source.server import Source
 from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
 from console.toolchain.database.server import DatabaseServer
@@ -17,7 +17,7 @@ def source_of(server: DatabaseServer, user: str = "root") -> Source:
 
 
 @contextlib.contextmanager
-def reading(server: DatabaseServer) -> Iterator[Reader]:
+def reading(server: DatabaseServer) -> Iterator[RowReader]:
     reader = open_reader(source_of(server))
     try:
         yield reader

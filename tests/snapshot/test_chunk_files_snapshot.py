@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from cdc_engine.snapshot.chunk_files import ChunksInFolder, ChunksInStore, is_complete
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.read import ChunkFacts
-from object_stores.placed import PlacedFiles
+from object_stores.stored_files import StoredFiles
 
 FACTS = ChunkFacts(rows=1, bytes=1, received=1, seconds=0.1)
 
@@ -54,7 +54,7 @@ def test_a_chunk_without_its_rows_does_not_count_in_a_snapshot(tmp_path: Path) -
 
 def test_a_reader_that_stood_still_leaves_no_mixture_s3(tmp_path: Path) -> None:
     """Another one took over, with other bounds; the first then writes what it had read, and its record."""
-    placed = PlacedFiles(folder=tmp_path / "way", url=(tmp_path / "store").as_uri())
+    placed = StoredFiles(folder=tmp_path / "way", url=(tmp_path / "store").as_uri())
     old, new = ChunksInStore(placed), ChunksInStore(placed)
     old.prepare()
     _keep_rows(old, 1, (), ("10",), 3)

@@ -9,7 +9,7 @@ import pytest
 
 from cdc_engine.contracts import TableVersion
 from cdc_engine.snapshot.chunks import Chunk, chunk_key, chunks
-from cdc_engine.snapshot.reader import Reader
+from cdc_engine.snapshot.reader import RowReader
 from cdc_engine.snapshot.statements import quoted, rows_statement
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, run
@@ -121,7 +121,7 @@ KEYS = (
 class Chunked:
     """A server's tables, one a key, each with a number `n` for every row."""
 
-    reader: Reader
+    reader: RowReader
     tables: dict[str, TableVersion]
     keys: dict[str, Keyed]
 
@@ -157,12 +157,12 @@ def _hidden(columns: str) -> str:
     return "".join(out)
 
 
-def rows_of(reader: Reader, table: TableVersion, chunk: Chunk, where: str = "") -> list[int]:
+def rows_of(reader: RowReader, table: TableVersion, chunk: Chunk, where: str = "") -> list[int]:
     statement = rows_statement(table, "`n`", chunk_key(reader, table), (chunk.after, chunk.up_to), where)
     return [int(row[0] or -1) for row in reader.texts(statement)]
 
 
-def rows_there(reader: Reader, table: TableVersion) -> list[int]:
+def rows_there(reader: RowReader, table: TableVersion) -> list[int]:
     found = reader.texts(f"SELECT n FROM {quoted(table.database)}.{quoted(table.table)}")
     return sorted(int(row[0] or -1) for row in found)
 

@@ -21,9 +21,9 @@ from cdc_engine.errors import (
     TableStoppedError,
 )
 from cdc_engine.snapshot.chunks import Chunk, chunks
-from cdc_engine.snapshot.pace import Pace, PaceLimits
+from cdc_engine.snapshot.pace import PaceLimits, ReadPace
 from cdc_engine.snapshot.read import read_chunk
-from cdc_engine.snapshot.reader import Reader, open_reader
+from cdc_engine.snapshot.reader import RowReader, open_reader
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import run
 from tests.snapshot.fix_reading import reading, source_of, versions
@@ -53,7 +53,7 @@ def server(mysql80: DatabaseServer) -> DatabaseServer:
     return mysql80
 
 
-class AmidRows(Pace):
+class AmidRows(ReadPace):
     """Does something once, after the first rows."""
 
     def __init__(self, act: Callable[[], None]) -> None:
@@ -67,7 +67,7 @@ class AmidRows(Pace):
 
 
 def failing(
-    server: DatabaseServer, table: TableVersion, folder: Path, act: Callable[[Reader], None] | None = None
+    server: DatabaseServer, table: TableVersion, folder: Path, act: Callable[[RowReader], None] | None = None
 ) -> SluiceError:
     """The error of reading a table whole; afterwards there is no file."""
     with reading(server) as reader:
@@ -82,7 +82,7 @@ def failing(
 
 
 def test_a_query_that_is_killed_amid_its_rows_leaves_no_file_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
-    def kill(reader: Reader) -> None:
+    def kill(reader: RowReader) -> None:
         run(server, f"KILL QUERY {reader.thread_id}")
 
     error = failing(server, versions(server, DATABASE)["large"], tmp_path, kill)
@@ -93,7 +93,7 @@ def test_a_query_that_is_killed_amid_its_rows_leaves_no_file_snapshot(server: Da
 def test_a_connection_that_is_lost_amid_its_rows_leaves_no_file_snapshot(
     server: DatabaseServer, tmp_path: Path
 ) -> None:
-    def kill(reader: Reader) -> None:
+    def kill(reader: RowReader) -> None:
         run(server, f"KILL CONNECTION {reader.thread_id}")
 
     error = failing(server, versions(server, DATABASE)["large"], tmp_path, kill)
@@ -198,7 +198,7 @@ def test_a_busy_source_is_seen_over_a_connection_of_its_own_snapshot(server: Dat
     with reading(server) as reader, reading(server) as asking:
         waits: list[float] = []
         answers = [asking.threads_running() + 99, asking.threads_running()]
-        pace = Pace(PaceLimits(threads_running_max=98), lambda: answers.pop(0), wait=waits.append)
+        pace = ReadPace(PaceLimits(threads_running_max=98), lambda: answers.pop(0), wait=waits.append)
         read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", pace=pace)
     assert (len(waits), answers) == (1, [])
 
@@ -249,7 +249,7 @@ def test_a_chunk_is_never_wholly_in_memory_snapshot(server: DatabaseServer, tmp_
     """48 MB are read with the room of a row group and of the buffer, some 20 MB each."""
     held: list[int] = []
 
-    class Watching(Pace):
+    class Watching(ReadPace):
         def after_rows(self, rows: int) -> None:  # noqa: ARG002
             held.append(pa.total_allocated_bytes())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from cdc_engine.snapshot.pace import BUSY_SECONDS_MAX, BUSY_SECONDS_MIN, Pace, PaceLimits, due_seconds, is_busy
+from cdc_engine.snapshot.pace import BUSY_SECONDS_MAX, BUSY_SECONDS_MIN, PaceLimits, ReadPace, due_seconds, is_busy
 
 
 class Clock:
@@ -27,7 +27,7 @@ def test_rows_are_due_at_their_rate_and_a_slow_moment_is_made_up_for_a_second_sn
 
 def test_a_rate_is_kept_over_many_chunks_snapshot() -> None:
     clock = Clock()
-    pace = Pace(PaceLimits(rows_per_second=1000), clock=lambda: clock.now, wait=clock.wait)
+    pace = ReadPace(PaceLimits(rows_per_second=1000), clock=lambda: clock.now, wait=clock.wait)
     for _ in range(20):
         pace.before_chunk()
         pace.after_rows(500)
@@ -36,7 +36,7 @@ def test_a_rate_is_kept_over_many_chunks_snapshot() -> None:
 
 def test_a_busy_source_is_waited_for_longer_and_longer_snapshot() -> None:
     clock, running = Clock(), [9] * 8 + [4]
-    pace = Pace(PaceLimits(threads_running_max=4), lambda: running.pop(0), clock=lambda: clock.now, wait=clock.wait)
+    pace = ReadPace(PaceLimits(threads_running_max=4), lambda: running.pop(0), clock=lambda: clock.now, wait=clock.wait)
     pace.before_chunk()
     assert clock.waits[:3] == [BUSY_SECONDS_MIN, 2 * BUSY_SECONDS_MIN, 4 * BUSY_SECONDS_MIN]
     assert max(clock.waits) == BUSY_SECONDS_MAX
@@ -50,7 +50,7 @@ def test_amid_a_chunk_the_source_is_asked_once_a_second_snapshot() -> None:
         asked.append(clock.now)
         return 1
 
-    pace = Pace(
+    pace = ReadPace(
         PaceLimits(threads_running_max=4, rows_per_second=1000),
         threads_running,
         clock=lambda: clock.now,
@@ -65,7 +65,7 @@ def test_without_limits_nothing_is_asked_and_nothing_waits_snapshot() -> None:
     def never(*_: float) -> NoReturn:
         raise AssertionError
 
-    pace = Pace(PaceLimits(), never, wait=never)
+    pace = ReadPace(PaceLimits(), never, wait=never)
     pace.before_chunk()
     pace.after_rows(1_000_000)
     assert not is_busy(PaceLimits(), 1000)

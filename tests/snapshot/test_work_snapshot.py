@@ -20,8 +20,8 @@ from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.read import ChunkFacts, Marks
 from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, progress, wanted
 from cdc_engine.snapshot.records import SnapshotRecords, Transition
-from cdc_engine.snapshot.steps import Destination, Step, next_step
-from cdc_engine.snapshot.work import Hands, advance, run_all
+from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, next_step
+from cdc_engine.snapshot.work import SnapshotDependencies, advance, run_all
 from cdc_engine.states import SnapshotState, TableState
 from tests.fix_ledgers import home_of
 
@@ -100,8 +100,8 @@ class World:
         """The order key of a change: that of the place at which it ends."""
         return self.place(number + 1).order_key
 
-    def hands(self) -> Hands:
-        return Hands(
+    def dependencies(self) -> SnapshotDependencies:
+        return SnapshotDependencies(
             records=self.records,
             look=self._look,
             table=lambda _: dataclasses.replace(TABLE, version=self.version),
@@ -122,10 +122,10 @@ class World:
         finally:
             self.locked = False
 
-    def _look(self, _name: str) -> Destination:
+    def _look(self, _name: str) -> SnapshotSituation:
         self.noise()
         cursor = self.place(self.merged)
-        return Destination(begin=cursor, cursor=cursor, version=self.version, stop=self.stop)
+        return SnapshotSituation(begin=cursor, cursor=cursor, version=self.version, stop=self.stop)
 
     def _publish(self, record: SnapshotRecord, _table: TableVersion) -> int:
         rows: dict[int, int] = {}
@@ -267,7 +267,7 @@ def play(world: World, first: list[tuple[str, int]], share: int, events: list[tu
     world.noise = noise
     for _ in range(200):
         with contextlib.suppress(CrashError):
-            advance(NAME, world.hands())
+            advance(NAME, world.dependencies())
         if state(world).state == SnapshotState.PUBLISHED:
             break
         with contextlib.suppress(CrashError):
@@ -279,25 +279,25 @@ def play(world: World, first: list[tuple[str, int]], share: int, events: list[tu
 
 
 def test_a_snapshot_of_a_quiet_table_is_published_at_once(world: World) -> None:
-    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert advance(NAME, world.dependencies()).step == SnapshotStep.PUBLISH
     assert world.lake == world.rows
     assert (state(world).rows, state(world).chunks) == (5, 2)
 
 
 def test_a_snapshot_waits_until_the_stream_is_past_its_last_row(world: World) -> None:
     world.change("put", 7)
-    assert advance(NAME, world.hands()).step == Step.WAIT
+    assert advance(NAME, world.dependencies()).step == SnapshotStep.WAIT
     assert world.lake is None
     world.merge(1)
-    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert advance(NAME, world.dependencies()).step == SnapshotStep.PUBLISH
     assert world.lake == world.rows
 
 
 def test_a_chunk_that_is_whole_is_not_read_again_by_a_snapshot(world: World) -> None:
-    hands = dataclasses.replace(world.hands(), progress=_crash_at_chunk(1))
+    dependencies = dataclasses.replace(world.dependencies(), progress=_crash_at_chunk(1))
     with pytest.raises(CrashError):
-        advance(NAME, hands)
-    assert advance(NAME, world.hands()).step == Step.PUBLISH
+        advance(NAME, dependencies)
+    assert advance(NAME, world.dependencies()).step == SnapshotStep.PUBLISH
     assert [path.name[:6] for path in world.chunk_reads] == ["000001", "000002"]
 
 
@@ -314,29 +314,29 @@ def test_a_paused_snapshot_goes_on_after_its_last_chunk(world: World) -> None:
         if record.chunks == 1 and not record.paused:
             world.records.update(NAME, lambda now: now.with_pause(paused=True))
 
-    assert advance(NAME, dataclasses.replace(world.hands(), progress=pause)).step == Step.WAIT
-    assert advance(NAME, world.hands()).step == Step.NOTHING
+    assert advance(NAME, dataclasses.replace(world.dependencies(), progress=pause)).step == SnapshotStep.WAIT
+    assert advance(NAME, world.dependencies()).step == SnapshotStep.NOTHING
     world.records.update(NAME, lambda now: now.retried())
-    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert advance(NAME, world.dependencies()).step == SnapshotStep.PUBLISH
     assert [path.name[:6] for path in world.chunk_reads] == ["000001", "000002"]
 
 
 def test_another_source_has_the_rows_of_a_snapshot_read_anew(world: World) -> None:
     world.change("put", 7)
-    advance(NAME, world.hands())
+    advance(NAME, world.dependencies())
     world.epoch = 2
     world.merge(1)
-    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert advance(NAME, world.dependencies()).step == SnapshotStep.PUBLISH
     assert state(world).restarts == 1
 
 
 def test_a_table_that_stops_while_it_is_read_fails_its_snapshot_by_name(world: World) -> None:
     world.change("put", 7)
-    advance(NAME, world.hands())
+    advance(NAME, world.dependencies())
     world.stop = StoppedTable(
         database="shop", table="orders", state=TableState.DDL_UNSUPPORTED, reason="why", position=world.place(0)
     )
-    assert advance(NAME, world.hands()).step == Step.NOTHING
+    assert advance(NAME, world.dependencies()).step == SnapshotStep.NOTHING
     assert state(world).state == SnapshotState.FAILED
     assert "DDL_UNSUPPORTED: why" in state(world).reason
 
@@ -347,27 +347,27 @@ def test_a_table_that_changed_on_the_server_is_left_to_the_stream_by_its_snapsho
 
     reader: Any = _Reader(world)
     reader.read = changed
-    hands = dataclasses.replace(world.hands(), reader=lambda *_: reader)
-    assert advance(NAME, hands).step == Step.WAIT
+    dependencies = dataclasses.replace(world.dependencies(), reader=lambda *_: reader)
+    assert advance(NAME, dependencies).step == SnapshotStep.WAIT
     assert state(world).state == SnapshotState.READING
     world.version = "v2"
-    assert advance(NAME, world.hands()).step == Step.PUBLISH
+    assert advance(NAME, world.dependencies()).step == SnapshotStep.PUBLISH
 
 
 def test_one_table_that_cannot_be_read_does_not_hold_up_the_snapshots_of_others(world: World) -> None:
     world.records.begin(wanted("shop.broken", world.place(0), 0.0))
-    real = world.hands()
+    real = world.dependencies()
 
     def reader(table: TableVersion, where: str) -> Any:
         if table.table == "broken":
             raise SourceConnectionError("the source does not answer")
         return real.reader(table, where)
 
-    hands = dataclasses.replace(
+    dependencies = dataclasses.replace(
         real, reader=reader, table=lambda name: dataclasses.replace(TABLE, table=name.partition(".")[2])
     )
     with pytest.raises(SourceConnectionError):
-        run_all(hands, 0.0)
+        run_all(dependencies, 0.0)
     assert state(world).state == SnapshotState.PUBLISHED
 
 
@@ -379,7 +379,7 @@ def test_an_open_snapshot_cannot_be_begun_again(world: World) -> None:
 
 
 def test_the_record_of_a_snapshot_is_read_as_it_was_kept(world: World) -> None:
-    advance(NAME, world.hands())
+    advance(NAME, world.dependencies())
     record = state(world)
     assert SnapshotRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
 
@@ -406,10 +406,10 @@ def test_the_progress_of_a_snapshot_says_no_more_than_is_known(world: World) -> 
 
 
 def test_nothing_is_done_for_a_snapshot_before_the_engine_has_begun(world: World) -> None:
-    there = Destination(begin=None, cursor=None, version="")
-    assert next_step(state(world), there).step == Step.WAIT
-    known = Destination(begin=world.place(0), cursor=world.place(0), version="")
-    assert next_step(state(world), known).step == Step.WAIT
+    there = SnapshotSituation(begin=None, cursor=None, version="")
+    assert next_step(state(world), there).step == SnapshotStep.WAIT
+    known = SnapshotSituation(begin=world.place(0), cursor=world.place(0), version="")
+    assert next_step(state(world), known).step == SnapshotStep.WAIT
 
 
 @pytest.mark.parametrize("calls", range(1, 9))
@@ -421,12 +421,12 @@ def test_what_was_read_under_another_conf_is_neither_read_on_nor_published(world
         asked[0] += 1
         return "destinations/shop.yaml in conf/ has changed" if asked[0] >= calls else ""
 
-    hands = dataclasses.replace(world.hands(), conf_changed=changed)
-    assert run_all(hands, 60.0)[NAME].step == Step.WAIT
+    dependencies = dataclasses.replace(world.dependencies(), conf_changed=changed)
+    assert run_all(dependencies, 60.0)[NAME].step == SnapshotStep.WAIT
     assert world.published == 0
     reads = len(world.chunk_reads)
-    assert "the next run goes on" in advance(NAME, hands).why
+    assert "the next run goes on" in advance(NAME, dependencies).why
     assert len(world.chunk_reads) == reads
     world.version = "v1-masked"
-    run_all(world.hands(), 0.0)
+    run_all(world.dependencies(), 0.0)
     assert (state(world).state, state(world).version) == (SnapshotState.PUBLISHED, "v1-masked")

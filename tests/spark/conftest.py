@@ -14,7 +14,7 @@ import pytest
 
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
-from spark_jobs.small.ways import Wish
+from spark_jobs.small.ways import SmallSetting
 from tests.spark.staged import Segment, stage
 
 
@@ -24,7 +24,7 @@ class Lake:
 
     folder: Path
     spark: SparkSettings
-    way: Wish = "auto"
+    way: SmallSetting = "auto"
     root: str = ""
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
@@ -63,11 +63,11 @@ class Lake:
 @pytest.fixture
 def lake(tmp_path: Path, spark_server: SparkConnectServer) -> Lake:
     """An empty lake with the shared Spark server. A test of both ways of merging also uses `way`; a test of one way sets it."""
-    return Lake(tmp_path, SparkSettings(remote=spark_server.url, lanes_file=tmp_path / "lanes.json"))
+    return Lake(tmp_path, SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json"))
 
 
 @pytest.fixture(scope="module", params=["spark", "small"])
-def way(request: pytest.FixtureRequest) -> Wish:
+def way(request: pytest.FixtureRequest) -> SmallSetting:
     """Both ways of merging."""
-    chosen: Wish = request.param
+    chosen: SmallSetting = request.param
     return chosen

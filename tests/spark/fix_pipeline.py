@@ -20,11 +20,11 @@ from cdc_engine.instance.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.ports import MergeOrder, Ports
-from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
+from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done, run_backfill
 from orchestration.run.lake_settings import spark_settings
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.fence import BY_HAND
-from spark_jobs.session import open_lanes
+from spark_jobs.session import open_sessions
 from tests.instance.fix_destination import Captured
 from tests.instance.test_start_time_backfill import insert_at
 from tests.waiting import wait_for
@@ -88,8 +88,8 @@ class Pipeline:
         return found
 
     def by_another_hand(self, statement: str) -> None:
-        with open_lanes(spark_settings(self.config, "shop"), 1, BY_HAND) as lanes:
-            lanes[0].session.sql(statement)
+        with open_sessions(spark_settings(self.config, "shop"), 1, BY_HAND) as sessions:
+            sessions[0].spark.sql(statement)
 
     def rows(self, path: str = "") -> dict[int, str]:
         """Returns number → filler, without the rows that `merge` wrote and those marked as deleted."""
@@ -112,12 +112,14 @@ class Pipeline:
 
     def backfill(self, begin: int, end: int | None = None, tables: tuple[str, ...] = ()) -> Done:
         to_us = None if end is None else (self.base + end) * SECOND_US
-        wish = Wish(destination="shop", from_us=(self.base + begin) * SECOND_US, to_us=to_us, tables=tables)
+        request = BackfillRequest(
+            destination="shop", from_us=(self.base + begin) * SECOND_US, to_us=to_us, tables=tables
+        )
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
         with pytest.MonkeyPatch.context() as patch:
             now = time.time_ns
             patch.setattr(time, "time_ns", lambda: now() + 10**13)  # the rows have future times
-            return run_backfill(ports, self.config, wish, Told(say=lambda _: None), run="by hand")
+            return run_backfill(ports, self.config, request, BackfillListener(say=lambda _: None), run="by hand")
 
 
 def killed_at(gate: Path, command: list[str], environment: dict[str, str]) -> None:

@@ -243,8 +243,8 @@ class Records:
     def beside(self, name: str, kind: str) -> TableRecord | None:
         return self.kept_beside.get((name, kind))
 
-    def keep_beside(self, name: str, kind: str, record: TableRecord) -> None:
+    def keep_side_table(self, name: str, kind: str, record: TableRecord) -> None:
         self.kept_beside[name, kind] = record
 
-    def forget_mirror(self, name: str) -> None:
+    def forget_current_state_table(self, name: str) -> None:
         self.kept.pop(name, None)

@@ -25,16 +25,16 @@ def test_a_refusal_between_two_tables_leaves_the_rest_untouched(
 ) -> None:
     merged: list[str] = []
 
-    def merge_table(_lane: object, _batch: object, table: Any, *_: object, **_kept: object) -> object:
+    def merge_table(_session: object, _batch: object, table: Any, *_: object, **_kept: object) -> object:
         merged.append(table.name)
         return SimpleNamespace(name=table.name)
 
     @contextmanager
-    def lanes(*_: object) -> Iterator[list[object]]:
+    def sessions(*_: object) -> Iterator[list[object]]:
         yield [object()]
 
     monkeypatch.setattr(run_batch, "merge_table", merge_table)
-    monkeypatch.setattr(run_batch, "open_lanes", lanes)
+    monkeypatch.setattr(run_batch, "open_sessions", sessions)
     schema = Schema({"id": "bigint"}, key=("id",))
     tables = {name: [Changes(schema, [Image(INSERT, 1, {"id": 1})])] for name in NAMES}
     staged = stage(tmp_path / "staging", tables, delivery=1)

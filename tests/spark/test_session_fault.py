@@ -9,7 +9,7 @@ import pytest
 
 from spark_jobs import session
 from spark_jobs.errors import SparkUnavailableError
-from spark_jobs.session import SparkSettings, open_lanes
+from spark_jobs.session import SparkSettings, open_sessions
 
 
 class SparkConnectGrpcException(Exception):  # noqa: N818  the client's own name, by which it is known
@@ -32,6 +32,6 @@ def test_fault_spark_that_dies_while_sessions_are_opened_is_away(
     attached = SimpleNamespace(conf=SimpleNamespace(set=fails), client=client)
     monkeypatch.setattr(session, "_require_listening", lambda _: None)
     monkeypatch.setattr(session, "_attach", lambda *_: attached)
-    with pytest.raises(expected, match=str(error)), open_lanes(SparkSettings(), 1):
+    with pytest.raises(expected, match=str(error)), open_sessions(SparkSettings(), 1):
         pass
     assert released == ["session"]

@@ -18,7 +18,7 @@ from cdc_engine import destination_files
 from cdc_engine.acts import snapshot
 from cdc_engine.errors import SluiceError
 from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
 from console.toolchain.database.server import DatabaseServer
@@ -41,7 +41,7 @@ from orchestration.failpoints import (
     BETWEEN_REPAIRED,
 )
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.maintain_run import MaintainWish, run_maintenance
+from orchestration.run.maintain_run import MaintainRequest, run_maintenance
 from orchestration.run.spark_merge import spark_merge
 from orchestration.run.spark_publish import spark_publish
 from tests.parser.proxy import Proxy
@@ -85,12 +85,12 @@ class Behind(Broken):
     def maintain(self) -> None:
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
         done = run_maintenance(
-            ports, self.config, MaintainWish(destination="shop", force=True, vacuum=True), print, run="by hand"
+            ports, self.config, MaintainRequest(destination="shop", force=True, vacuum=True), print, run="by hand"
         )
         if done.failed:
             raise MergeFailedError(str(done.failed))
 
-    def take_anew(self) -> None:
+    def resnapshot(self) -> None:
         """As `sluice snapshot start`, with all that the runs do; once more where it was asked for already."""
         records = SnapshotRecords(self.captured.directory)
         if not any(each.has_work for each in records.all()):
@@ -102,7 +102,7 @@ class Behind(Broken):
             failpoints.reach(AFTER_PUBLISH)
             return label
 
-        outside = Outside(
+        outside = SnapshotCallbacks(
             run_lock=contextlib.nullcontext,
             publish=publish,
             say=print,
@@ -111,7 +111,7 @@ class Behind(Broken):
 
         def is_published() -> bool:
             self.merge_next(self.engine)
-            run_all(snapshot_hands(self.config, "shop", outside), 0.0)
+            run_all(snapshot_dependencies(self.config, "shop", outside), 0.0)
             return not any(each.has_work for each in records.all())
 
         wait_for("its rows are published", is_published, 120)
@@ -174,4 +174,4 @@ def test_maintenance_whose_spark_dies_leaves_all_right_cut(shop: Behind, monkeyp
 def test_a_snapshot_whose_spark_dies_goes_on_snapshot(shop: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
     shop.by_another_hand(f"DELETE FROM delta.`{shop.path}` WHERE n = 3")
     for point in (BEFORE_PUBLISH, AFTER_PUBLISH):
-        broken_off(shop, monkeypatch, shop.take_anew, point)
+        broken_off(shop, monkeypatch, shop.resnapshot, point)

@@ -21,7 +21,7 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.batch_reference import delivery_of
 from orchestration.code_location import build_definitions
-from orchestration.drain import caller, door
+from orchestration.drain import caller, run_service
 from orchestration.ports import Ports
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs import run_batch
@@ -124,7 +124,7 @@ class Shop:
 def shop(
     mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Shop]:
-    monkeypatch.setattr(door, "_doors", [])
+    monkeypatch.setattr(run_service, "_run_services", [])
     captured = Captured(tmp_path, mysql80)
     conf = {"data_dir": f"{tmp_path}/data", "lake": f"{tmp_path}/lake", "spark": {"remote": spark_server.url}}
     (captured.conf / "sluice.yaml").write_text(yaml.safe_dump(conf))
@@ -146,7 +146,7 @@ def shop(
         wait_for("an engine runs", lambda: engine.status().state == "RUNNING")
         made.merge_all()
         yield made
-        for each in door._doors:
+        for each in run_service._run_services:
             each.close()
 
 
@@ -177,11 +177,11 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
     monkeypatch.setattr(caller, "ANSWER_SECONDS_MAX", 1.0)
     lengthen, merged = caller.Caller.lengthen, threading.Event()
 
-    def merge_g_and_end(lane: Any, batch: Any, staged: Any, *rest: Any, **kept: Any) -> Any:
+    def merge_g_and_end(session: Any, batch: Any, staged: Any, *rest: Any, **kept: Any) -> Any:
         if not staged.name.endswith(".g"):
             assert merged.wait(60)
-            return merge_table(lane, batch, staged, *rest, **kept)
-        report = merge_table(lane, batch, staged, *rest, **kept)
+            return merge_table(session, batch, staged, *rest, **kept)
+        report = merge_table(session, batch, staged, *rest, **kept)
         end()
         merged.set()
         return report

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.contracts import DestinationDir, MetaPlace, OutstandingBatch
+from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
 from cdc_engine.errors import LedgerLostError, StagingError
 from cdc_engine.instance.wiring import refuse_lost_ledger
 from cdc_engine.meta.memory_meta import MemoryMeta
@@ -23,10 +23,10 @@ from cdc_engine.staging.batches import StagedBatches
 from console.lake.store import store_findings
 from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from object_stores.folder import StoreFolder
-from spark_jobs.at_hand import FETCHED, at_hand
 from spark_jobs.errors import SparkJobError, StagedBatchError
-from spark_jobs.lent_files import Lending, LentFiles
+from spark_jobs.local_copy import FETCHED, local_copy
 from spark_jobs.staged_batch import read_staged_batch
+from spark_jobs.uploaded_files import Lending, UploadedFiles
 from tests.fix_ledgers import LEDGER
 from tests.orchestration.fix_location import make_config
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage
@@ -45,7 +45,7 @@ class Store:
     named: dict[str, str]
 
     def directory(self, root: Path, host: str = "host") -> DestinationDir:
-        place = MetaPlace(
+        place = LedgerLocation(
             destination="shop",
             directory=root / host / "shop",
             staging=self.url,
@@ -89,10 +89,10 @@ def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
     stored = store.batch(folder.name)
     assert stored.sizes() == {file.name: file.stat().st_size for file in folder.iterdir()}
     assert batches.is_whole(known)
-    with at_hand(folder, stored.url, store.options) as here:
+    with local_copy(folder, stored.url, store.options) as here:
         assert here == folder
     elsewhere = store.directory(tmp_path, "another") / known.path
-    with at_hand(elsewhere, stored.url, store.options) as here:
+    with local_copy(elsewhere, stored.url, store.options) as here:
         brought = read_staged_batch(here, stored.url)
         (segment,) = brought.tables[0].changes
         assert segment.stored == f"{stored.url}/{segment.path.name}"
@@ -110,7 +110,7 @@ def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
     assert str(batches.trace()) == f"{store.url}/shop"
     with (
         pytest.raises(StagedBatchError, match="never staged whole, or was removed"),
-        at_hand(folder, stored.url, store.options),
+        local_copy(folder, stored.url, store.options),
     ):
         pass
     batches.remove(folder, OTHER)
@@ -187,7 +187,7 @@ def test_s3_fault_what_an_older_run_derived_on_this_host_is_not_taken_for_the_st
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "derived.json").write_text("new.")
     stored.put(tmp_path / "new", last="derived.json", below="derived/")
-    with at_hand(folder, stored.url, {}) as here:
+    with local_copy(folder, stored.url, {}) as here:
         assert here == folder
         assert {file.name: file.read_text() for file in (here / "derived").iterdir()} == {"derived.json": "new."}
 
@@ -208,14 +208,14 @@ def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_stor
     url = f"{folder_store.url}/_sluice_lent/shop"
     left = StoreFolder(f"{url}/1000000000-killed", {})
     left.put(rows)
-    lent = LentFiles(Lending(url=url))
-    places = [lent.place(rows), lent.place(rows / "one.parquet")]
+    uploaded = UploadedFiles(Lending(url=url))
+    places = [uploaded.place(rows), uploaded.place(rows / "one.parquet")]
     assert all(place.startswith(f"{url}/") for place in places)
     assert StoreFolder(places[0], {}).sizes() == {"_lent": 0, "one.parquet": (rows / "one.parquet").stat().st_size}
     assert not left.sizes()
-    lent.close()
+    uploaded.close()
     assert StoreFolder(url, {}).sizes() == {}
-    assert LentFiles(Lending()).place(rows) == rows.as_uri()
+    assert UploadedFiles(Lending()).place(rows) == rows.as_uri()
 
 
 @pytest.mark.servers
@@ -237,7 +237,7 @@ def test_s3_a_store_that_fails_is_told_without_credentials_and_nothing_is_lost(
         with pytest.raises(StagingError) as raised:
             act()
         told.append(str(raised.value))
-    with pytest.raises(SparkJobError) as away, at_hand(folder, s3_prefix.batch(folder.name).url, options):
+    with pytest.raises(SparkJobError) as away, local_copy(folder, s3_prefix.batch(folder.name).url, options):
         pass
     assert not isinstance(away.value, StagedBatchError)
     monkeypatch.delenv("LAKE_SECRET")
@@ -268,5 +268,5 @@ def test_s3_what_was_brought_by_a_killed_run_goes_with_the_next(folder_store: St
     elsewhere = folder_store.directory(tmp_path, "another") / known.path
     left = elsewhere.with_name(f"1-1-1-1{FETCHED}")
     left.mkdir(parents=True)
-    with at_hand(elsewhere, folder_store.batch(folder.name).url, {}):
+    with local_copy(elsewhere, folder_store.batch(folder.name).url, {}):
         assert not left.exists()

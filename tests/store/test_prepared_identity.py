@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.binlog.events.recorded import MemoryPrepared
-from cdc_engine.contracts import DestinationDir, MetaPlace
+from cdc_engine.contracts import DestinationDir, LedgerLocation
 from cdc_engine.errors import BinlogFormatError, NotSharedError, StagingError
 from cdc_engine.ports import Content, PreparedTransactions
 from cdc_engine.position import Position
 from cdc_engine.store.prepared import PreparedFiles, forget_prepared
-from cdc_engine.store.prepared_copies import PreparedCopies, Record
+from cdc_engine.store.prepared_copies import CopyName, PreparedCopies
 from object_stores.folder import StoreFolder
 
 FIRST = Position(epoch=1, file="binlog.000001", offset=160)
@@ -118,7 +118,10 @@ def in_files(root: Path) -> Made:
 
 def over_hosts(root: Path) -> Made:
     """Each restart is on the other of two hosts, whose folder is as it left it; or on one that never had it."""
-    tokens, store = itertools.count(1), MetaPlace(destination="shop", directory=root, staging=(root / "store").as_uri())
+    tokens, store = (
+        itertools.count(1),
+        LedgerLocation(destination="shop", directory=root, staging=(root / "store").as_uri()),
+    )
 
     def made(acked: Callable[[], Position | None]) -> PreparedFiles:
         token = next(tokens)
@@ -181,8 +184,8 @@ def test_fault_a_file_of_another_form_is_refused_at_the_start(tmp_path: Path) ->
         kept(tmp_path)
 
 
-def stored(root: Path) -> MetaPlace:
-    return MetaPlace(destination="shop", directory=root / "shop", kind="memory", staging=(root / "store").as_uri())
+def stored(root: Path) -> LedgerLocation:
+    return LedgerLocation(destination="shop", directory=root / "shop", kind="memory", staging=(root / "store").as_uri())
 
 
 def on_host(root: Path, host: str, token: int) -> PreparedFiles:
@@ -254,7 +257,7 @@ def test_ha_nothing_is_left_of_transactions_that_are_decided_or_forgotten(tmp_pa
 
 
 def test_ha_a_file_of_another_version_is_refused_at_the_start(tmp_path: Path) -> None:
-    PreparedCopies(stored(tmp_path), 1).mark(Record("d", 1, 2))
+    PreparedCopies(stored(tmp_path), 1).mark(CopyName("d", 1, 2))
     StoreFolder(f"{(tmp_path / 'store').as_uri()}/_sluice_prepared/shop", {}).write("d.1.2.3.prepared9", b"")
     with pytest.raises(NotSharedError, match="no record of this version"):
         on_host(tmp_path, "one", 2)

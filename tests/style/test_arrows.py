@@ -22,7 +22,7 @@ VALUES = {
     "cdc_engine.parquet_files",
     "cdc_engine.states",
     "cdc_engine.ports",
-    "cdc_engine.time_words",
+    "cdc_engine.time_text",
     "cdc_engine.sql_url",
     "cdc_engine.environment",
 }
@@ -35,16 +35,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.contracts": {"cdc_engine.position", "cdc_engine.errors", "cdc_engine.states"},
     "cdc_engine.ports": {"cdc_engine.contracts", "cdc_engine.position", "cdc_engine.errors"},
     "cdc_engine.limits": set(),
-    "cdc_engine.time_words": {"cdc_engine.errors"},
+    "cdc_engine.time_text": {"cdc_engine.errors"},
     "cdc_engine.sql_url": {"cdc_engine.errors"},
     "cdc_engine.environment": {"cdc_engine.errors"},
-    "cdc_engine.documents": VALUES,
+    "cdc_engine.records": VALUES,
     "cdc_engine.states": set(),
     "cdc_engine.durable_files": {"cdc_engine.errors"},
     "cdc_engine.parquet_files": set(),
     "cdc_engine.config_paths": set(),
-    "cdc_engine.config.operation": {"cdc_engine.time_words"},
-    "cdc_engine.config.places": {"cdc_engine.config_paths", "cdc_engine.source.settings"},
+    "cdc_engine.config.operation": {"cdc_engine.time_text"},
+    "cdc_engine.config.locations": {"cdc_engine.config_paths", "cdc_engine.source.settings"},
     "cdc_engine.source.settings": VALUES | {"cdc_engine.config_paths"},
     "cdc_engine.config": VALUES
     | {
@@ -53,31 +53,31 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.source.settings",
     },
     "cdc_engine.binlog": VALUES,
-    "cdc_engine.source": VALUES | {"cdc_engine.documents"},
+    "cdc_engine.source": VALUES | {"cdc_engine.records"},
     "cdc_engine.parser": VALUES | {"cdc_engine.binlog", "cdc_engine.source"},
     "cdc_engine.snapshot": VALUES
-    | {"cdc_engine.binlog", "cdc_engine.source", "cdc_engine.ha", "cdc_engine.documents", "object_stores"},
-    "cdc_engine.table_meta": VALUES | {"cdc_engine.binlog", "cdc_engine.documents"},
+    | {"cdc_engine.binlog", "cdc_engine.source", "cdc_engine.ha", "cdc_engine.records", "object_stores"},
+    "cdc_engine.table_meta": VALUES | {"cdc_engine.binlog", "cdc_engine.records"},
     "cdc_engine.sink": VALUES | {"cdc_engine.binlog"},
-    "cdc_engine.store": VALUES | {"cdc_engine.binlog", "cdc_engine.documents", "object_stores"},
-    "cdc_engine.meta": VALUES | {"cdc_engine.documents"},
-    "cdc_engine.ha": VALUES | {"cdc_engine.documents"},
+    "cdc_engine.store": VALUES | {"cdc_engine.binlog", "cdc_engine.records", "object_stores"},
+    "cdc_engine.meta": VALUES | {"cdc_engine.records"},
+    "cdc_engine.ha": VALUES | {"cdc_engine.records"},
     "cdc_engine.staging": VALUES | {"cdc_engine.binlog", "object_stores"},
     "cdc_engine.server": VALUES | {"cdc_engine.meta"},
     "cdc_engine.brokers": VALUES | {"cdc_engine.binlog", "cdc_engine.config.brokers"},
     "cdc_engine.server.protocol": VALUES,
-    "cdc_engine.handlers": VALUES | {"cdc_engine.documents"},
+    "cdc_engine.handlers": VALUES | {"cdc_engine.records"},
     "cdc_engine.telemetry": VALUES | {"cdc_engine.config.operation"},
     "cdc_engine.destination_files": VALUES
-    | {"cdc_engine.meta", "cdc_engine.ha", "cdc_engine.documents", "object_stores"},
+    | {"cdc_engine.meta", "cdc_engine.ha", "cdc_engine.records", "object_stores"},
     "cdc_engine.instance": VALUES
-    | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", "cdc_engine.source", "cdc_engine.documents"}
+    | {"cdc_engine.config", "cdc_engine.server", "cdc_engine.binlog", "cdc_engine.source", "cdc_engine.records"}
     | {"cdc_engine.brokers", "cdc_engine.handlers", "cdc_engine.telemetry", "cdc_engine.destination_files"}
     | {f"cdc_engine.{stage}" for stage in STAGES},
     "cdc_engine.acts": VALUES
     | {
         "cdc_engine.destination_files",
-        "cdc_engine.documents",
+        "cdc_engine.records",
         "cdc_engine.ha",
         "cdc_engine.meta",
         "cdc_engine.parser",
@@ -87,7 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cdc_engine.operation": VALUES
     | {"cdc_engine.config.alarms", "cdc_engine.instance.status", "cdc_engine.server.protocol.traffic"},
-    "cdc_engine.keeping": VALUES | {"cdc_engine.config", "cdc_engine.destination_files", "cdc_engine.documents"},
+    "cdc_engine.keeping": VALUES | {"cdc_engine.config", "cdc_engine.destination_files", "cdc_engine.records"},
     "cdc_engine.launcher": VALUES
     | {"cdc_engine.config", "cdc_engine.instance", "cdc_engine.operation", "cdc_engine.keeping"},
     "orchestration": VALUES
@@ -121,7 +121,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "cdc_engine.destination_files",
         "cdc_engine.snapshot",
         "spark_jobs.sql_text",
-        "spark_jobs.beside.columns",
+        "spark_jobs.side_tables.columns",
     },
 }
 FOREIGN: dict[str, set[str]] = {
@@ -137,15 +137,15 @@ FOREIGN: dict[str, set[str]] = {
         "cdc_engine.binlog",
     },
     "kazoo": {
-        "cdc_engine.documents.zookeeper",
-        "cdc_engine.documents.zookeeper_client",
+        "cdc_engine.records.zookeeper",
+        "cdc_engine.records.zookeeper_client",
         "cdc_engine.ha.zookeeper_lock",
         "canal_client.servers",
     },
     "prometheus_client": {"cdc_engine.operation"},
     "confluent_kafka": {"cdc_engine.brokers.kafka"},
     "pika": {"cdc_engine.brokers.rabbitmq"},
-    "sqlalchemy": {"cdc_engine.documents.sql", "cdc_engine.sql_url", "cdc_engine.table_meta.history.kept"},
+    "sqlalchemy": {"cdc_engine.records.sql", "cdc_engine.sql_url", "cdc_engine.table_meta.history.kept"},
     "typer": {"console", "spark_jobs", "benchmarks"},
     "socket": {
         "cdc_engine.source",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 from tests.style.sources import ROOT
 
 WRITERS = ("spark_jobs", "console", "orchestration")
@@ -50,7 +50,7 @@ def test_whoever_commits_asks_the_fence() -> None:
 @pytest.mark.found
 def test_a_statement_that_commits_does_not_pass_by_the_fence() -> None:
     """Number 5: so that no committer is written without it."""
-    lane = Lane(None)
+    lane = LakeSession(None)
     for statement in (
         "MERGE INTO t",
         " INSERT INTO t",

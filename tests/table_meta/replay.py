@@ -17,7 +17,7 @@ from cdc_engine.contracts import TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_snapshot
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from cdc_engine.table_meta.schema import TableSchema
 from console.toolchain.database.server import DatabaseServer
 
@@ -47,7 +47,7 @@ class Scene:
     connection: pymysql.Connection[Any]
     file: str
     start: int
-    before: Snapshot
+    before: SchemaSnapshot
     after: list[tuple[Position, str, tuple[TableSchema, ...]]] = dataclasses.field(default_factory=list)
 
     def captured(self, database: str, _table: str) -> bool:

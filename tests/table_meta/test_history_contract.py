@@ -16,11 +16,11 @@ from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.repository import Repository
 from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import ServerFacts
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts
 
 Opened = Callable[[], SchemaHistory]
-EMPTY = Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), ())
+EMPTY = SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), ())
 
 
 def at(offset: int) -> Position:

@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from console.toolchain import quality
-from console.toolchain.quality import NOT_QUICK, STATIC_CHECKS, Choice, checks_of, failed_tests, run_quality, workers_of
+from console.toolchain.quality import (
+    NOT_QUICK,
+    STATIC_CHECKS,
+    CheckChoice,
+    checks_of,
+    failed_tests,
+    run_quality,
+    workers_of,
+)
 from tests.marks import STARTS, refuse_starts
 
 ROOT = Path(__file__).parents[2]
@@ -20,10 +28,10 @@ FILE, FOLDER = "tests/sink/test_filters.py", "tests/sink"
 
 
 def test_without_arguments_everything_is_run() -> None:
-    checks = checks_of(Choice())
+    checks = checks_of(CheckChoice())
     assert list(checks) == [*STATIC_CHECKS, "tests"]
     assert not {"-m", "-k", "--cov"} & set(checks["tests"])
-    assert Choice().is_whole
+    assert CheckChoice().is_whole
     assert (ROOT / ".ci" / "run").read_text().endswith("\n./sluice test --quick\nexec ./sluice test\n"), (
         "continuous integration runs the quick tests, and then everything"
     )
@@ -31,27 +39,27 @@ def test_without_arguments_everything_is_run() -> None:
 
 @pytest.mark.parametrize("arguments", [["-x"], ["-k", "gtid"], ["--durations=5"]])
 def test_options_of_pytest_leave_nothing_out(arguments: list[str]) -> None:
-    assert checks_of(Choice(arguments=arguments))["tests"][-len(arguments) :] == tuple(arguments)
-    assert Choice(arguments=arguments).is_whole
+    assert checks_of(CheckChoice(arguments=arguments))["tests"][-len(arguments) :] == tuple(arguments)
+    assert CheckChoice(arguments=arguments).is_whole
 
 
 @pytest.mark.parametrize("arguments", [[FILE], [f"{FILE}::test_x"], [FOLDER, "-x"]])
 def test_paths_are_run_alone(arguments: list[str]) -> None:
-    assert list(checks_of(Choice(arguments=arguments))) == ["tests"]
-    assert list(checks_of(Choice(arguments=arguments, everything=True))) == [*STATIC_CHECKS, "tests"]
-    assert Choice(arguments=arguments, everything=True).is_whole
+    assert list(checks_of(CheckChoice(arguments=arguments))) == ["tests"]
+    assert list(checks_of(CheckChoice(arguments=arguments, everything=True))) == [*STATIC_CHECKS, "tests"]
+    assert CheckChoice(arguments=arguments, everything=True).is_whole
 
 
 def test_one_file_needs_no_workers_and_a_folder_does() -> None:
-    assert checks_of(Choice(arguments=[FILE]))["tests"][1:3] == ("-n", "0")
-    assert checks_of(Choice(arguments=[FOLDER]))["tests"][2] != "0"
+    assert checks_of(CheckChoice(arguments=[FILE]))["tests"][1:3] == ("-n", "0")
+    assert checks_of(CheckChoice(arguments=[FOLDER]))["tests"][2] != "0"
 
 
 def test_a_quick_run_leaves_servers_out() -> None:
-    checks = checks_of(Choice(quick=True))
+    checks = checks_of(CheckChoice(quick=True))
     assert NOT_QUICK in checks["tests"]
     assert "types" not in checks
-    assert "--cov" in checks_of(Choice(coverage=True))["tests"]
+    assert "--cov" in checks_of(CheckChoice(coverage=True))["tests"]
 
 
 @pytest.mark.parametrize(
@@ -70,9 +78,9 @@ def test_each_check_that_fails_fails_the_run_and_all_are_run(
     monkeypatch.setattr(quality, "set_up", lambda *_, **__: None)
     monkeypatch.setattr(quality, "provide_class_archive", lambda *_: True)
     monkeypatch.setattr(quality, "checks_of", lambda _: {**programs})
-    assert run_quality(Choice()) == 0
+    assert run_quality(CheckChoice()) == 0
     monkeypatch.setattr(quality, "checks_of", lambda _: {**programs, wrong: ("json.tool", "no such file")})
-    assert run_quality(Choice()) == 1
+    assert run_quality(CheckChoice()) == 1
     said = capfd.readouterr().err
     assert f"failed: {wrong}" in said
     assert said.count("types: passed") == (1 if wrong == "types" else 2)
@@ -99,7 +107,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Failing:
         monkeypatch.setattr(quality, "failed_tests", lambda: failed_tests(record))
         monkeypatch.setattr(quality, "AGAIN", (again,))
         monkeypatch.setattr(quality, "checks_of", lambda _: {"tests": ("whole",)})
-        return run_quality(Choice())
+        return run_quality(CheckChoice())
 
     return run
 
@@ -130,8 +138,8 @@ def test_a_run_that_was_broken_off_is_not_saved_by_what_failed_before(
 
 @pytest.mark.parametrize("arguments", [[FILE], ["-x"], ["-k", "gtid"]])
 def test_who_chooses_tests_sees_a_failure_at_once(arguments: list[str]) -> None:
-    assert Choice().once_more
-    assert not Choice(arguments=arguments).once_more
+    assert CheckChoice().once_more
+    assert not CheckChoice(arguments=arguments).once_more
 
 
 def test_the_record_of_what_failed_is_pytests_own(tmp_path: Path) -> None:

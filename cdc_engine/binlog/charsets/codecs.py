@@ -89,7 +89,7 @@ def lexed_codec_of(charset: str) -> tuple[str, dict[int, str]]:
     if charset in LEXED:
         return f"{CODEC_PREFIX}{charset}{LEXED_SUFFIX}", {ord(wide): sign for wide, sign in CODECS[charset][1].items()}
     if charset == "swe7":
-        return "ascii", {place: letter for place, letter in enumerate(ONE_BYTE["swe7"][:0x7F]) if letter != chr(place)}
+        return "ascii", {place: mail for place, mail in enumerate(ONE_BYTE["swe7"][:0x7F]) if mail != chr(place)}
     return codec_of(charset) or "utf_8", {}
 
 

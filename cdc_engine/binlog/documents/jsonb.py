@@ -51,7 +51,7 @@ def read(document: bytes, built: Built) -> Any:
     if not document:
         return LITERALS[0]
     try:
-        return _Reader(document, built).value(document[0], 1, 0)
+        return _JsonbReader(document, built).value(document[0], 1, 0)
     except (struct.error, IndexError):
         raise JsonFormatError("it is cut off") from None
     except UnicodeDecodeError:
@@ -66,7 +66,7 @@ def printed(keys: list[str] | None, values: list[str]) -> str:
     return f"{{{', '.join(members)}}}"
 
 
-class _Reader:
+class _JsonbReader:
     def __init__(self, data: bytes, built: Built) -> None:
         self.data, self.built = data, built
         # A value has an entry of at least three bytes, so more values than bytes means circular offsets.

@@ -10,7 +10,7 @@ import numpy as np
 from cdc_engine.binlog.entries import flat_json
 from cdc_engine.binlog.entries.locate import BEFORE
 from cdc_engine.binlog.entries.numbers import EventType
-from cdc_engine.binlog.entries.rows import Shown, TableEntries
+from cdc_engine.binlog.entries.rows import ShownRows, TableEntries
 from cdc_engine.binlog.entries.units import Units
 from cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
 from cdc_engine.contracts import Bytes, Int8s, Int64s, LoggedStatement
@@ -47,7 +47,7 @@ class FlatTable:
             pieces += [f"{text_of(column.name)}:", text_of(column.mysql_type), *map(str, map(int, numbers))]
         self._pool, self._places = _pool(pieces)
 
-    def messages(self, shown: Shown, units: Units, batch_id: int, now_ms: int) -> FlatMessages:
+    def messages(self, shown: ShownRows, units: Units, batch_id: int, now_ms: int) -> FlatMessages:
         """Returns the messages of rows. `batch_id`, `now_ms`: the fields id and ts."""
         begins = units.messages
         first = begins[:-1]
@@ -80,7 +80,7 @@ class FlatTable:
         )
 
 
-def _told(shown: Shown, kinds: Int8s, events: Int64s) -> Int64s:
+def _told(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
     """Returns the image that defines a message's columns: that of its event's last row, or the before image of a deletion."""
     last = np.full(len(shown.facts.kinds), -1, np.int64)
     last[shown.event] = np.arange(len(shown.event))  # the last image of an event wins

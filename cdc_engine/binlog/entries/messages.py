@@ -21,7 +21,7 @@ FRAME_BYTES_MAX = 128  # of an entry that begins or ends a transaction, without 
 VERSIONS_MAX = 10_000  # cached entry makers
 
 
-class Described(Protocol):
+class DescribedStatement(Protocol):
     """A statement's EventType and the table that its entry names."""
 
     @property
@@ -32,7 +32,7 @@ class Described(Protocol):
     def table(self) -> str: ...
 
 
-class Part(Protocol):
+class EntryPart(Protocol):
     """Entries of one block in order, or its statement; `feed.Chosen`."""
 
     @property
@@ -53,7 +53,7 @@ class EntryMaker:
     def __init__(
         self,
         display: Display,
-        describe: Callable[[LoggedStatement], Described | None],
+        describe: Callable[[LoggedStatement], DescribedStatement | None],
         policies: Mapping[str, ValuePolicy] | None = None,
         kept: KeptColumns | None = None,
         keys: Mapping[str, tuple[str, ...]] | None = None,
@@ -62,11 +62,11 @@ class EntryMaker:
         self._kept, self._keys = kept, keys or {}
         self._tables: dict[int, TableEntries] = {}
 
-    def messages(self, parts: Sequence[Part]) -> bytes:
+    def messages(self, parts: Sequence[EntryPart]) -> bytes:
         """Returns every entry of the parts as one field 2 of Messages, in order. Raises SluiceError."""
         return b"".join(self._of(part) for part in parts)
 
-    def _of(self, part: Part) -> bytes:
+    def _of(self, part: EntryPart) -> bytes:
         if part.statement is not None:
             return bytes_field(2, self.statement(part.block, part.statement))
         file = np.frombuffer(part.block.file.encode(), np.uint8)
@@ -87,7 +87,7 @@ class EntryMaker:
         gather_entries(np.concatenate(data), each_start, each_size, out)
         return out.tobytes()
 
-    def _made(self, part: Part, file: Bytes, rows: Any) -> Iterator[tuple[Int64s, Entries]]:
+    def _made(self, part: EntryPart, file: Bytes, rows: Any) -> Iterator[tuple[Int64s, Entries]]:
         """Yields the entries of transactions' beginnings and ends, then those of each table's row events, with their
         indices in the part.
         """
@@ -129,7 +129,7 @@ class EntryMaker:
         return bytes_field(1, header) + number_field(2, EntryType.ROWDATA) + bytes_field(3, change)
 
 
-def _frame_entries(part: Part, places: Int64s, file: Bytes) -> Entries:
+def _frame_entries(part: EntryPart, places: Int64s, file: Bytes) -> Entries:
     kinds, indices = np.ascontiguousarray(part.kinds[places]), part.indices[places]
     frames = _frames(part, places, indices)
     begins = kinds == BEGIN
@@ -149,7 +149,7 @@ def _frame_entries(part: Part, places: Int64s, file: Bytes) -> Entries:
     return Entries(out[:used], starts, sizes)
 
 
-def _frames(part: Part, places: Int64s, indices: Int64s) -> Frames:
+def _frames(part: EntryPart, places: Int64s, indices: Int64s) -> Frames:
     """Returns the frames of transactions. For one that continues in the next block, the missing facts come from its first row."""
     block, open_here = part.block, indices == OPEN_HERE
     frames = np.zeros(len(indices), FRAME)

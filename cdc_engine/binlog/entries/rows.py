@@ -17,7 +17,7 @@ from cdc_engine.binlog.entries import locate as entries_locate
 from cdc_engine.binlog.entries.images import EventFacts, Images
 from cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
 from cdc_engine.binlog.entries.shown_rules import ShownRules
-from cdc_engine.binlog.entries.texts import ColumnTexts, Display, Texts, column_texts
+from cdc_engine.binlog.entries.texts import ColumnTexts, Display, TextValues, column_texts
 from cdc_engine.binlog.rows import diffs as rows_diffs
 from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.binlog.rows.locate import KIND_UPDATE
@@ -45,7 +45,7 @@ class Entries:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Shown:
+class ShownRows:
     """All visible images of some row events. `starts`, `sizes` (columns by images; NULL, ABSENT): where each value is
     in `texts`.
 
@@ -114,7 +114,7 @@ class TableEntries:
         for shown in self.shown(block, chosen):
             yield self.written(shown, file, shown.row_counts)
 
-    def shown(self, block: Block, chosen: Int64s) -> Iterator[Shown]:
+    def shown(self, block: Block, chosen: Int64s) -> Iterator[ShownRows]:
         """Yields the values of the block's row events with these indices (ascending), some events at a time, for events
         with visible rows.
         """
@@ -128,7 +128,7 @@ class TableEntries:
                 yield some
             first = last
 
-    def _some(self, block: Block, chosen: Int64s, first: int) -> Shown | None:
+    def _some(self, block: Block, chosen: Int64s, first: int) -> ShownRows | None:
         images, facts = self._located(block, chosen), EventFacts.of(block, chosen)
         own = np.arange(len(chosen))
         if self._rules is not None:
@@ -138,9 +138,9 @@ class TableEntries:
         texts = [self._texts_of(block, slot, images) for slot in range(len(self.columns))]
         if self._rules is not None:
             texts = self._rules.masked(texts)
-        return Shown(facts, own + first, images.side, images.event, *_together(texts, images))
+        return ShownRows(facts, own + first, images.side, images.event, *_together(texts, images))
 
-    def written(self, shown: Shown, file: Bytes, row_counts: Int64s) -> Entries:
+    def written(self, shown: ShownRows, file: Bytes, row_counts: Int64s) -> Entries:
         """Returns an entry for each of `facts`. Its header contains `row_counts`."""
         facts, frame, sizes = shown.facts, self._frame, shown.sizes
         updated, column_sizes = np.zeros(sizes.shape, np.int8), np.empty(sizes.shape, np.int32)
@@ -190,7 +190,7 @@ class TableEntries:
                 raise BinlogFormatError(f"a row event of table {self.version.name} cannot be read", block.file, place)
             room *= 4
 
-    def _texts_of(self, block: Block, slot: int, images: Images) -> Texts:
+    def _texts_of(self, block: Block, slot: int, images: Images) -> TextValues:
         starts = images.starts[slot]
         present = Values(block.buffer, np.ascontiguousarray(starts), np.ascontiguousarray(images.sizes[slot]))
         if (starts == assemble.ABSENT).any():
@@ -207,10 +207,10 @@ class TableEntries:
             raise ConsumerStoppedError(
                 f"a value of column {column.name} ({column.mysql_type}) of {self.version.name} in {block.file} {why}"
             ) from None
-        return Texts(rows_diffs.joined(others.array, own, documents))
+        return TextValues(rows_diffs.joined(others.array, own, documents))
 
 
-def _together(shown: list[Texts], images: Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
+def _together(shown: list[TextValues], images: Images) -> tuple[Int64s, Int64s, Int8s, Bytes]:
     """Joins all texts into one array. Returns starts and sizes of each value in it (columns by images; NULL, ABSENT),
     which are high, and the array.
     """

@@ -16,11 +16,11 @@ from cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
 from cdc_engine.binlog.entries.images import EventFacts, Images
 from cdc_engine.binlog.entries.locate import BEFORE
 from cdc_engine.binlog.entries.numbers import SqlType
-from cdc_engine.binlog.entries.texts import ColumnTexts, Texts
+from cdc_engine.binlog.entries.texts import ColumnTexts, TextValues
 from cdc_engine.binlog.row_rules.condition import Chosen
 from cdc_engine.binlog.row_rules.masks import HASH, NULL
 from cdc_engine.binlog.row_rules.rules import NO_RULES, BoundRules
-from cdc_engine.binlog.rows.decoder import Places, RowDecoder
+from cdc_engine.binlog.rows.decoder import RowDecoder, ValueLocations
 from cdc_engine.binlog.rows.locate_diffs import ROW, SLOT
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.contracts import Block, Column, Int8s, Int64s, RowEventKind, TableVersion
@@ -80,10 +80,10 @@ class ShownRules:
             event[begins].astype(np.int64),
         )
 
-    def masked(self, shown: Sequence[Texts]) -> list[Texts]:
+    def masked(self, shown: Sequence[TextValues]) -> list[TextValues]:
         """Returns the texts of all columns after masking."""
         return [
-            Texts(self._masks[slot].shown(each.array.cast(pa.string()))) if slot in self._masks else each
+            TextValues(self._masks[slot].shown(each.array.cast(pa.string()))) if slot in self._masks else each
             for slot, each in enumerate(shown)
         ]
 
@@ -93,7 +93,7 @@ class ShownRules:
         if not wanted:
             return None
         plain = dataclasses.replace(policy, rules=NO_RULES)
-        return RowDecoder(dataclasses.replace(version, key=()), np.array(wanted, np.int32), Places(), plain)
+        return RowDecoder(dataclasses.replace(version, key=()), np.array(wanted, np.int32), ValueLocations(), plain)
 
     def _met(self, block: Block, chosen: Int64s, images: int) -> Chosen:
         if self._decoder is None:

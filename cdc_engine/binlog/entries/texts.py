@@ -68,7 +68,7 @@ DEFAULT_DISPLAY = Display()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Texts:
+class TextValues:
     """Values of one column. `array`: strings, or bytes that are UTF-8. `high`: values whose sqlType is the wider one; None: no value."""
 
     array: AnyArray
@@ -84,7 +84,7 @@ class ColumnTexts:
     sql_type: int
     of_high: int = 0
     of_null: int = 0
-    finish: Callable[[Values], Texts]
+    finish: Callable[[Values], TextValues]
 
 
 def column_texts(column: Column, display: Display = DEFAULT_DISPLAY) -> ColumnTexts:
@@ -143,9 +143,9 @@ def _layout(column: Column) -> Any:
         return type_of(dataclasses.replace(column, charset="binary", mysql_type=""), "text")
 
 
-def _shown(values: Values, finish: Callable[[Values], AnyArray]) -> Texts:
+def _shown(values: Values, finish: Callable[[Values], AnyArray]) -> TextValues:
     array = finish(values)
-    return Texts(array if pa.types.is_string(array.type) else array.cast(pa.string()))
+    return TextValues(array if pa.types.is_string(array.type) else array.cast(pa.string()))
 
 
 def _integer(column: Column) -> ColumnTexts:
@@ -160,13 +160,13 @@ def _integer(column: Column) -> ColumnTexts:
     return ColumnTexts(width=size, sql_type=kind, of_high=wider, of_null=kind, finish=finish)
 
 
-def _signed(values: Values, size: int) -> Texts:
+def _signed(values: Values, size: int) -> TextValues:
     wide = np.empty(values.count, np.int64)
     rows_gather.little_endian_integers(values.buffer, values.starts, size, True, wide)
-    return Texts(_printed(values, wide))
+    return TextValues(_printed(values, wide))
 
 
-def _unsigned(values: Values, size: int, *, big_endian: bool = False, wraps: bool = False) -> Texts:
+def _unsigned(values: Values, size: int, *, big_endian: bool = False, wraps: bool = False) -> TextValues:
     """Converts unsigned integers. `wraps`: a value whose highest bit is set has the wider type."""
     wide = np.empty(values.count, np.int64)
     if big_endian:
@@ -174,14 +174,14 @@ def _unsigned(values: Values, size: int, *, big_endian: bool = False, wraps: boo
     else:
         rows_gather.little_endian_integers(values.buffer, values.starts, size, False, wide)
     high = (wide >> (8 * size - 1) & 1).astype(np.bool_) if wraps else None
-    return Texts(_printed(values, wide.view(np.uint64) if size == 8 else wide), high)
+    return TextValues(_printed(values, wide.view(np.uint64) if size == 8 else wide), high)
 
 
-def _years(values: Values) -> Texts:
+def _years(values: Values) -> TextValues:
     wide = np.empty(values.count, np.int64)
     rows_gather.little_endian_integers(values.buffer, values.starts, 1, False, wide)
     printed: Any = _printed(values, wide + 1900)
-    return Texts(pc.if_else(pa.array((wide == 0) & (values.starts >= 0)), pa.scalar("0000"), printed))
+    return TextValues(pc.if_else(pa.array((wide == 0) & (values.starts >= 0)), pa.scalar("0000"), printed))
 
 
 def _printed(values: Values, numbers: Int64s | npt.NDArray[np.uint64]) -> AnyArray:

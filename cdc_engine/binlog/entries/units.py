@@ -17,7 +17,7 @@ import numpy.typing as npt
 from cdc_engine.binlog.compiled import Integer, compiled
 from cdc_engine.binlog.entries.assemble import ABSENT
 from cdc_engine.binlog.entries.locate import BEFORE
-from cdc_engine.binlog.entries.rows import Shown
+from cdc_engine.binlog.entries.rows import ShownRows
 from cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
 from cdc_engine.contracts import Bytes, Int8s, Int64s
 from cdc_engine.errors import ConsumerStoppedError
@@ -60,7 +60,7 @@ class Units:
         return np.concatenate([[0], np.flatnonzero(~same) + 1, [len(self.kind)]]).astype(np.int64)
 
 
-def units_of(shown: Shown, partition: int, hashing: Hashing | None = None) -> Units:
+def units_of(shown: ShownRows, partition: int, hashing: Hashing | None = None) -> Units:
     """Returns the units of all rows. `partition`: of each row without hashing. Raises ConsumerStoppedError if a row's
     partition is unknown.
     """
@@ -93,13 +93,13 @@ def _ordered(  # noqa: PLR0917  columns of one table
     return Units(kinds[order], events[order], image[order], partition[order])
 
 
-def _whole(shown: Shown, images: Int64s) -> Mask:
+def _whole(shown: ShownRows, images: Int64s) -> Mask:
     """Returns which images have all columns. The others cannot be inserts."""
     found: Mask = (shown.sizes[:, images] != ABSENT).all(axis=0)
     return found
 
 
-def _whole_in(shown: Shown, images: Int64s, before: Int64s, hashing: Hashing) -> Shown:
+def _whole_in(shown: ShownRows, images: Int64s, before: Int64s, hashing: Hashing) -> ShownRows:
     """Fills the hashed columns that `images` omit from the image `before`, because they did not change. Without
     splitting, Canal's behaviour applies: an omitted column counts as empty.
     """
@@ -118,7 +118,7 @@ def _whole_in(shown: Shown, images: Int64s, before: Int64s, hashing: Hashing) ->
     return dataclasses.replace(shown, starts=starts, sizes=sizes)
 
 
-def _partitions(shown: Shown, images: Int64s, hashing: Hashing) -> Int64s:
+def _partitions(shown: ShownRows, images: Int64s, hashing: Hashing) -> Int64s:
     hashes = np.full(len(images), hashing.seed, np.int64)
     hash_values(images, np.array(hashing.columns, np.int64), shown.starts, shown.sizes, shown.texts, hashes)
     return np.abs(hashes) % hashing.partitions

@@ -101,7 +101,7 @@ class FileFormat:
 
 
 @dataclasses.dataclass(frozen=True)
-class Statement:
+class QueryStatement:
     """A QUERY event. `takes_effect`: False for an ALTER that only begins here or that failed (MariaDB's binlog_alter_two_phase)."""
 
     text: str
@@ -187,7 +187,7 @@ def _require_header_sizes(sizes: tuple[int, ...], version: str) -> None:
             raise BinlogFormatError(f"a server {version} writes headers of row events that are not understood")
 
 
-def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = False) -> Statement:
+def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = False) -> QueryStatement:
     """Parses text and default database of a QUERY event. The kernel has checked that its parts lie in the event.
 
     `tells_timestamps`: see FileFormat.
@@ -204,7 +204,7 @@ def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = F
         _session(struct.unpack_from("<I", event)[0], variables, tells_timestamps=tells_timestamps),
         thread_specific=bool(flags & FLAG_THREAD_SPECIFIC),
     )
-    return Statement(
+    return QueryStatement(
         statement_text(text, session.client),
         database.decode("utf-8", errors="backslashreplace"),
         error_code,
@@ -213,7 +213,7 @@ def parse_query(event: bytes, checksum_bytes: int, *, tells_timestamps: bool = F
     )
 
 
-def parse_load(event: bytes, checksum_bytes: int) -> Statement:
+def parse_load(event: bytes, checksum_bytes: int) -> QueryStatement:
     """Parses an EXECUTE_LOAD_QUERY event (LOAD DATA in statement format). It is a QUERY with the offsets of the file
     name before its variables.
     """

@@ -25,7 +25,7 @@ class RecordedEvents:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Kept:
+class _RecordedTransaction:
     """The events of a transaction, with the order key of its prepare and, once it is decided, of its commit."""
 
     name: str
@@ -39,8 +39,8 @@ class MemoryPrepared:
 
     def __init__(self) -> None:
         self._open: bytearray | None = None
-        self._prepared: dict[str, _Kept] = {}
-        self._committed: list[_Kept] = []
+        self._prepared: dict[str, _RecordedTransaction] = {}
+        self._committed: list[_RecordedTransaction] = []
 
     def begin(self) -> None:
         self._open = bytearray()
@@ -53,7 +53,7 @@ class MemoryPrepared:
         return RecordedEvents(events)
 
     def prepare(self, name: str, order_key: int) -> None:
-        self._prepared[name] = _Kept(name, bytes(self._writer()), order_key)
+        self._prepared[name] = _RecordedTransaction(name, bytes(self._writer()), order_key)
         self._open = None
 
     def undecided(self) -> dict[str, bytes]:

@@ -171,7 +171,7 @@ class TableMap:
 
 
 @dataclasses.dataclass
-class _Told:
+class _LoggedFields:
     """The logged optional fields, before they are distributed over the columns."""
 
     unsigned: tuple[bool, ...] | None = None
@@ -212,7 +212,7 @@ def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
     types = cursor.take(count)
     codes, metadata = _layout(types, ByteCursor(cursor.take(cursor.packed()), "the metadata of the table map"))
     nullable = _bits(cursor.take((count + 7) // 8), count, lowest_first=True)
-    told = _Told()
+    told = _LoggedFields()
     for field, value in _fields(cursor):
         if field in _READERS:
             content = ByteCursor(value, f"field {field} of the table map")
@@ -301,17 +301,17 @@ def _columns_of(codes: tuple[int, ...], kinds: frozenset[int]) -> list[int]:
     return [index for index, code in enumerate(codes) if code in kinds]
 
 
-def _read_signedness(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_signedness(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     numeric = _columns_of(codes, NUMERIC)
     bits = dict(zip(numeric, _bits(value.rest(), len(numeric), lowest_first=False), strict=True))
     told.unsigned = tuple(bits.get(index, False) for index in range(len(codes)))
 
 
-def _read_visibility(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_visibility(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     told.visible = _bits(value.rest(), len(codes), lowest_first=False)
 
 
-def _read_names(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_names(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     names = tuple(value.text(value.packed()) for _ in codes)
     told.names = names
 
@@ -338,19 +338,19 @@ def _exactly(value: ByteCursor, count: int) -> tuple[int, ...]:
     return numbers
 
 
-def _read_default_charset(told: _Told, value: ByteCursor, _codes: tuple[int, ...]) -> None:
+def _read_default_charset(told: _LoggedFields, value: ByteCursor, _codes: tuple[int, ...]) -> None:
     told.charsets = _default_charset(value)
 
 
-def _read_column_charset(told: _Told, value: ByteCursor, _codes: tuple[int, ...]) -> None:
+def _read_column_charset(told: _LoggedFields, value: ByteCursor, _codes: tuple[int, ...]) -> None:
     told.charsets = Charsets(each=_each(value))
 
 
-def _read_labelled_default_charset(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_labelled_default_charset(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     told.labelled = _default_charset(value).spread(len(_columns_of(codes, LABELLED)))
 
 
-def _read_labelled_column_charset(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_labelled_column_charset(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     told.labelled = _exactly(value, len(_columns_of(codes, LABELLED)))
 
 
@@ -358,24 +358,24 @@ def _label_lists(value: ByteCursor, count: int) -> list[list[bytes]]:
     return [[value.take(value.packed()) for _ in range(value.packed())] for _ in range(count)]
 
 
-def _read_set_labels(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_set_labels(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     told.set_labels = _label_lists(value, codes.count(TypeCode.SET))
 
 
-def _read_enum_labels(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_enum_labels(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     told.enum_labels = _label_lists(value, codes.count(TypeCode.ENUM))
 
 
-def _read_geometry_types(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_geometry_types(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     told.geometry_types = _exactly(value, codes.count(TypeCode.GEOMETRY))
 
 
-def _read_primary_key(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_primary_key(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     told.primary_key = _checked_key(_each(value), value, codes)
     told.key_prefixes = (0,) * len(told.primary_key)
 
 
-def _read_primary_key_with_prefix(told: _Told, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_primary_key_with_prefix(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     numbers = _each(value)
     if len(numbers) % 2:
         raise BinlogFormatError(f"{value.what} ends between a key column and its prefix")
@@ -389,7 +389,7 @@ def _checked_key(key: tuple[int, ...], value: ByteCursor, codes: tuple[int, ...]
     return key
 
 
-_READERS: dict[int, Callable[[_Told, ByteCursor, tuple[int, ...]], None]] = {
+_READERS: dict[int, Callable[[_LoggedFields, ByteCursor, tuple[int, ...]], None]] = {
     Field.SIGNEDNESS: _read_signedness,
     Field.DEFAULT_CHARSET: _read_default_charset,
     Field.COLUMN_CHARSET: _read_column_charset,
@@ -405,7 +405,7 @@ _READERS: dict[int, Callable[[_Told, ByteCursor, tuple[int, ...]], None]] = {
 }
 
 
-def _labels(codes: tuple[int, ...], told: _Told) -> tuple[tuple[str, ...], ...] | None:
+def _labels(codes: tuple[int, ...], told: _LoggedFields) -> tuple[tuple[str, ...], ...] | None:
     """Decodes labels, each column's in its own charset. None if those of an enum or set were not logged."""
     waiting: dict[int, Iterator[list[bytes]]] = {
         TypeCode.ENUM: iter(told.enum_labels or ()),

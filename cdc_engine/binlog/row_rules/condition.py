@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from cdc_engine.binlog.column_types.entry import AnyArray
 from cdc_engine.binlog.row_rules.expression import (
-    Compare,
+    ComparisonNode,
     Expression,
     IsNull,
     Joined,
@@ -96,7 +96,7 @@ class Condition:
         elif isinstance(term, Like):
             if not _is_text(types[term.column.lower()]):
                 raise ConditionRefusedError(f"LIKE asks for a text, and {term.column} is none in the lake")
-        elif isinstance(term, OneOf | Compare):
+        elif isinstance(term, OneOf | ComparisonNode):
             of = types[term.column.lower()]
             for literal in term.literals if isinstance(term, OneOf) else (term.literal,):
                 scalar = _scalar(term.column, literal, of)

@@ -33,7 +33,7 @@ COMPARISONS = {"=": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">",
 
 
 @dataclasses.dataclass(frozen=True)
-class Compare:
+class ComparisonNode:
     """A comparison. `sign`: = <> < <= > >=."""
 
     column: str
@@ -72,12 +72,12 @@ class Joined:
     terms: tuple[Expression, ...]
 
 
-Expression: TypeAlias = Compare | OneOf | Like | IsNull | Not | Joined
+Expression: TypeAlias = ComparisonNode | OneOf | Like | IsNull | Not | Joined
 
 
 def parse(text: str) -> Expression:
     """Parses a condition. Raises ConfigurationError with the place of the mistake."""
-    return _Reader(text).whole()
+    return _ExpressionReader(text).whole()
 
 
 def columns_of(expression: Expression) -> frozenset[str]:
@@ -101,7 +101,7 @@ class _Token:
         return self.text.upper() if self.kind in {"word", "sign"} else ""
 
 
-class _Reader:
+class _ExpressionReader:
     def __init__(self, text: str) -> None:
         self._text, self._tokens, self._next, self._depth = text, _tokens(text), 0, 0
 
@@ -164,7 +164,7 @@ class _Reader:
             self._must("NULL")
             return Not(IsNull(column)) if denied else IsNull(column)
         if self._now.word in COMPARISONS:
-            return Compare(column, COMPARISONS[self._take().word], self._literal())
+            return ComparisonNode(column, COMPARISONS[self._take().word], self._literal())
         denied = self._took("NOT")
         found = self._of_several(column)
         return Not(found) if denied else found
@@ -180,7 +180,7 @@ class _Reader:
         if self._took("BETWEEN"):
             low = self._literal()
             self._must("AND")
-            return Joined("AND", (Compare(column, ">=", low), Compare(column, "<=", self._literal())))
+            return Joined("AND", (ComparisonNode(column, ">=", low), ComparisonNode(column, "<=", self._literal())))
         if self._now.word in {"LIKE", "ILIKE"}:
             any_case = self._take().word == "ILIKE"
             if self._now.kind != "text":

@@ -76,7 +76,7 @@ class _Events:
         )
 
 
-class Places:
+class ValueLocations:
     """Memory for the located values of one chunk, reused for the next chunk. Decoders that take turns share it."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class RowDecoder:
         self,
         version: TableVersion,
         kept: Int32s | None = None,
-        places: Places | None = None,
+        places: ValueLocations | None = None,
         policy: ValuePolicy = DEFAULT_POLICY,
         *,
         nulls_in_key: bool = False,
@@ -141,7 +141,7 @@ class RowDecoder:
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
         self._paired = self._compared[:0] if filters else self._compared  # no columns: each before image is kept
-        self._places = places or Places()
+        self._places = places or ValueLocations()
         self._starts, self._sizes = self._places.cells(self._located)
         self._before_starts, self._before_sizes = (np.empty((self._located, 1), np.int64) for _ in range(2))
         self._leaves_out = False  # an event without all columns was seen: the slower kernel locates from here on

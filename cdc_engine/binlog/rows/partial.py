@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from cdc_engine.binlog.column_types import ColumnType
 from cdc_engine.binlog.column_types.entry import AnyArray
-from cdc_engine.binlog.column_types.told_values import told_scalar
+from cdc_engine.binlog.column_types.value_text import scalar_value
 from cdc_engine.binlog.rows import locate_partial as locating
 from cdc_engine.binlog.rows.locate_diffs import DOCUMENT
 from cdc_engine.binlog.type_codes import TypeCode
@@ -95,7 +95,7 @@ def with_default(array: AnyArray, chosen: Mask, text: str | None, each: ColumnTy
     """Returns the array with a default in the rows `chosen`. Raises ValueError if its text is not a value of the type."""
     if text is None:
         return array
-    filled: AnyArray = pc.if_else(pa.array(chosen), told_scalar(text, each), array)
+    filled: AnyArray = pc.if_else(pa.array(chosen), scalar_value(text, each), array)
     return filled
 
 

@@ -197,7 +197,7 @@ class ControlEvents:
             yield from self._decide(kind, statement.text)
             yield from self._end(event)
 
-    def _definition(self, statement: control.Statement, event: bytes) -> Iterator[Block]:
+    def _definition(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
         """Yields a DDL statement as its own block. Inside a transaction (CREATE TABLE … SELECT) the block has no
         transaction end; that comes with the rows.
 
@@ -216,7 +216,7 @@ class ControlEvents:
             self._state[at.PLACE] = self._state[at.FILE_END] + DEFINITION_BYTES
         yield from self._maker.cut(changes, self._logged(statement, event))
 
-    def _logged(self, statement: control.Statement, event: bytes) -> LoggedStatement:
+    def _logged(self, statement: control.QueryStatement, event: bytes) -> LoggedStatement:
         seconds, server = struct.unpack_from("<IxI", event)
         return LoggedStatement(
             text=statement.text,
@@ -228,13 +228,13 @@ class ControlEvents:
             session=statement.session,
         )
 
-    def _apply(self, statement: control.Statement, position: Position) -> tuple[TableChange, ...]:
+    def _apply(self, statement: control.QueryStatement, position: Position) -> tuple[TableChange, ...]:
         try:
             return self._history.apply(statement.text, statement.database, position, statement.session)
         except TableStoppedError as error:
             return (stopped_change(error, position),)
 
-    def _row_change(self, statement: control.Statement, event: bytes) -> Iterator[Block]:
+    def _row_change(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
         """Stops the tables to which a statement that changes rows may have written. The others continue."""
         changes = self._apply(statement, self._maker.position(self._time_us(event)))
         if changes:

@@ -16,29 +16,29 @@ import pyarrow.parquet as pq
 
 from cdc_engine.config import DestinationConfig
 from cdc_engine.instance.backfill import rules
-from cdc_engine.instance.backfill.reading import Stretch, binlog_files
-from cdc_engine.instance.backfill.rules import Asked, TableFacts
+from cdc_engine.instance.backfill.reading import Interval, binlog_files
+from cdc_engine.instance.backfill.rules import RequestedInterval, TableFacts
 from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
 from cdc_engine.instance.tables.value_policies import keys_of
 from cdc_engine.instance.wiring import history_kept
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.managers import read_ledger
-from cdc_engine.parser.places.binlog_files import BinlogFiles
-from cdc_engine.parser.places.time_search import choice_at, earliest_on_offer
+from cdc_engine.parser.positions.binlog_files import BinlogFiles
+from cdc_engine.parser.positions.time_search import choice_at, earliest_on_offer
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.staging.manifest import ChangesSegment, StagedTable
 from cdc_engine.staging.staging import StagedBatch
-from cdc_engine.table_meta.history.kept.repository import Record, look_at
-from cdc_engine.time_words import time_text
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, look_at
+from cdc_engine.time_text import time_text
 
 SAMPLE_BYTES_MAX = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TablePlan:
+class BackfillTablePlan:
     """The plan for one table. `refused`: why it cannot be backfilled, with what to do instead; empty if it can. `changes`: the number
     expected in the interval.
 
@@ -75,7 +75,7 @@ class Plan:
     counted: bool
     changes: int
     seconds: float
-    tables: tuple[TablePlan, ...]
+    tables: tuple[BackfillTablePlan, ...]
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -86,7 +86,7 @@ class Plan:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Place:
+class BinlogInterval:
     """The interval on the source's binlog: after `begin`, up to and including `end`; `read_to` is the binlog's end. `files`: the source's
     binlog files.
     """
@@ -98,17 +98,17 @@ class Place:
     files: BinlogFiles
 
 
-def make_plan(config: DestinationConfig, directory: Path, asked: Asked, now_us: int) -> Plan:
+def make_plan(config: DestinationConfig, directory: Path, asked: RequestedInterval, now_us: int) -> Plan:
     """Returns the plan of a backfill. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError, or the errors
     of a scan.
     """
-    rules.check_asked(asked, now_us)
+    rules.check_request(asked, now_us)
     ledger = read_ledger(directory)
-    place = find_place(config, ledger, asked)
+    place = locate_interval(config, ledger, asked)
     records = look_at(history_kept(config, directory))
     schemas = schemas_of(config, records, place)
     names = tables_of(ledger, schemas, asked)
-    sample = Stretch(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)
+    sample = Interval(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)
     with tempfile.TemporaryDirectory(prefix="backfill-plan-", dir=directory) as folder:
         staged = sample.staged(Path(folder))
         facts = facts_of(names, config, directory, schemas, [staged])
@@ -116,7 +116,7 @@ def make_plan(config: DestinationConfig, directory: Path, asked: Asked, now_us: 
     return _plan(config, asked, place, sample, [_table(each, staged, sample, place, known) for each in facts])
 
 
-def find_place(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place:
+def locate_interval(config: DestinationConfig, ledger: Ledger, asked: RequestedInterval) -> BinlogInterval:
     """Asks the source where the interval is. Raises as `make_plan`."""
     files = binlog_files(config)
     facts = files.facts
@@ -134,7 +134,7 @@ def find_place(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place
         )
         for each in (begin, end, read_to)
     ]
-    return Place(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, files=files)
+    return BinlogInterval(begin=places[0], end=places[1], read_to=places[2], cursor=cursor, files=files)
 
 
 def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
@@ -145,13 +145,13 @@ def is_followed(ledger: Ledger, directory: Path, name: str) -> bool:
     return name not in {each.name for each in ledger.stopped_tables} and not (record is not None and record.is_open)
 
 
-def schemas_of(config: DestinationConfig, records: Sequence[Record], place: Place) -> IntervalSchemas:
+def schemas_of(config: DestinationConfig, records: Sequence[HistoryRecord], place: BinlogInterval) -> IntervalSchemas:
     """Returns the schemas with which the interval's rows are decoded."""
     captured = TableFilter(config.include, config.exclude).keeps
     return IntervalSchemas(records, place.cursor, place.begin, captured)
 
 
-def tables_of(ledger: Ledger, schemas: IntervalSchemas, asked: Asked) -> tuple[str, ...]:
+def tables_of(ledger: Ledger, schemas: IntervalSchemas, asked: RequestedInterval) -> tuple[str, ...]:
     """Returns the requested tables, including stopped ones. Raises ConfigurationError for one that is not captured."""
     stopped = {each.name for each in ledger.stopped_tables}
     return rules.chosen(asked, sorted(stopped | schemas.versions().keys()))
@@ -203,11 +203,13 @@ def _changes(table: StagedTable) -> tuple[ChangesSegment, ...]:
     return tuple(each for each in table.segments if isinstance(each, ChangesSegment))
 
 
-def _table(facts: TableFacts, staged: StagedBatch, sample: Stretch, place: Place, known: frozenset[str]) -> TablePlan:
+def _table(
+    facts: TableFacts, staged: StagedBatch, sample: Interval, place: BinlogInterval, known: frozenset[str]
+) -> BackfillTablePlan:
     table = next((each for each in staged.manifest.tables if each.name == facts.name), None)
     counted = sum(each.inserts + each.updates + each.deletes for each in _changes(table)) if table else 0
     _, interval_bytes = rules.files_between(place.files.logs, place.begin, place.end)
-    return TablePlan(
+    return BackfillTablePlan(
         name=facts.name,
         refused=rules.refusal(facts),
         changes=counted if sample.whole else rules.scaled(counted, sample.bytes, interval_bytes),
@@ -216,7 +218,13 @@ def _table(facts: TableFacts, staged: StagedBatch, sample: Stretch, place: Place
     )
 
 
-def _plan(config: DestinationConfig, asked: Asked, place: Place, sample: Stretch, tables: list[TablePlan]) -> Plan:
+def _plan(
+    config: DestinationConfig,
+    asked: RequestedInterval,
+    place: BinlogInterval,
+    sample: Interval,
+    tables: list[BackfillTablePlan],
+) -> Plan:
     earliest_us, earliest_file = earliest_on_offer(place.files)
     files, size_bytes = rules.files_between(place.files.logs, place.begin, place.read_to)
     done = [each for each in tables if not each.refused]

@@ -20,7 +20,7 @@ from cdc_engine.instance.backfill.schemas import IntervalSchemas
 from cdc_engine.instance.tables.value_policies import keys_of, policies_of
 from cdc_engine.instance.wiring import archive_of, source_of
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.places.binlog_files import BinlogFiles
+from cdc_engine.parser.positions.binlog_files import BinlogFiles
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
@@ -36,7 +36,7 @@ def binlog_files(config: DestinationConfig) -> BinlogFiles:
     return BinlogFiles(source, facts, archive_of(config))
 
 
-class Stretch:
+class Interval:
     """The interval after `start` and, if `until` is given, up to it; at most about `bytes_max` of it.
 
     `bytes`: bytes of the binlog read so far. `end`: end of the last transaction read. `whole`: all of it was read.

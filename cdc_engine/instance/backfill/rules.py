@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from cdc_engine.errors import ActRefusedError, ConfigurationError
 from cdc_engine.parser.server_facts import BinaryLog
 from cdc_engine.position import Position, file_number
-from cdc_engine.time_words import time_text
+from cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
 SNAPSHOT_WAY = "take its rows anew with `sluice snapshot start`"
@@ -22,7 +22,7 @@ MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Asked:
+class RequestedInterval:
     """The request: [from_us, to_us) in µs since 1970; `to_us` None: up to the end. `tables`: "database.table"; all captured ones if empty.
 
     `all_or_none`: a named table that is refused fails the whole request; otherwise it is excluded.
@@ -87,7 +87,7 @@ def refusal(table: TableFacts, refusals: Refusals = REFUSALS) -> str:
     return found.format(**dataclasses.asdict(table), shown=shown, instead=SNAPSHOT_WAY)
 
 
-def check_asked(asked: Asked, now_us: int) -> None:
+def check_request(asked: RequestedInterval, now_us: int) -> None:
     """Raises ConfigurationError for an empty interval."""
     if asked.to_us is not None and asked.to_us <= asked.from_us:
         raise ConfigurationError(f"--to {time_text(asked.to_us)} is not after --from {time_text(asked.from_us)}")
@@ -95,7 +95,7 @@ def check_asked(asked: Asked, now_us: int) -> None:
         raise ConfigurationError(f"--from {time_text(asked.from_us)} is in the future")
 
 
-def chosen(asked: Asked, captured: Sequence[str]) -> tuple[str, ...]:
+def chosen(asked: RequestedInterval, captured: Sequence[str]) -> tuple[str, ...]:
     """Returns the requested tables. Raises ConfigurationError for one that is not captured."""
     unknown = sorted(set(asked.tables) - set(captured))
     if unknown:

@@ -20,9 +20,9 @@ from cdc_engine.table_meta.ddl.reader import leading_words, read_statement
 from cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateTable,
-    RowChange,
     SetDatabase,
     Statement,
+    StatementRowChange,
     TableName,
     Unread,
     dropped_database,
@@ -30,8 +30,8 @@ from cdc_engine.table_meta.ddl.statement import (
 from cdc_engine.table_meta.history.concerned import concerned
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, RecordsInMemory
-from cdc_engine.table_meta.schema import ServerFacts, TableSchema
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, RecordsInMemory
+from cdc_engine.table_meta.schema import DdlServerFacts, TableSchema
 
 TEXT_CHARS_MAX = 80  # maximum length of a statement in a message
 
@@ -44,9 +44,13 @@ class IntervalSchemas:
     """
 
     def __init__(
-        self, records: Iterable[Record], known_at: Position, start: Position, captured: Callable[[str, str], bool]
+        self,
+        records: Iterable[HistoryRecord],
+        known_at: Position,
+        start: Position,
+        captured: Callable[[str, str], bool],
     ) -> None:
-        newest: dict[tuple[bool, str, str], Record] = {}
+        newest: dict[tuple[bool, str, str], HistoryRecord] = {}
         for record in records:
             if record.position.order_key <= known_at.order_key:
                 newest[record.kind is RecordKind.SERVER, record.database, record.table] = record
@@ -56,7 +60,7 @@ class IntervalSchemas:
         for record in there:
             self._known.remember(record)
         self._start, self._captured = start, captured
-        self._server = self._known.server(start.order_key) or ServerFacts(flavour="mysql", charset="")
+        self._server = self._known.server(start.order_key) or DdlServerFacts(flavour="mysql", charset="")
         self.statements: dict[str, list[str]] = defaultdict(list)
 
     def versions(self) -> dict[str, TableVersion]:
@@ -110,7 +114,7 @@ class IntervalSchemas:
         return lambda name: name.key(default_database, lower_case=self._server.lower_case_names)
 
 
-def known_at(records: Iterable[Record], place: Position) -> frozenset[str]:
+def known_at(records: Iterable[HistoryRecord], place: Position) -> frozenset[str]:
     """Returns the "database.table" names whose schema the history still knows at a position."""
     known = KnownSchemas()
     for record in records:
@@ -126,7 +130,7 @@ def _touched(
     if _changes_nothing(statement):
         return ()
     names = concerned(statement, known, full_name, default_database)
-    if isinstance(statement, RowChange):
+    if isinstance(statement, StatementRowChange):
         about = {lowered(default_database), *statement.words}
         names += [name for name in known.table_names() if lowered(name[0]) in about]
         names += [full_name(name) for name in statement.names]

@@ -15,23 +15,23 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cdc_engine.config import DestinationConfig
-from cdc_engine.documents.places import as_place
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.ha.file_lock import FileLock
 from cdc_engine.instance.backfill import rules
-from cdc_engine.instance.backfill.plan import Place, facts_of, find_place, schemas_of, tables_of
-from cdc_engine.instance.backfill.reading import Stretch
-from cdc_engine.instance.backfill.rules import Asked
+from cdc_engine.instance.backfill.plan import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
+from cdc_engine.instance.backfill.reading import Interval
+from cdc_engine.instance.backfill.rules import RequestedInterval
 from cdc_engine.instance.wiring import history_kept
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.managers import read_ledger
 from cdc_engine.position import Position
+from cdc_engine.records.location import as_location
 from cdc_engine.staging.staging import StagedBatch
 from cdc_engine.table_meta.history.kept.repository import look_at
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 
 POLL_SECONDS = 0.2
-Find = Callable[[DestinationConfig, Ledger, Asked], Place]
+Find = Callable[[DestinationConfig, Ledger, RequestedInterval], BinlogInterval]
 FOLDER, LOCK_FILE = "backfills", "backfill.lock"
 
 
@@ -42,7 +42,7 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
     Only one per destination at a time: two would read the same binlog twice, and wait for each other in the end. `wait_seconds`: how long
     to wait for another one.
     """
-    if as_place(directory).is_apart and not (directory / TABLES_FILE).is_file():
+    if as_location(directory).is_apart and not (directory / TABLES_FILE).is_file():
         raise ActRefusedError(
             f"{directory} does not have {TABLES_FILE}: this host does not see the engine's folder, which has the schema history; do it on "
             "the engine's host, or mount <data_dir>/engine here"
@@ -71,7 +71,7 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
         lock.release()
 
 
-class Reading:
+class BackfillReading:
     """The reading of one backfill from the source. `refused`: "database.table" → why it is excluded; it grows as more becomes known.
 
     `find`: finds the interval; `refusals`: the rules that refuse tables.
@@ -81,16 +81,16 @@ class Reading:
         self,
         config: DestinationConfig,
         directory: Path,
-        asked: Asked,
+        asked: RequestedInterval,
         folder: Path,
         *,
         now_us: int,
         progress: Callable[[int, int], None] = lambda _read, _all: None,
-        find: Find = find_place,
+        find: Find = locate_interval,
         refusals: rules.Refusals = rules.REFUSALS,
     ) -> None:
         """Finds the interval. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError."""
-        rules.check_asked(asked, now_us)
+        rules.check_request(asked, now_us)
         self._config, self._directory, self._asked, self._folder = config, directory, asked, folder
         self._progress, self._refusals = progress, refusals
         self._ledger = read_ledger(directory)
@@ -136,9 +136,9 @@ class Reading:
 
     def _go_on(self) -> None:
         names = frozenset(self.names) - self.refused.keys()
-        stretch = Stretch(self._config, self.read_to, self._schemas, names, progress=self._told)
-        self.staged.append(stretch.staged(self._folder / str(len(self.staged))))
-        self.read_to = stretch.end
+        interval = Interval(self._config, self.read_to, self._schemas, names, progress=self._told)
+        self.staged.append(interval.staged(self._folder / str(len(self.staged))))
+        self.read_to = interval.end
 
     def _told(self, read_bytes: int) -> None:
         _, size_bytes = rules.files_between(self.place.files.logs, self.place.begin, self.place.read_to)

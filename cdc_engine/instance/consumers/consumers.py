@@ -9,21 +9,28 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
 from cdc_engine.contracts import Consumer, LoggedStatement
-from cdc_engine.instance.consumers.feed import Chosen, ConsumerFeed, FeedPlace, OwnStream, Reader, Selection
+from cdc_engine.instance.consumers.consumer_stream import (
+    Chosen,
+    DestinationStream,
+    OwnStream,
+    Selection,
+    StreamPosition,
+    StreamReader,
+)
 from cdc_engine.instance.consumers.forms import Forms
 from cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
-from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.parser.watch import StreamState
 from cdc_engine.position import Position
 from cdc_engine.server.consumer import ConsumerService
 from cdc_engine.sink.event_sink import CapturedTables
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.server import Source
-from cdc_engine.store.window.places import Place, key_of
+from cdc_engine.store.window.positions import WindowPosition, key_of
 from cdc_engine.store.window.window import Window
 
-Service = ConsumerService[FeedPlace, tuple[Chosen, ...]]
+Service = ConsumerService[StreamPosition, tuple[Chosen, ...]]
 Wants = Callable[[CapturedTables], Callable[[LoggedStatement], bool]]
 NO_FORMS = Forms()
 
@@ -36,7 +43,7 @@ def _nothing() -> str:
     return ""
 
 
-class Consumers(Subscriptions[Consumer, FeedPlace, tuple[Chosen, ...]]):
+class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     """The consumers of a destination. `server_filter`: the destination's filter; a consumer's own filter is applied in addition. `wants`:
     selects statements by a consumer's tables.
 
@@ -50,14 +57,14 @@ class Consumers(Subscriptions[Consumer, FeedPlace, tuple[Chosen, ...]]):
         meta: MetaManager,
         live: Window,
         *,
-        open_own: Callable[[Reader, Place], OwnStream],
+        open_own: Callable[[StreamReader, WindowPosition], OwnStream],
         held_up: Callable[[], bool],
         server_filter: TableFilter,
         wants: Wants,
         brokers: Mapping[int, tuple[str, str]] | None = None,
         forms: Forms = NO_FORMS,
         source: Source | None = None,
-        place: Callable[[], StreamPlace | None] = _nowhere,
+        place: Callable[[], StreamState | None] = _nowhere,
         told: Callable[[], str] = _nothing,
     ) -> None:
         super().__init__(meta, brokers or {})
@@ -72,10 +79,10 @@ class Consumers(Subscriptions[Consumer, FeedPlace, tuple[Chosen, ...]]):
         """The position before the oldest available change."""
         return self._live.begin
 
-    def feed(self, reader: Reader, filters: Sequence[TableFilter]) -> ConsumerFeed:
+    def feed(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:
         """Returns the stream for one reader, restricted by filters in addition to the destination's."""
         captured = CapturedTables([self._server_filter, *filters])
-        return ConsumerFeed(
+        return DestinationStream(
             self._live,
             lambda place: self._open_own(reader, place),
             self._held_up,
@@ -96,13 +103,13 @@ class Consumers(Subscriptions[Consumer, FeedPlace, tuple[Chosen, ...]]):
     def _born(self, client_id: int, client_filter: str) -> Consumer:
         return Consumer(client_id=client_id, filter=client_filter, cursor=self._live.begin)
 
-    def _moved(self, record: Consumer, client_filter: str, acked: FeedPlace | None) -> Consumer:
+    def _moved(self, record: Consumer, client_filter: str, acked: StreamPosition | None) -> Consumer:
         cursor = acked.position if acked is not None else record.cursor
         return dataclasses.replace(record, filter=client_filter, cursor=cursor)
 
     def _serving(self, record: Consumer, tables: TableFilter) -> Service:
-        feed = self.feed(Reader(record.client_id), [tables])
-        return ConsumerService(record.client_id, feed, FeedPlace(Place(record.cursor)))
+        feed = self.feed(StreamReader(record.client_id), [tables])
+        return ConsumerService(record.client_id, feed, StreamPosition(WindowPosition(record.cursor)))
 
     def _status(self, record: Consumer, live: Position | None) -> ConsumerStatus:
         service = self._services.get(record.client_id)

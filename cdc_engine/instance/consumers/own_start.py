@@ -1,5 +1,5 @@
 """The schemas and prepared XA transactions with which a consumer's own stream starts: what the live stream knew at that position. For a
-consumer that is ahead of the live stream: what that knows now, and what is in between. Made by `own_stream`; `known_place` is pure.
+consumer that is ahead of the live stream: what that knows now, and what is in between. Made by `own_stream`; `known_position` is pure.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
-from cdc_engine.store.prepared_beside import PreparedBeside
+from cdc_engine.store.own_prepared import OwnPrepared
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.holding import holds_at
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, RecordsInMemory
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, RecordsInMemory
 
 
-def known_place(begin: Position, live: Position) -> Position:
+def known_position(begin: Position, live: Position) -> Position:
     """Returns the position from which a reader that starts at `begin` may use the schemas of a stream that has reached `live`: the
     earlier of the two.
 
@@ -46,7 +46,7 @@ class OwnStart:
     it and `prepared` up to `begin`.
     """
 
-    def __init__(self, begin: Position, known: Position, history: TableHistory, prepared: PreparedBeside) -> None:
+    def __init__(self, begin: Position, known: Position, history: TableHistory, prepared: OwnPrepared) -> None:
         self.begin, self.history, self.prepared = begin, history, prepared
         self._known, self._learnt = known, False
 
@@ -74,7 +74,7 @@ class OwnStart:
 def own_start(
     begin: Position,
     live: Position,
-    records: Iterable[Record],
+    records: Iterable[HistoryRecord],
     *,
     tables: TableFilter,
     review: SchemaDecisions,
@@ -85,11 +85,11 @@ def own_start(
     `recorded_before`: as `PreparedFiles.recorded_before`.
     """
     try:
-        known = known_place(begin, live)
+        known = known_position(begin, live)
         held = [record for record in records if holds_at(record, known)]
     except ValueError as error:
         raise PositionLostError(f"the GTID set of a position cannot be read: {error}") from error
     if not any(record.kind is RecordKind.SERVER for record in held):
         return None
-    prepared = PreparedBeside(lambda name: recorded_before(name, begin))
+    prepared = OwnPrepared(lambda name: recorded_before(name, begin))
     return OwnStart(begin, known, TableHistory(RecordsInMemory(held), tables.keeps, review), prepared)

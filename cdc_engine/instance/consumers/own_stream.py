@@ -11,23 +11,23 @@ from collections.abc import Callable
 
 from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError, SluiceError
-from cdc_engine.instance.consumers.feed import Reader
+from cdc_engine.instance.consumers.consumer_stream import StreamReader
 from cdc_engine.instance.consumers.own_start import OwnStart, own_start
 from cdc_engine.limits import READ_BUFFER_BYTES
 from cdc_engine.parser.event_parser import ByTime, EventParser
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, Epochs, Lost, StartChoice
-from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.parser.watch import StreamState
 from cdc_engine.ports import Content
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import CapturedTables, dropped_uncaptured
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
-from cdc_engine.store.window.places import Place, Reading
+from cdc_engine.store.window.positions import WindowPosition, WindowReading
 from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.kept.repository import Record
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord
 
 OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # bytes read ahead of a consumer
 
@@ -44,7 +44,7 @@ class OwnStreams:
     tables: TableFilter
     review: SchemaDecisions
     known_to: Callable[[], Position]
-    records: Callable[[], list[Record]]
+    records: Callable[[], list[HistoryRecord]]
     recorded_before: Callable[[str, Position], Content | None]
     epoch: Callable[[], int]
     server_uuid: Callable[[], str]
@@ -52,7 +52,7 @@ class OwnStreams:
     archive: Archive | None = None
     isolated: bool = False
 
-    def open(self, reader: Reader, place: Place) -> SourceStream:
+    def open(self, reader: StreamReader, place: WindowPosition) -> SourceStream:
         """Opens a stream at a position. Raises PositionLostError if no schema is known there."""
         begin, destination = place.position, self.source.destination
         anew = (
@@ -132,7 +132,7 @@ class SourceStream:
         archive: Archive | None = None,
         isolated: bool = False,
     ) -> None:
-        self._anew, self._epoch, self._live_epoch = anew, epoch, live_epoch
+        self._continue_from_cursor, self._epoch, self._live_epoch = anew, epoch, live_epoch
         self._window = Window(own.begin, bytes_max=OWN_BYTES_MAX, waits=True, isolated=isolated)
         self._parser = EventParser(
             source,
@@ -150,8 +150,13 @@ class SourceStream:
         self._parser.start(start)
 
     def read(
-        self, place: Place, bytes_max: int, events_max: int, timeout_seconds: float, given_up: Callable[[], bool]
-    ) -> Reading | None:
+        self,
+        place: WindowPosition,
+        bytes_max: int,
+        events_max: int,
+        timeout_seconds: float,
+        given_up: Callable[[], bool],
+    ) -> WindowReading | None:
         """Reads as a window does; raises the error that ended the stream, once everything before it was read.
 
         Returns None also if the live stream has begun another epoch since: a stream that starts now numbers the files as that one does.
@@ -164,11 +169,11 @@ class SourceStream:
         error = self._parser.last_error
         if error is not None and found is not None and not found.pieces:
             if isinstance(error, PositionLostError):
-                raise PositionLostError(f"{error}. For this consumer alone: {self._anew}") from error
+                raise PositionLostError(f"{error}. For this consumer alone: {self._continue_from_cursor}") from error
             raise error if isinstance(error, SluiceError) else SluiceError(str(error))
         return found
 
-    def place(self) -> StreamPlace | None:
+    def place(self) -> StreamState | None:
         return self._parser.place()
 
     def wake(self) -> None:

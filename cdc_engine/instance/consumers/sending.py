@@ -12,12 +12,12 @@ from typing import Generic, Protocol, TypeVar
 from cdc_engine.brokers.messages import MessageMaker
 from cdc_engine.brokers.publisher import Message, Publisher
 from cdc_engine.brokers.routing import Routing, Rules
-from cdc_engine.brokers.sender import Sender, Taken
+from cdc_engine.brokers.sender import BrokerSender, ConsumerTaken
 from cdc_engine.config import DestinationConfig
 from cdc_engine.config.brokers import BrokerConfig, KafkaConfig, PartitionedConfig, RabbitConfig, RocketConfig
 from cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError
+from cdc_engine.instance.consumers.consumer_stream import Chosen
 from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.feed import Chosen
 from cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
 from cdc_engine.instance.consumers.statements import described
 
@@ -49,8 +49,8 @@ def name_of(config: BrokerConfig) -> str:
 class Subscribing(Protocol[Got_co]):
     """`Consumers`, or those of a group."""
 
-    def subscribe(self, client_id: int, client_filter: str = "") -> Taken[Got_co]: ...
-    def service(self, client_id: int) -> Taken[Got_co]: ...
+    def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerTaken[Got_co]: ...
+    def service(self, client_id: int) -> ConsumerTaken[Got_co]: ...
 
 
 class Sending(Generic[ContentT]):
@@ -76,8 +76,10 @@ class Sending(Generic[ContentT]):
         for sender in self._senders:
             sender.end()
 
-    def _sender(self, config: BrokerConfig, publisher_of: Callable[[BrokerConfig], Publisher]) -> Sender[ContentT]:
-        return Sender(
+    def _sender(
+        self, config: BrokerConfig, publisher_of: Callable[[BrokerConfig], Publisher]
+    ) -> BrokerSender[ContentT]:
+        return BrokerSender(
             name_of(config),
             functools.partial(self._service, config),
             self._maker_of(config),
@@ -93,7 +95,7 @@ class Sending(Generic[ContentT]):
             return False
         return True
 
-    def _service(self, config: BrokerConfig) -> Taken[ContentT]:
+    def _service(self, config: BrokerConfig) -> ConsumerTaken[ContentT]:
         consumers = self._consumers()
         try:
             return consumers.service(config.client_id)
@@ -129,9 +131,9 @@ def open_publisher(config: BrokerConfig) -> Publisher:
     if isinstance(config, RabbitConfig):
         from cdc_engine.brokers import rabbitmq  # noqa: PLC0415
 
-        return rabbitmq.RabbitPublisher(rabbitmq.place_of(config))
+        return rabbitmq.RabbitPublisher(rabbitmq.target_of(config))
     if isinstance(config, RocketConfig):
         from cdc_engine.brokers import rocketmq  # noqa: PLC0415
 
-        return rocketmq.RocketPublisher(rocketmq.place_of(config))
+        return rocketmq.RocketPublisher(rocketmq.target_of(config))
     raise ConfigurationError(f"no such broker: {config}")

@@ -17,7 +17,7 @@ from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
 from cdc_engine.instance.consumers.statements import described
 from cdc_engine.server.protocol.listener import Address, CannotListenError, listen
-from cdc_engine.server.protocol.session import Access, Consumer
+from cdc_engine.server.protocol.session import Access, SessionConsumer
 from cdc_engine.server.protocol.token import is_hash
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -27,12 +27,12 @@ class Clients(Protocol):
     """`Consumers`, or those of a group."""
 
     def broker_of(self, client_id: int) -> str: ...
-    def subscribe(self, client_id: int, client_filter: str = "") -> Consumer: ...
+    def subscribe(self, client_id: int, client_filter: str = "") -> SessionConsumer: ...
     def unsubscribe(self, client_id: int) -> None: ...
-    def service(self, client_id: int) -> Consumer: ...
+    def service(self, client_id: int) -> SessionConsumer: ...
 
 
-class Entries(Protocol):
+class ServedEntries(Protocol):
     """Makes entries of what the consumers are handed out."""
 
     def messages(self, content: Any, /) -> bytes: ...
@@ -41,16 +41,16 @@ class Entries(Protocol):
 class ServedConsumers:
     """Implements `session.Served`. `consumers` raises NotStartedError if the destination is not read here."""
 
-    def __init__(self, consumers: Callable[[], Clients], entries: Entries) -> None:
+    def __init__(self, consumers: Callable[[], Clients], entries: ServedEntries) -> None:
         self._consumers, self._entries = consumers, entries
 
-    def subscribe(self, client_id: int, client_filter: str) -> Consumer:
+    def subscribe(self, client_id: int, client_filter: str) -> SessionConsumer:
         return self._for_clients(client_id).subscribe(client_id, client_filter)
 
     def unsubscribe(self, client_id: int) -> None:
         self._for_clients(client_id).unsubscribe(client_id)
 
-    def service(self, client_id: int) -> Consumer:
+    def service(self, client_id: int) -> SessionConsumer:
         return self._for_clients(client_id).service(client_id)
 
     def _for_clients(self, client_id: int) -> Clients:
@@ -101,7 +101,7 @@ class Serving:
         config: CanalServerConfig,
         destination: str,
         consumers: Callable[[], Clients],
-        entries: Callable[[], Entries] | None = None,
+        entries: Callable[[], ServedEntries] | None = None,
     ) -> None:
         self._config, self._destination, self._consumers = config, destination, consumers
         self._entries = entries or (lambda: entry_maker(display_of(config), Forms()))

@@ -46,7 +46,7 @@ _ACTIONS: tuple[tuple[str, EventType | None], ...] = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Described:
+class StatementDescription:
     """The description of a statement. `schema`, `table`: what the entry's header names. `tables`: all tables that it concerns (database,
     table).
     """
@@ -58,7 +58,7 @@ class Described:
 
 
 @functools.lru_cache(maxsize=256)
-def described(statement: LoggedStatement) -> Described | None:
+def described(statement: LoggedStatement) -> StatementDescription | None:
     """Describes a statement; None for one that is not shown to clients, as in Canal: GRANT, views, triggers, procedures, ALTER DATABASE,
     …
     """
@@ -77,7 +77,7 @@ def described(statement: LoggedStatement) -> Described | None:
     return _of_read(read, statement, text)
 
 
-def _of_read(read: Statement, statement: LoggedStatement, text: str) -> Described | None:  # noqa: PLR0911  a case a line
+def _of_read(read: Statement, statement: LoggedStatement, text: str) -> StatementDescription | None:  # noqa: PLR0911  a case a line
     match read:
         case CreateTable():
             return _of(EventType.CREATE, statement, read.name)
@@ -93,15 +93,15 @@ def _of_read(read: Statement, statement: LoggedStatement, text: str) -> Describe
         case SetDatabase() if not read.creates:
             return None
         case SetDatabase() | DropDatabase():
-            return Described(EventType.QUERY, read.name or statement.database)
+            return StatementDescription(EventType.QUERY, read.name or statement.database)
         case Nothing():
             return None
         case Unread() if read.names:
             return _of(EventType.ALTER, statement, *read.names)
-    return Described(EventType.QUERY)
+    return StatementDescription(EventType.QUERY)
 
 
-def _altered(read: AlterTable, statement: LoggedStatement, text: str) -> Described | None:
+def _altered(read: AlterTable, statement: LoggedStatement, text: str) -> StatementDescription | None:
     kind: EventType | None = EventType.ALTER
     action = _ACTION.match(text)
     for pattern, named in _ACTIONS if action else ():
@@ -115,9 +115,9 @@ def _altered(read: AlterTable, statement: LoggedStatement, text: str) -> Describ
     return _of(kind or EventType.ALTER, statement, read.name)
 
 
-def _of(kind: EventType, statement: LoggedStatement, *names: TableName) -> Described:
+def _of(kind: EventType, statement: LoggedStatement, *names: TableName) -> StatementDescription:
     tables = tuple((name.database or statement.database, name.table) for name in names)
-    return Described(kind, *tables[0], tables)
+    return StatementDescription(kind, *tables[0], tables)
 
 
 def _table_name(text: str) -> TableName:

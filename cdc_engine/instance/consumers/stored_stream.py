@@ -10,12 +10,12 @@ from collections.abc import Callable
 
 from cdc_engine.errors import StoreDamagedError
 from cdc_engine.gtid import has_executed, same_executed
-from cdc_engine.instance.consumers.feed import OwnStream, Reader
+from cdc_engine.instance.consumers.consumer_stream import OwnStream, StreamReader
 from cdc_engine.position import Position
 from cdc_engine.store.files.log import EventLog
-from cdc_engine.store.files.reader import Dropped, LogReader
+from cdc_engine.store.files.reader import DroppedTransaction, LogReader
 from cdc_engine.store.opening import another_file
-from cdc_engine.store.window.places import Place, Reading, key_of
+from cdc_engine.store.window.positions import WindowPosition, WindowReading, key_of
 from cdc_engine.store.window.window import Window
 
 NEVER_FULL = 1 << 62  # it holds one block at a time: the next is read after it
@@ -25,12 +25,12 @@ class StoredStreams:
     """Opens streams for consumers. `otherwise`: opens a stream that reads the source, for a reader. `isolated`: as in `Window`."""
 
     def __init__(
-        self, log: EventLog, otherwise: Callable[[Reader, Place], OwnStream], *, isolated: bool = False
+        self, log: EventLog, otherwise: Callable[[StreamReader, WindowPosition], OwnStream], *, isolated: bool = False
     ) -> None:
         self._log, self._otherwise, self._isolated = log, otherwise, isolated
-        self._spent: dict[Reader, Place] = {}  # positions at which the files had nothing for a reader
+        self._spent: dict[StreamReader, WindowPosition] = {}  # positions at which the files had nothing for a reader
 
-    def open(self, reader: Reader, place: Place) -> OwnStream:
+    def open(self, reader: StreamReader, place: WindowPosition) -> OwnStream:
         """Opens a stream at a position. Raises the errors of `otherwise`."""
         if self._spent.pop(reader, None) != place:
             try:
@@ -62,7 +62,7 @@ class StoredStreams:
         """Returns the executed set at the start of what follows a position in the files."""
         found = self._log.reader_at(position)
         while found is not None and (following := found[0].next()) is not None:
-            if not isinstance(following, Dropped):
+            if not isinstance(following, DroppedTransaction):
                 return following.start_gtid_set
         return ""
 
@@ -70,13 +70,20 @@ class StoredStreams:
 class StoredStream:
     """Implements `feed.OwnStream`. `reader`: reads what follows `begin`. `spent`: called if that was nothing."""
 
-    def __init__(self, reader: LogReader, begin: Place, spent: Callable[[], object], *, isolated: bool = False) -> None:
+    def __init__(
+        self, reader: LogReader, begin: WindowPosition, spent: Callable[[], object], *, isolated: bool = False
+    ) -> None:
         self._reader, self._spent, self._gave = reader, spent, False
         self._window = Window(begin.position, bytes_max=NEVER_FULL, waits=True, isolated=isolated)
 
     def read(
-        self, place: Place, bytes_max: int, events_max: int, timeout_seconds: float, given_up: Callable[[], bool]
-    ) -> Reading | None:
+        self,
+        place: WindowPosition,
+        bytes_max: int,
+        events_max: int,
+        timeout_seconds: float,
+        given_up: Callable[[], bool],
+    ) -> WindowReading | None:
         """Reads as a window does, and never waits: None at the end of the files, and if they were removed."""
         del timeout_seconds
         while not given_up():
@@ -88,7 +95,7 @@ class StoredStream:
                 if not self._gave:
                     self._spent()
                 return None
-        return Reading((), place)
+        return WindowReading((), place)
 
     def place(self) -> None:
         """Returns None, because it does not read the source."""
@@ -102,7 +109,7 @@ class StoredStream:
     def _more(self) -> bool:
         try:
             following = self._reader.next()
-            if isinstance(following, Dropped):
+            if isinstance(following, DroppedTransaction):
                 self._window.drop_open()
             elif following is not None:
                 self._window.put(following)

@@ -17,7 +17,7 @@ import structlog
 
 from cdc_engine.errors import ConfigurationError, NotSubscribedError
 from cdc_engine.instance.consumers.client_filter import client_tables
-from cdc_engine.meta.forget_requests import forget_asked, forget_done
+from cdc_engine.meta.forget_requests import forget_done, forgets_requested
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager, Transition
 from cdc_engine.position import Position
@@ -30,7 +30,7 @@ IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"
 log = structlog.get_logger()
 
 
-class Record(Protocol):
+class ConsumerRecord(Protocol):
     """A consumer's record in the ledger."""
 
     @property
@@ -39,8 +39,8 @@ class Record(Protocol):
     def filter(self) -> str: ...
 
 
-RecordT = TypeVar("RecordT", bound=Record)
-PlaceT = TypeVar("PlaceT")
+RecordT = TypeVar("RecordT", bound=ConsumerRecord)
+PositionT = TypeVar("PositionT")
 ContentT = TypeVar("ContentT")
 
 
@@ -73,13 +73,13 @@ class ConsumerStatus:
     waits_for: str = ""
 
 
-def forget_asked_for(directory: Path, meta: MetaManager, consumers: Forgetting | None) -> None:
+def forget_requested(directory: Path, meta: MetaManager, consumers: Forgetting | None) -> None:
     """Forgets the consumers that an operator requested to forget, even if conf/ has no consumers any more. Raises MetaError; the request
     then stays.
 
     A broker that conf/ still names subscribes again by itself, as a new one.
     """
-    for client_id in forget_asked(directory):
+    for client_id in forgets_requested(directory):
         if consumers is not None:
             consumers.unsubscribe(client_id)
         else:
@@ -97,12 +97,12 @@ def without(client_id: int) -> Transition:
     return lambda ledger: ledger.without_consumer(client_id)
 
 
-class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
+class Subscriptions(abc.ABC, Generic[RecordT, PositionT, ContentT]):
     """The consumers of a destination or a group. `brokers`: name and filter of those that send to brokers, by number."""
 
     def __init__(self, meta: MetaManager, brokers: Mapping[int, tuple[str, str]]) -> None:
         self._meta, self._brokers = meta, dict(brokers)
-        self._services: dict[int, ConsumerService[PlaceT, ContentT]] = {}
+        self._services: dict[int, ConsumerService[PositionT, ContentT]] = {}
         self._lock = threading.RLock()
 
     @abc.abstractmethod
@@ -118,18 +118,18 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
         """Returns the record of a new consumer. Raises SluiceError if its start is not known yet."""
 
     @abc.abstractmethod
-    def _moved(self, record: RecordT, client_filter: str, acked: PlaceT | None) -> RecordT:
+    def _moved(self, record: RecordT, client_filter: str, acked: PositionT | None) -> RecordT:
         """Returns the record with this filter, and with the cursor that follows from what is acked, if any was served."""
 
     @abc.abstractmethod
-    def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PlaceT, ContentT]:
+    def _serving(self, record: RecordT, tables: TableFilter) -> ConsumerService[PositionT, ContentT]:
         """Returns a service that starts at the record's cursor."""
 
     def broker_of(self, client_id: int) -> str:
         """Returns the name of the broker with that number; empty if there is none."""
         return self._brokers.get(client_id, ("", ""))[0]
 
-    def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerService[PlaceT, ContentT]:
+    def subscribe(self, client_id: int, client_filter: str = "") -> ConsumerService[PositionT, ContentT]:
         """Returns the consumer's service. A new consumer starts with the oldest available change; another filter replaces the previous one.
 
         Raises ConfigurationError if the filter is invalid.
@@ -152,7 +152,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
             self._put_away(client_id)
             self._meta.update(without(client_id))
 
-    def service(self, client_id: int) -> ConsumerService[PlaceT, ContentT]:
+    def service(self, client_id: int) -> ConsumerService[PositionT, ContentT]:
         """Returns the service of a subscribed consumer. Raises NotSubscribedError."""
         with self._lock:
             found = self._services.get(client_id)
@@ -181,7 +181,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
                 for client_id in list(self._services):
                     self._put_away(client_id)
 
-    def _begun(self, record: RecordT, tables: TableFilter) -> ConsumerService[PlaceT, ContentT]:
+    def _begun(self, record: RecordT, tables: TableFilter) -> ConsumerService[PositionT, ContentT]:
         service = self._services[record.client_id] = self._serving(record, tables)
         return service
 
@@ -199,7 +199,7 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
     def _record(self, client_id: int) -> RecordT | None:
         return next((each for each in self._records(self._meta.ledger) if each.client_id == client_id), None)
 
-    def _acked(self, client_id: int) -> PlaceT | None:
+    def _acked(self, client_id: int) -> PositionT | None:
         service = self._services.get(client_id)
         return service.acked if service is not None else None
 
@@ -211,12 +211,12 @@ class Subscriptions(abc.ABC, Generic[RecordT, PlaceT, ContentT]):
         return ledger
 
 
-def reason_of(service: ConsumerService[PlaceT, ContentT] | None) -> str:
+def reason_of(service: ConsumerService[PositionT, ContentT] | None) -> str:
     """Returns why a consumer stopped, or empty."""
     return service.trouble or service.undelivered if service is not None else ""
 
 
-def state_of(service: ConsumerService[PlaceT, ContentT] | None) -> str:
+def state_of(service: ConsumerService[PositionT, ContentT] | None) -> str:
     """Returns the state for `ConsumerStatus`."""
     if service is None:
         return IDLE

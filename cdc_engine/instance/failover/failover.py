@@ -18,7 +18,7 @@ import structlog
 from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import PositionLostError, SluiceError
 from cdc_engine.instance.failover.by_time import by_time_of
-from cdc_engine.instance.failover.takeover import Answer, Beats, in_turn, refusal
+from cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_turn, refusal
 from cdc_engine.instance.wiring import EngineParts, epochs_of, source_at
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.event_parser import EventParser
@@ -44,19 +44,19 @@ def reading_now(config: DestinationConfig, directory: Path) -> DestinationConfig
     return config.reading(address_chosen(directory) or config.sources[0].address) if config.sources else config
 
 
-def ask(source: Source, file: str = "") -> Answer:
+def ask(source: Source, file: str = "") -> TakeoverAnswer:
     """Asks a source for its facts, and whether it can be captured. `file`: a file whose creation time is asked for."""
     try:
         with contextlib.closing(SourceConnection(source)) as connection:
             facts = read_facts(connection, file)
         check_source(source, facts)
     except SluiceError as error:
-        return Answer(address=source.address, facts=None, trouble=str(error))
-    return Answer(address=source.address, facts=facts)
+        return TakeoverAnswer(address=source.address, facts=None, trouble=str(error))
+    return TakeoverAnswer(address=source.address, facts=facts)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Hands:
+class FailoverDependencies:
     """The dependencies of the failover. `position`: where reading continues after all that was handed out. `lacks`: a sentence about what
     the current source lacks of that, or empty. `gives_way`: called once, when another source is to be read.
     """
@@ -71,8 +71,8 @@ class Hands:
 class Failover:
     """The failover of a destination with several sources. `trouble` may be called from any thread."""
 
-    def __init__(self, config: DestinationConfig, hands: Hands) -> None:
-        self._config, self._hands, self._allowed = config.heartbeat, hands, config.failover
+    def __init__(self, config: DestinationConfig, dependencies: FailoverDependencies) -> None:
+        self._config, self._dependencies, self._allowed = config.heartbeat, dependencies, config.failover
         self._sources, self._reading = sources_of(config), config.source.address
         self._captured = TableFilter(config.include, config.exclude).keeps
         self._heartbeat = Heartbeat(
@@ -87,7 +87,7 @@ class Failover:
         try:
             while not stopping.wait(self._config.seconds):
                 if self.beat_safely():
-                    self._hands.gives_way()
+                    self._dependencies.gives_way()
                     return
         finally:
             self._heartbeat.close()
@@ -104,11 +104,11 @@ class Failover:
 
     def beat(self) -> bool:
         """Sends one heartbeat. Returns whether another source is to be read from now on. Raises MetaError, ConfigurationError."""
-        chosen = address_chosen(self._hands.directory)
+        chosen = address_chosen(self._dependencies.directory)
         if chosen != self._reading and chosen in self._sources:
             log.warning("source_switched", reading=self._reading, chosen=chosen, why="by command")
             return True
-        self._beats = self._beats.after(self._heartbeat.failure() or self._hands.lacks())
+        self._beats = self._beats.after(self._heartbeat.failure() or self._dependencies.lacks())
         if self._beats.missed <= self._config.retries:
             self._refused = ""
             return False
@@ -129,10 +129,10 @@ class Failover:
     def _why_not(self, address: str) -> str:
         """Returns a sentence why a source cannot take over; empty if it can. It must answer the heartbeat that will be sent to it."""
         try:
-            position = self._hands.position()
+            position = self._dependencies.position()
             answer = ask(self._sources[address], position.file if position else "")
             by_time = by_time_of(self._sources[address], self._allowed, self._captured)
-            return refusal(position, answer, self._hands.epochs(), by_time) or self._silence_of(address)
+            return refusal(position, answer, self._dependencies.epochs(), by_time) or self._silence_of(address)
         except Exception as error:  # any error: the other sources are still to be asked
             return str(error) or type(error).__name__
 
@@ -147,10 +147,10 @@ class Failover:
         """Writes the switch, unless the engine was stopped or somebody else has chosen a source meanwhile: then their choice counts.
         Returns whether it was written.
         """
-        if self._stopping.is_set() or address_chosen(self._hands.directory) != chosen:
+        if self._stopping.is_set() or address_chosen(self._dependencies.directory) != chosen:
             return False
         log.warning("source_switched", reading=self._reading, chosen=address, why=self._beats.failure)
-        use(self._hands.directory, address, self._beats.failure)
+        use(self._dependencies.directory, address, self._beats.failure)
         return True
 
     def trouble(self) -> str:
@@ -172,14 +172,14 @@ def failover_of(
     """Returns the failover of an engine whose parts are made; None if there is no standby source."""
     if len(config.sources) <= 1:
         return None
-    hands = Hands(
+    dependencies = FailoverDependencies(
         directory=directory,
         position=lambda: rooms.meta.ledger.resume_position,
         epochs=lambda: epochs_of(rooms.meta),
         lacks=lambda: _unreadable(rooms.parser),
         gives_way=gives_way,
     )
-    return Failover(config, hands)
+    return Failover(config, dependencies)
 
 
 def _unreadable(parser: EventParser) -> str:

@@ -16,7 +16,7 @@ from cdc_engine.position import Position
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Answer:
+class TakeoverAnswer:
     """The answer of a source; `facts` is None if it did not answer, and `trouble` states why."""
 
     address: str
@@ -36,7 +36,7 @@ class Beats:
         return Beats(self.missed + 1, failure) if failure else Beats()
 
 
-def refusal(position: Position | None, answer: Answer, epochs: Epochs, by_time: ByTime | None = None) -> str:
+def refusal(position: Position | None, answer: TakeoverAnswer, epochs: Epochs, by_time: ByTime | None = None) -> str:
     """Returns a sentence why a source cannot take over where the stream continues at `position`; empty if it can. None: nothing was read
     yet.
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from cdc_engine.config import DestinationConfig
-from cdc_engine.instance.backfill.plan import Place
+from cdc_engine.instance.backfill.plan import BinlogInterval
 from cdc_engine.instance.backfill.reading import binlog_files
-from cdc_engine.instance.backfill.rules import Asked, Refusals, check_source
+from cdc_engine.instance.backfill.rules import Refusals, RequestedInterval, check_source
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 
@@ -26,7 +26,7 @@ REFUSALS: Refusals = (
 )
 
 
-def from_the_lake(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Place:  # noqa: ARG001  as `work.Find`
+def from_the_lake(config: DestinationConfig, ledger: Ledger, asked: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
     """Returns the interval from the ledger's cursor on: all before it is in the lake, and the server shows it. Raises ActRefusedError,
     SourceConnectionError.
     """
@@ -40,4 +40,4 @@ def from_the_lake(config: DestinationConfig, ledger: Ledger, asked: Asked) -> Pl
         gtid_set=facts.executed,
         server_uuid=facts.server_uuid,
     )
-    return Place(begin=cursor, end=end, read_to=end, cursor=cursor, files=files)
+    return BinlogInterval(begin=cursor, end=end, read_to=end, cursor=cursor, files=files)

@@ -20,9 +20,9 @@ from cdc_engine.ha.leases import open_run_lock
 from cdc_engine.instance.answers import is_view_now, schema_at
 from cdc_engine.instance.hand_out import HandOut
 from cdc_engine.instance.stored import only_copy
-from cdc_engine.instance.tables import begin_anew, filter_change, resume, retake, snapshot_wishes
+from cdc_engine.instance.tables import filter_change, new_start, resnapshot, resume, snapshot_requests
 from cdc_engine.instance.wiring import EngineParts
-from cdc_engine.meta.resume_requests import ResumeRequest, Wish, requests
+from cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, requests
 from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import EngineState
@@ -49,22 +49,22 @@ class EngineActs:
 
     def __init__(self, config: DestinationConfig, directory: Path) -> None:
         self._config, self._directory = config, directory
-        self._retakes = retake.Retakes(config, SnapshotRecords(directory))
+        self._retakes = resnapshot.Resnapshots(config, SnapshotRecords(directory))
         self._waits_for = ""
 
     def carry_out(self, state: EngineState, steering: Steering) -> None:
         """Carries out what is requested or due in that state of the engine; later, if the source does not answer."""
         if state == EngineState.POSITION_LOST:
-            self._begin_anew(steering)
+            self._restart(steering)
         elif state == EngineState.RUNNING:
             self._take_up_tables(steering)
 
-    def _begin_anew(self, steering: Steering) -> None:
+    def _restart(self, steering: Steering) -> None:
         """Starts the stream at the source's current position and re-snapshots all tables, if the position is lost and this is requested."""
-        if not begin_anew.is_wanted(self._config, self._directory):
+        if not new_start.is_wanted(self._config, self._directory):
             return
         parts = steering.parts
-        hands = begin_anew.Hands(
+        dependencies = new_start.NewStartDependencies(
             config=self._config,
             directory=self._directory,
             source=parts.source,
@@ -75,7 +75,7 @@ class EngineActs:
         def begin() -> None:
             with steering.still:
                 parts.parser.stop()
-                place = begin_anew.begin(hands)
+                place = new_start.begin(dependencies)
                 parts.store.start_at(place)
                 if parts.window is not None:
                     parts.window.begin_at(place)
@@ -104,40 +104,40 @@ class EngineActs:
         """
         parts = steering.parts
         if self._must_wait(wanted, due, parts):
-            wanted, due = tuple(each for each in wanted if each.wish is Wish.CANCEL), ()
+            wanted, due = tuple(each for each in wanted if each.wish is ResumeKind.CANCEL), ()
         taken: list[TableSchema] = []
 
-        def take_anew(schema: TableSchema, place: Position) -> None:
+        def resnapshot(schema: TableSchema, place: Position) -> None:
             with steering.still:
                 parts.parser.stop()  # a parser that reads owns the history
             forget_events(self._directory)  # they lack the table's rows: do not continue from them after a crash
             taken.append(schema)
-            parts.history.take_anew(schema, place)
+            parts.history.resnapshot(schema, place)
 
-        hands = snapshot_wishes.Hands(
+        dependencies = snapshot_requests.RequestDependencies(
             meta=parts.meta,
             records=SnapshotRecords(self._directory),
             schema=functools.partial(schema_of_stopped, parts),
-            take_anew=take_anew,
+            resnapshot=resnapshot,
             is_view=lambda stop: is_view_now(parts.source, stop.database, stop.table),
             run_lock=lambda: open_run_lock(self._directory),
         )
         try:
-            snapshot_wishes.fulfil(wanted, hands)
-            self._retakes.take_up(due, hands)
+            snapshot_requests.fulfil(wanted, dependencies)
+            self._retakes.take_up(due, dependencies)
         finally:
             if taken:
                 names = {f"{each.database}.{each.table}" for each in taken}
                 filter_change.take_rules(self._config, self._directory, names)
                 steering.read_again()
-        asked = [each for each in wanted if each.wish is Wish.RESUME]
+        asked = [each for each in wanted if each.wish is ResumeKind.RESUME]
         resumed = filter_change.may_resume(self._config, self._directory, asked, parts.meta) if asked else []
         if resumed:
             ask = functools.partial(resume.facts_of, parts.source)
             resume.take_up(resumed, parts.meta, ask, steering.read_again, self._directory)
 
     def _must_wait(self, wanted: tuple[ResumeRequest, ...], due: tuple[StoppedTable, ...], parts: EngineParts) -> bool:
-        reads_again = bool(due) or any(each.wish is not Wish.CANCEL for each in wanted)
+        reads_again = bool(due) or any(each.wish is not ResumeKind.CANCEL for each in wanted)
         why = only_copy(self._config, parts.source, parts.meta, self._directory) if reads_again else ""
         if why and why != self._waits_for:
             log.warning("tables_wait_for_stored_events", destination=self._config.name, reason=why)
@@ -149,4 +149,4 @@ def schema_of_stopped(parts: EngineParts, stop: StoppedTable, place: Position) -
     """Returns the schema of a stopped table at a position. Raises SourceConnectionError if the source must be asked and does not answer."""
     there = parts.history.state(stop.database, stop.table, place)
     ask = functools.partial(schema_at, parts.source, stop.database, stop.table, str(place))
-    return retake.schema_after(stop, there, ask)
+    return resnapshot.schema_after(stop, there, ask)

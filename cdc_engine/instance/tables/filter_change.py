@@ -22,13 +22,13 @@ from typing import Any, TypeVar
 from cdc_engine.binlog.row_rules.rules import RowRules
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import StoppedTable, TableVersion
-from cdc_engine.documents.texts import texts_of
 from cdc_engine.errors import ConfigurationError, MetaError
 from cdc_engine.instance.tables.row_shape import Shape, changed_settings, shape_of
 from cdc_engine.instance.tables.value_policies import policies_of
 from cdc_engine.meta.manager import MetaManager, Transition, stops
 from cdc_engine.meta.resume_requests import ResumeRequest
 from cdc_engine.position import Position
+from cdc_engine.records.named import named_records
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -76,7 +76,7 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     waits = {name for name in there - told if captured is not None and captured.keeps(*name.split(".", 1))}
     parts = ("rules", "shapes")
     kept = {part: _mixed(now[part] if old.get(part) is None else old[part], now[part], waits) for part in parts}
-    texts_of(directory).keep(FILE, json.dumps({**now, **kept}))
+    named_records(directory).keep(FILE, json.dumps({**now, **kept}))
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
@@ -127,7 +127,7 @@ def take_rules(config: DestinationConfig, directory: Path, names: Collection[str
         }
         parts = [part for part in now if before.get(part) is not None]
         kept = {part: _mixed(before[part], now[part], {*before[part], *now[part]} - {*names}) for part in parts}
-        texts_of(directory).keep(FILE, json.dumps({**before, **kept}))
+        named_records(directory).keep(FILE, json.dumps({**before, **kept}))
 
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
@@ -217,7 +217,7 @@ def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -
 
 
 def _kept(directory: Path) -> Mapping[str, Any] | None:
-    texts = texts_of(directory)
+    texts = named_records(directory)
     text = texts.read(FILE)
     if text is None:
         return None

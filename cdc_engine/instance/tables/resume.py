@@ -16,7 +16,6 @@ from pathlib import Path
 import structlog
 
 from cdc_engine.contracts import StoppedTable
-from cdc_engine.documents.texts import texts_of
 from cdc_engine.errors import MetaError
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
@@ -25,6 +24,7 @@ from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from cdc_engine.position import Position
+from cdc_engine.records.named import named_records
 from cdc_engine.source.server import Source
 from cdc_engine.states import TableState
 from cdc_engine.store.files.forget import forget_events
@@ -82,11 +82,11 @@ def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) ->
     until, tables = _behind(folder)
     kept = dict.fromkeys(tables, cursor) if cursor < until else {}
     behind = {stop.name: stop.position.order_key for stop in stops}
-    texts_of(folder).keep(RESUMED_FILE, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
+    named_records(folder).keep(RESUMED_FILE, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
 
 
 def _behind(folder: Path) -> tuple[int, dict[str, int]]:
-    texts = texts_of(folder)
+    texts = named_records(folder)
     text = texts.read(RESUMED_FILE)
     if text is None:
         return 0, {}

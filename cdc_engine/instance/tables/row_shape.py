@@ -19,7 +19,7 @@ from cdc_engine.sink.column_filter import ColumnFilter
 Shape = Mapping[str, str]  # setting → its value in conf/, unless that is the default
 
 
-class Effect(enum.StrEnum):
+class ShapeEffect(enum.StrEnum):
     """The effect of a changed setting on rows that are already in the lake."""
 
     SHAPES_ROWS = "shapes rows"  #: in `shape_of`; the table is re-snapshotted
@@ -28,43 +28,43 @@ class Effect(enum.StrEnum):
     NONE = "none"
 
 
-OF_TABLE: Final[Mapping[str, Effect]] = {
-    "key": Effect.SHAPES_ROWS,
-    "deletes": Effect.SHAPES_ROWS,
-    "zero_dates": Effect.SHAPES_ROWS,
-    "undecodable": Effect.SHAPES_ROWS,
-    "charsets": Effect.SHAPES_ROWS,
-    "cascades": Effect.SHAPES_ROWS,
-    **dict.fromkeys(("rows", "masks", "mirror"), Effect.RULES),
-    "path": Effect.PLACE,
+OF_TABLE: Final[Mapping[str, ShapeEffect]] = {
+    "key": ShapeEffect.SHAPES_ROWS,
+    "deletes": ShapeEffect.SHAPES_ROWS,
+    "zero_dates": ShapeEffect.SHAPES_ROWS,
+    "undecodable": ShapeEffect.SHAPES_ROWS,
+    "charsets": ShapeEffect.SHAPES_ROWS,
+    "cascades": ShapeEffect.SHAPES_ROWS,
+    **dict.fromkeys(("rows", "masks", "mirror"), ShapeEffect.RULES),
+    "path": ShapeEffect.PLACE,
     # a change log or a history of a current-state table starts when it is configured, and records what it has missed
-    **dict.fromkeys(("change_log", "history"), Effect.RULES),
+    **dict.fromkeys(("change_log", "history"), ShapeEffect.RULES),
     # the layout of files and who writes them; changed partitions are refused by name
-    **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), Effect.NONE),
+    **dict.fromkeys(("deletion_vectors", "merge", "partition_by", "cluster_by", "change_feed"), ShapeEffect.NONE),
     # evaluated when the source's table changes
-    **dict.fromkeys(("schema_changes", "snapshot"), Effect.NONE),
-    **dict.fromkeys(("owners", "group", "fresh_within_minutes"), Effect.NONE),
+    **dict.fromkeys(("schema_changes", "snapshot"), ShapeEffect.NONE),
+    **dict.fromkeys(("owners", "group", "fresh_within_minutes"), ShapeEffect.NONE),
 }
-OF_DESTINATION: Final[Mapping[str, Effect]] = {
-    "column_include": Effect.SHAPES_ROWS,
-    "column_exclude": Effect.SHAPES_ROWS,
-    "cascades": Effect.SHAPES_ROWS,
+OF_DESTINATION: Final[Mapping[str, ShapeEffect]] = {
+    "column_include": ShapeEffect.SHAPES_ROWS,
+    "column_exclude": ShapeEffect.SHAPES_ROWS,
+    "cascades": ShapeEffect.SHAPES_ROWS,
     # `take_up_new_tables` compares the patterns
-    **dict.fromkeys(("include", "exclude"), Effect.RULES),
-    **dict.fromkeys(("tables", "shards"), Effect.SHAPES_ROWS),
-    **dict.fromkeys(("name", "table_path"), Effect.PLACE),
-    **dict.fromkeys(("source", "sources", "stream", "heartbeat", "failover", "archive", "start"), Effect.NONE),
-    **dict.fromkeys(("runway_hours_min", "lag_seconds_max", "owners", "group", "schema_history_url"), Effect.NONE),
-    **dict.fromkeys(("ring", "store", "batch", "merge", "runs", "drain", "maintenance", "equality"), Effect.NONE),
-    **dict.fromkeys(("schema_changes", "snapshot", "snapshots"), Effect.NONE),
-    **dict.fromkeys(("canal_server", "brokers", "handlers"), Effect.NONE),
+    **dict.fromkeys(("include", "exclude"), ShapeEffect.RULES),
+    **dict.fromkeys(("tables", "shards"), ShapeEffect.SHAPES_ROWS),
+    **dict.fromkeys(("name", "table_path"), ShapeEffect.PLACE),
+    **dict.fromkeys(("source", "sources", "stream", "heartbeat", "failover", "archive", "start"), ShapeEffect.NONE),
+    **dict.fromkeys(("runway_hours_min", "lag_seconds_max", "owners", "group", "schema_history_url"), ShapeEffect.NONE),
+    **dict.fromkeys(("ring", "store", "batch", "merge", "runs", "drain", "maintenance", "equality"), ShapeEffect.NONE),
+    **dict.fromkeys(("schema_changes", "snapshot", "snapshots"), ShapeEffect.NONE),
+    **dict.fromkeys(("canal_server", "brokers", "handlers"), ShapeEffect.NONE),
 }
-OF_SHARDS: Final[Mapping[str, Effect]] = {
-    "tables": Effect.PLACE,
-    "into": Effect.PLACE,
-    "column": Effect.PLACE,
-    "name": Effect.PLACE,
-    "options": Effect.SHAPES_ROWS,
+OF_SHARDS: Final[Mapping[str, ShapeEffect]] = {
+    "tables": ShapeEffect.PLACE,
+    "into": ShapeEffect.PLACE,
+    "column": ShapeEffect.PLACE,
+    "name": ShapeEffect.PLACE,
+    "options": ShapeEffect.SHAPES_ROWS,
 }
 COLUMNS, KEY = "column_include, column_exclude", "key"
 # (setting, before, after): changes no row in the lake. A table under `stop` or `error` has no value that was refused, and a lake that did

@@ -15,24 +15,24 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from cdc_engine.binlog.rows.decoder import Places, RowDecoder
+from cdc_engine.binlog.rows.decoder import RowDecoder, ValueLocations
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import for_runs
-from cdc_engine.documents.places import as_place
 from cdc_engine.instance.tables.value_policies import policy_of
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.managers import read_ledger
+from cdc_engine.records.location import as_location
 from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.snapshot.pace import Pace, PaceLimits
-from cdc_engine.snapshot.reader import Reader, open_reader
+from cdc_engine.snapshot.pace import PaceLimits, ReadPace
+from cdc_engine.snapshot.reader import RowReader, open_reader
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import Destination
+from cdc_engine.snapshot.steps import SnapshotSituation
 from cdc_engine.snapshot.table_reader import SourceTable
-from cdc_engine.snapshot.work import Hands
+from cdc_engine.snapshot.work import SnapshotDependencies
 from cdc_engine.source.in_use import SOURCE_FILE
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Outside:
+class SnapshotCallbacks:
     """The callbacks of a run: the lock that merge runs hold, publication by Spark, listeners, and whether conf/ has changed since (a
     sentence, or empty).
     """
@@ -52,26 +52,26 @@ class Outside:
     conf_changed: Callable[[], str] = str
 
 
-def snapshot_hands(config: SluiceConfig, destination: str, outside: Outside) -> Hands:
+def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: SnapshotCallbacks) -> SnapshotDependencies:
     """Returns the dependencies of `work.run_all`. Opens no connection yet."""
     tables = _Tables(config, destination)
     given = config.destinations[destination].snapshots
-    return Hands(
+    return SnapshotDependencies(
         records=SnapshotRecords(config.destination_dir(destination)),
         look=tables.look,
         table=tables.table,
         spark_columns=tables.spark_columns,
         reader=tables.reader,
-        run_lock=outside.run_lock,
-        publish=outside.publish,
-        say=outside.say,
-        progress=outside.progress,
-        conf_changed=outside.conf_changed,
+        run_lock=callbacks.run_lock,
+        publish=callbacks.publish,
+        say=callbacks.say,
+        progress=callbacks.progress,
+        conf_changed=callbacks.conf_changed,
         readers=given.readers,
     )
 
 
-def looks(config: SluiceConfig, destination: str) -> list[tuple[SnapshotRecord, Destination]]:
+def looks(config: SluiceConfig, destination: str) -> list[tuple[SnapshotRecord, SnapshotSituation]]:
     """Returns the open snapshots of a destination, each with the current state of its destination; reads files only. Raises MetaError."""
     found = [each for each in SnapshotRecords(config.destination_dir(destination)).all() if each.has_work]
     tables = _Tables(config, destination)
@@ -85,17 +85,17 @@ class _Tables:
         self._config: DestinationConfig = config.destinations[destination]
         self._directory = config.destination_dir(destination)
         self._columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
-        in_file = None if as_place(self._directory).is_shared else self._directory / LEDGER_FILE
-        self._ledger = _Kept(lambda: in_file, lambda: read_ledger(self._directory))
-        self._versions = _Kept(self._list, lambda: {each.name: each for each in read_tables(self._list())})
+        in_file = None if as_location(self._directory).is_shared else self._directory / LEDGER_FILE
+        self._ledger = _CachedFile(lambda: in_file, lambda: read_ledger(self._directory))
+        self._versions = _CachedFile(self._list, lambda: {each.name: each for each in read_tables(self._list())})
 
     def _list(self) -> Path:
-        return for_runs.at_hand(self._directory, TABLES_FILE)
+        return for_runs.local_copy(self._directory, TABLES_FILE)
 
-    def look(self, name: str) -> Destination:
+    def look(self, name: str) -> SnapshotSituation:
         ledger, table = self._ledger.get(), self.table(name)
         database, _, short = name.partition(".")
-        return Destination(
+        return SnapshotSituation(
             begin=ledger.resume_position,
             cursor=ledger.cursor,
             version=table.version if table else "",
@@ -116,13 +116,13 @@ class _Tables:
         return hashlib.sha256(words.encode()).hexdigest()[:8]
 
     def spark_columns(self, table: TableVersion) -> tuple[tuple[str, str], ...]:
-        decoder = RowDecoder(table, self._columns.kept(table), Places(), self._policy(table))
+        decoder = RowDecoder(table, self._columns.kept(table), ValueLocations(), self._policy(table))
         return tuple((column.name, each.spark) for column, each in zip(decoder.columns, decoder.types, strict=True))
 
     def reader(self, table: TableVersion, where: str) -> SourceTable:
         given = self._config.snapshots
         # the source may have changed since the run started
-        now = self._config.reading_now(for_runs.at_hand(self._directory, SOURCE_FILE).parent)
+        now = self._config.reading_now(for_runs.local_copy(self._directory, SOURCE_FILE).parent)
         source = source_of(now)
         replica = given.source is not None and bool(table.key)  # positions in a replica's own binlog do not apply here
         if given.source is not None and replica:
@@ -134,7 +134,7 @@ class _Tables:
             table,
             where=where,
             chunk_rows=given.chunk_rows,
-            pace=Pace(limits, threads_running=functools.partial(_threads_running, connect)),
+            pace=ReadPace(limits, threads_running=functools.partial(_threads_running, connect)),
             kept=self._columns.kept(table),
             policy=self._policy(table),
             source=functools.partial(open_reader, source_of(now)) if replica else None,
@@ -144,12 +144,12 @@ class _Tables:
         return policy_of(self._config, table.database, table.table)
 
 
-def _threads_running(connect: Callable[[], Reader]) -> int:
+def _threads_running(connect: Callable[[], RowReader]) -> int:
     with contextlib.closing(connect()) as reader:
         return reader.threads_running()
 
 
-class _Kept(Generic[T]):
+class _CachedFile(Generic[T]):
     """The content of a file, read again only after the file was replaced. Many tables are checked in one call."""
 
     def __init__(self, path: Callable[[], Path | None], read: Callable[[], T]) -> None:

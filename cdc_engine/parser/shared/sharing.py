@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Line:
+class SharedPosition:
     """A position in a shared stream after `position`. `contiguous`, `checksum`: of the dump, as the scanner needs them."""
 
     line: DumpLine
@@ -71,7 +71,7 @@ class SharedStreams:
         if last is not None and last.stream is not None:
             last.stream.close()
 
-    def line(self, sharing: Sharing, position: Position) -> Line | None:
+    def line(self, sharing: Sharing, position: Position) -> SharedPosition | None:
         """Returns a line after a position if the shared stream has it. If no stream runs and other parsers wait, starts one there."""
         with self._lock:
             place = self._places.get(sharing.key)
@@ -107,7 +107,7 @@ class Sharing:
     def leave(self) -> None:
         self._streams.leave(self)
 
-    def line(self, position: Position | None, facts: ServerFacts) -> Line | None:
+    def line(self, position: Position | None, facts: ServerFacts) -> SharedPosition | None:
         """Returns a line for a parser whose last transaction ends at `position` and that read `facts` at its connect, or None."""
         now = time.monotonic()
         if now < self._ask_at or position is None or not has_caught_up(position, facts):
@@ -135,5 +135,5 @@ def has_caught_up(position: Position, facts: ServerFacts) -> bool:
     return (file_number(position.file), position.offset) >= (file_number(facts.file), facts.offset)
 
 
-def _line(stream: SharedStream, line: DumpLine, position: Position) -> Line:
-    return Line(line, position, contiguous=not stream.mariadb, checksum=stream.checksum)
+def _line(stream: SharedStream, line: DumpLine, position: Position) -> SharedPosition:
+    return SharedPosition(line, position, contiguous=not stream.mariadb, checksum=stream.checksum)

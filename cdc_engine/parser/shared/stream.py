@@ -15,7 +15,7 @@ from cdc_engine import limits
 from cdc_engine.errors import SluiceError, SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection, answer_error
 from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.shared.feed import DumpFeed
+from cdc_engine.parser.shared.dump_filler import DumpFiller
 from cdc_engine.parser.shared.window import DumpLine, DumpWindow
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
@@ -94,7 +94,7 @@ class SharedStream:
             connection.end_dump()
 
     def _read(self, connection: SourceConnection) -> None:
-        feed = DumpFeed(self._window, checksum=self.checksum, contiguous=not self.mariadb)
+        feed = DumpFiller(self._window, checksum=self.checksum, contiguous=not self.mariadb)
         heard_at = time.monotonic()
         while self._wanted():
             space = feed.space(LOOK_SECONDS)

@@ -41,7 +41,7 @@ class Boundary:
 
 
 @dataclasses.dataclass
-class Piece:
+class DumpBuffer:
     """A buffer with bytes of the dump from `begin` on; `filled`: how many of its bytes can be read."""
 
     begin: int
@@ -54,7 +54,7 @@ class DumpWindow:
 
     def __init__(self, pieces_max: int) -> None:
         self._pieces_max = max(2, pieces_max)
-        self._pieces: deque[Piece] = deque()
+        self._pieces: deque[DumpBuffer] = deque()
         self._boundaries: deque[Boundary] = deque()
         self._tail: Boundary | None = None
         self._lines: set[DumpLine] = set()
@@ -79,7 +79,7 @@ class DumpWindow:
     def add(self, begin: int, buffer: Bytes) -> None:
         """Adds a buffer that is filled from now on."""
         with self._changed:
-            self._pieces.append(Piece(begin, buffer))
+            self._pieces.append(DumpBuffer(begin, buffer))
 
     def publish(self, filled: int, tail: Boundary | None) -> None:
         """Makes the first `filled` bytes of the newest buffer readable. `tail`: the dump's position; None within an event of several

@@ -19,7 +19,7 @@ from pathlib import Path
 from cdc_engine.errors import ConfigurationError, UnknownDestinationError
 from cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, Connection, Connections
 from cdc_engine.server.protocol.packets import FRAME_BYTES_MAX, LENGTH, refusal
-from cdc_engine.server.protocol.session import AUTHENTICATION, PACKET, Access, Answer, Served, Session
+from cdc_engine.server.protocol.session import AUTHENTICATION, PACKET, Access, ClientAnswer, ClientSession, Served
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Address:
     greeting_seconds: float = GREETING_SECONDS
 
 
-class Listener:
+class CanalListener:
     """Serves destinations by name until `close`. Raises CannotListenError, ConfigurationError."""
 
     def __init__(self, address: Address) -> None:
@@ -118,7 +118,7 @@ class Listener:
             ).start()
 
     def _talk(self, connection: Connection) -> None:
-        session = Session(self.address.access, self._served_as, lambda: self._admitted(connection))
+        session = ClientSession(self.address.access, self._served_as, lambda: self._admitted(connection))
         try:
             self._greet(connection, session)
             while _answered(connection, session):
@@ -131,7 +131,7 @@ class Listener:
             self._connections.leave(connection)
             connection.end()
 
-    def _greet(self, connection: Connection, session: Session) -> None:
+    def _greet(self, connection: Connection, session: ClientSession) -> None:
         connection.channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.channel.settimeout(connection.greeting_left())
         if self._tls is not None:
@@ -140,7 +140,7 @@ class Listener:
                 connection.channel, server_side=True, do_handshake_on_connect=False
             )
             tls.do_handshake()
-        _write(connection.channel, Answer((session.greeting(),)))
+        _write(connection.channel, ClientAnswer((session.greeting(),)))
 
     def _admitted(self, connection: Connection) -> str:
         refused = self._connections.admit(connection)
@@ -159,13 +159,13 @@ class Listener:
                 connection.channel.sendall(refusal(AUTHENTICATION, because))
 
 
-def _answered(connection: Connection, session: Session) -> bool:
+def _answered(connection: Connection, session: ClientSession) -> bool:
     """Reads one packet and writes its answer. Returns False if the connection ends."""
     channel = connection.channel
     size = LENGTH.unpack(_read(connection, session, LENGTH.size))[0]
     if not 0 < size <= FRAME_BYTES_MAX:
         said = f"a packet of {size} bytes is not taken: {FRAME_BYTES_MAX} are the most"
-        _write(channel, Answer((refusal(PACKET if session.authenticated else AUTHENTICATION, said),)))
+        _write(channel, ClientAnswer((refusal(PACKET if session.authenticated else AUTHENTICATION, said),)))
         return False
     answer = session.answered(_read(connection, session, size))
     channel.settimeout(_seconds(session.write_seconds, WRITE_SECONDS))
@@ -177,7 +177,7 @@ def _seconds(wanted: float, most: float) -> float:
     return min(wanted, most) if wanted > 0 else most
 
 
-def _read(connection: Connection, session: Session, size: int) -> bytes:
+def _read(connection: Connection, session: ClientSession, size: int) -> bytes:
     """Reads `size` bytes. Raises EOFError if the client is gone, TimeoutError if it is silent or has not authenticated in time."""
     data = bytearray()
     while len(data) < size:
@@ -201,7 +201,7 @@ def _acknowledge_at_once(client: socket.socket) -> None:
         client.setsockopt(socket.IPPROTO_TCP, quick, 1)
 
 
-def _write(channel: socket.socket, answer: Answer) -> None:
+def _write(channel: socket.socket, answer: ClientAnswer) -> None:
     for part in answer.parts:
         view = memoryview(part)
         while view:
@@ -221,7 +221,7 @@ def _tls_of(address: Address) -> ssl.SSLContext | None:
     return context
 
 
-_listeners: dict[tuple[str, int], Listener] = {}
+_listeners: dict[tuple[str, int], CanalListener] = {}
 _lock = threading.Lock()
 
 
@@ -233,7 +233,7 @@ def listen(address: Address, destination: str, served: Served) -> Callable[[], N
     with _lock:
         listener = _listeners.get(key) if address.port else None
         if listener is None:
-            listener = Listener(address)
+            listener = CanalListener(address)
             _listeners[address.host, listener.port] = listener
         elif listener.address != address:
             raise ConfigurationError(

@@ -28,7 +28,7 @@ WAIT_SECONDS_MAX = 3600.0  # the longest wait of a get "without end"
 CLIENT_ID_MAX = (1 << 15) - 1
 
 
-class Consumer(Protocol):
+class SessionConsumer(Protocol):
     """One consumer. Implemented by `server.consumer.ConsumerService`."""
 
     def get(self, bytes_max: int, timeout_seconds: float = 0.0) -> tuple[int, Any]: ...
@@ -40,9 +40,9 @@ class Consumer(Protocol):
 class Served(Protocol):
     """A destination that is served. All methods raise SluiceError."""
 
-    def subscribe(self, client_id: int, client_filter: str) -> Consumer: ...
+    def subscribe(self, client_id: int, client_filter: str) -> SessionConsumer: ...
     def unsubscribe(self, client_id: int) -> None: ...
-    def service(self, client_id: int) -> Consumer: ...
+    def service(self, client_id: int) -> SessionConsumer: ...
     def messages(self, content: Any) -> bytes:
         """Returns a delivery, encoded as the fields 2 of Messages."""
 
@@ -56,7 +56,7 @@ class Access:
 
 
 @dataclasses.dataclass(frozen=True)
-class Answer:
+class ClientAnswer:
     """Bytes to write, in order. `closes`: nothing more is read. `error`: the number of a refusal. `empty`: the answer of a get without a
     row.
     """
@@ -67,11 +67,11 @@ class Answer:
     empty: bool = False
 
 
-def refused(number: int, said: str, *, closes: bool = False) -> Answer:
-    return Answer((packets.refusal(number, said),), closes, number)
+def refused(number: int, said: str, *, closes: bool = False) -> ClientAnswer:
+    return ClientAnswer((packets.refusal(number, said),), closes, number)
 
 
-class Session:
+class ClientSession:
     """The session of one client. `served`: returns a destination by its name; raises UnknownDestinationError.
 
     `admit` is called once the client has authenticated. It returns why the client is refused, or an empty text.
@@ -82,19 +82,19 @@ class Session:
         self.seed = secrets.token_bytes(SEED_BYTES)
         self.authenticated = False
         self.read_seconds = self.write_seconds = 0.0  # as the client requests; 0: not given
-        self._asked: dict[PacketType, Callable[[Packet], Answer]] = {
+        self._asked: dict[PacketType, Callable[[Packet], ClientAnswer]] = {
             PacketType.SUBSCRIPTION: self._subscribe,
             PacketType.UNSUBSCRIPTION: self._unsubscribe,
             PacketType.GET: self._get,
             PacketType.CLIENTACK: self._ack,
             PacketType.CLIENTROLLBACK: self._rollback,
-            PacketType.HEARTBEAT: lambda _: Answer(),
+            PacketType.HEARTBEAT: lambda _: ClientAnswer(),
         }
 
     def greeting(self) -> bytes:
         return packets.handshake(self.seed)
 
-    def answered(self, frame: bytes) -> Answer:
+    def answered(self, frame: bytes) -> ClientAnswer:
         """Returns the answer to a frame. Never raises."""
         try:
             packet = packets.parsed(frame)
@@ -107,7 +107,7 @@ class Session:
         self._note(packet, answer, time.perf_counter() - begun)
         return answer
 
-    def _safely(self, asked: Callable[[Packet], Answer], packet: Packet) -> Answer:
+    def _safely(self, asked: Callable[[Packet], ClientAnswer], packet: Packet) -> ClientAnswer:
         try:
             return asked(packet)
         except PacketError as error:
@@ -117,7 +117,7 @@ class Session:
         except Exception as error:  # a bug: only its type is sent
             return refused(PACKET, f"the server made a mistake ({type(error).__name__})", closes=True)
 
-    def _note(self, packet: Packet, answer: Answer, seconds: float) -> None:
+    def _note(self, packet: Packet, answer: ClientAnswer, seconds: float) -> None:
         """Counts the packet for its destination, if that is served: a name that only a client uses gets no counters."""
         try:
             destination = packet.text(1)
@@ -128,7 +128,7 @@ class Session:
         kind = _kind(packet) if packet.kind in set(PacketType) else "OTHER"
         traffic_of(destination).note(kind, seconds, sent, answer.error, empty=answer.empty)
 
-    def _authenticate(self, packet: Packet) -> Answer:
+    def _authenticate(self, packet: Packet) -> ClientAnswer:
         """Authenticates the client. Any first packet counts as an authentication; what it contains about a destination is used only
         afterwards.
         """
@@ -145,26 +145,26 @@ class Session:
         if packet.text(5) and packet.text(6):
             self._served(packet.text(5)).subscribe(_client_id(packet.text(6)), packet.text(7))
         self.authenticated = True
-        return Answer((packets.ack(),))
+        return ClientAnswer((packets.ack(),))
 
-    def _answered(self, packet: Packet) -> Answer:
+    def _answered(self, packet: Packet) -> ClientAnswer:
         if packet.kind not in self._asked:
             return refused(PACKET, f"packet type: {_kind(packet)} is NOT supported!")
         return self._asked[PacketType(packet.kind)](packet)
 
-    def _subscribe(self, packet: Packet) -> Answer:
+    def _subscribe(self, packet: Packet) -> ClientAnswer:
         if (missing := _missing(packet, "Sub")) is not None:
             return missing
         self._served(packet.text(1)).subscribe(_client_id(packet.text(2)), packet.text(7))
-        return Answer((packets.ack(),))
+        return ClientAnswer((packets.ack(),))
 
-    def _unsubscribe(self, packet: Packet) -> Answer:
+    def _unsubscribe(self, packet: Packet) -> ClientAnswer:
         if (missing := _missing(packet, "Unsub")) is not None:
             return missing
         self._served(packet.text(1)).unsubscribe(_client_id(packet.text(2)))
-        return Answer((packets.ack(),))
+        return ClientAnswer((packets.ack(),))
 
-    def _get(self, packet: Packet) -> Answer:
+    def _get(self, packet: Packet) -> ClientAnswer:
         if (missing := _missing(packet, "Get")) is not None:
             return missing
         served = self._served(packet.text(1))
@@ -172,15 +172,15 @@ class Session:
         consumer = served.service(_client_id(packet.text(2)))
         batch_id, content = consumer.get(bytes_max, _timeout(packet))
         if content is None:
-            return Answer((packets.no_messages(),), empty=True)
+            return ClientAnswer((packets.no_messages(),), empty=True)
         try:
             found = served.messages(content)
         except Exception:
             consumer.rollback()  # the next get must fail in the same way, not continue after it
             raise
-        return Answer((packets.messages_head(batch_id, len(found)), found))
+        return ClientAnswer((packets.messages_head(batch_id, len(found)), found))
 
-    def _ack(self, packet: Packet) -> Answer:
+    def _ack(self, packet: Packet) -> ClientAnswer:
         """Acks a batch without an answer. The client reads a refusal as the answer to its next get."""
         if (missing := _missing(packet, "Ack")) is not None:
             return missing
@@ -189,21 +189,21 @@ class Session:
             return refused(BATCH, f"batchId should assign value. Ack: {packet.text(1)[:64]}")
         if batch_id != -1:
             self._served(packet.text(1)).service(_client_id(packet.text(2))).ack(batch_id)
-        return Answer()
+        return ClientAnswer()
 
-    def _rollback(self, packet: Packet) -> Answer:
+    def _rollback(self, packet: Packet) -> ClientAnswer:
         """Rolls back without an answer. Batch 0: all. Does nothing for a client that does not subscribe, because it has no deliveries."""
         if (missing := _missing(packet, "Rollback")) is not None:
             return missing
         try:
             consumer = self._served(packet.text(1)).service(_client_id(packet.text(2)))
         except NotSubscribedError:
-            return Answer()
+            return ClientAnswer()
         consumer.rollback(packet.number(3) or None)
-        return Answer()
+        return ClientAnswer()
 
 
-def _missing(packet: Packet, what: str) -> Answer | None:
+def _missing(packet: Packet, what: str) -> ClientAnswer | None:
     if packet.text(1) and packet.text(2):
         return None
     said = f"destination or clientId is null. {what}: {packet.text(1)[:64]} {packet.text(2)[:64]}"

@@ -11,7 +11,7 @@ LATENCY_MS = (2.5, 10.0, 25.0, 100.0)  # upper bounds, the same as Canal's
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class TrafficCounters:
     """The counters at one moment. `packets`: by kind. `errors`: by number. `latencies`: counts up to each bound of LATENCY_MS, and above
     the last.
     """
@@ -24,7 +24,7 @@ class Told:
     latency_ms_sum: float
 
 
-class Traffic:
+class ClientTraffic:
     """The counters of one destination for all its clients. May be used from any thread."""
 
     def __init__(self) -> None:
@@ -47,9 +47,9 @@ class Traffic:
             self._latencies[bisect.bisect_left(LATENCY_MS, milliseconds)] += 1
             self._sum_ms += milliseconds
 
-    def told(self) -> Told:
+    def told(self) -> TrafficCounters:
         with self._lock:
-            return Told(
+            return TrafficCounters(
                 packets=dict(self._packets),
                 errors=dict(self._errors),
                 bytes=self._bytes,
@@ -59,11 +59,11 @@ class Traffic:
             )
 
 
-_traffic: dict[str, Traffic] = {}
+_traffic: dict[str, ClientTraffic] = {}
 _lock = threading.Lock()
 
 
-def traffic_of(destination: str) -> Traffic:
+def traffic_of(destination: str) -> ClientTraffic:
     """Returns the counters of a destination in this process; they begin with its first client."""
     with _lock:
-        return _traffic.setdefault(destination, Traffic())
+        return _traffic.setdefault(destination, ClientTraffic())

@@ -23,7 +23,7 @@ from cdc_engine.errors import StoreDamagedError
 from cdc_engine.position import Position
 from cdc_engine.store.files.encoding import Counts, Names, arrays_of, described, names_record, text_of
 from cdc_engine.store.files.forget import GONE, forget_events, store_full
-from cdc_engine.store.files.reader import DROPPED, LogReader, ReadPlace
+from cdc_engine.store.files.reader import DROPPED, LogOffset, LogReader
 from cdc_engine.store.files.record import BLOCK, DROP, NAMES, Arrays, TornError, Where, write_record
 from cdc_engine.store.files.segment import (
     Segment,
@@ -34,7 +34,7 @@ from cdc_engine.store.files.segment import (
     read_segment,
 )
 from cdc_engine.store.ring import Mark
-from cdc_engine.store.window.places import Key, key_of
+from cdc_engine.store.window.positions import Key, key_of
 
 SYNC_SECONDS = 1.0
 
@@ -51,7 +51,7 @@ class EventLog:
         self._segment_bytes = segment_bytes
         self._segments: tuple[Segment, ...] = ()
         self._file: SegmentFile | None = None
-        self._place: ReadPlace | None = None  # where the next record is written
+        self._place: LogOffset | None = None  # where the next record is written
         self._last: Block | None = None  # the last block that ends a transaction, without its bytes
         self._names: tuple[object, int, object, int] = (None, 0, None, 0)
         self._drops, self._synced_at, self._unsynced = False, time.monotonic(), False
@@ -211,7 +211,7 @@ class EventLog:
         return LogReader(self, self.end_place)
 
     @property
-    def end_place(self) -> ReadPlace:
+    def end_place(self) -> LogOffset:
         return dataclasses.replace(self._at)
 
     def reader_at(self, position: Position) -> tuple[LogReader, Position] | None:
@@ -223,13 +223,13 @@ class EventLog:
         segments = [each for each in self._segments if each.key <= key]
         if not segments or key > key_of(self.end):
             return None
-        reader = LogReader(self, ReadPlace.beginning(segments[-1]))
+        reader = LogReader(self, LogOffset.beginning(segments[-1]))
         return reader, reader.find(key)
 
     # ── writing ──
 
     @property
-    def _at(self) -> ReadPlace:
+    def _at(self) -> LogOffset:
         if self._place is None:
             raise RuntimeError("the log was neither begun nor opened")
         return self._place
@@ -258,12 +258,12 @@ class EventLog:
         segment = Segment(path, number, self._ledger_id, self._filters, start, mark, before_bytes, 0, 0, 0)
         self._file, segment = make_segment(self.directory, segment)
         self._segments = (*self._segments, segment)
-        self._place, self._last = ReadPlace.beginning(segment), None
+        self._place, self._last = LogOffset.beginning(segment), None
         self._names = (None, 0, None, 0)
 
     def _take_up(self, newest: Segment) -> None:
         """Reads the newest segment up to the end of its last whole transaction that can be read."""
-        reader, size = LogReader(self, ReadPlace.beginning(newest)), newest.size
+        reader, size = LogReader(self, LogOffset.beginning(newest)), newest.size
         last: Block | None = None
         end = reader.place  # where the last whole transaction ended
         try:

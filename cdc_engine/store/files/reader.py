@@ -24,7 +24,7 @@ from cdc_engine.store.files.record import (
     BLOCK,
     DROP,
     NAMES,
-    Head,
+    RecordHeader,
     TornError,
     Where,
     read_arrays,
@@ -34,16 +34,16 @@ from cdc_engine.store.files.record import (
 )
 from cdc_engine.store.files.segment import Segment, SegmentFile
 from cdc_engine.store.ring import Mark
-from cdc_engine.store.window.places import Key
+from cdc_engine.store.window.positions import Key
 
 
-class Dropped(enum.Enum):
+class DroppedTransaction(enum.Enum):
     """The result of a read that has no block. Its only value means that the open transaction was dropped."""
 
     DROPPED = "dropped"
 
 
-DROPPED = Dropped.DROPPED
+DROPPED = DroppedTransaction.DROPPED
 
 
 class Segments(Protocol):
@@ -54,7 +54,7 @@ class Segments(Protocol):
 
 
 @dataclasses.dataclass
-class ReadPlace:
+class LogOffset:
     """An offset between two records. `mark`: after what was put up to here; `complete`: after the last transaction end. `seed`: checksum
     of the record before.
     """
@@ -68,23 +68,23 @@ class ReadPlace:
     pending: Block | None = None  # the rest of the record before
 
     @classmethod
-    def beginning(cls, segment: Segment) -> ReadPlace:
+    def beginning(cls, segment: Segment) -> LogOffset:
         return cls(segment, segment.first, segment.seed, segment.mark, segment.mark)
 
-    def passed(self, record: dict[str, Any], head: Head) -> ReadPlace:
+    def passed(self, record: dict[str, Any], head: RecordHeader) -> LogOffset:
         """Returns the offset after a block that is skipped."""
         complete = _plus(self.mark, Mark(*record["whole"])) if record["sizes"][2] else self.complete
         mark = _plus(self.mark, Mark(*record["all"]))
         return dataclasses.replace(self, mark=mark, complete=complete, pending=None).behind(head)
 
-    def behind(self, head: Head) -> ReadPlace:
+    def behind(self, head: RecordHeader) -> LogOffset:
         return dataclasses.replace(self, offset=self.offset + head.size, seed=head.checksum)
 
 
 class LogReader:
     """Reads from `place` on. Everything that it returns was verified."""
 
-    def __init__(self, segments: Segments, place: ReadPlace) -> None:
+    def __init__(self, segments: Segments, place: LogOffset) -> None:
         self._segments, self.place = segments, place
         self._file: SegmentFile | None = None
 
@@ -97,12 +97,12 @@ class LogReader:
         following = self._segments.after(self.place.segment)
         return following is None and self.place.offset >= self.place.segment.size
 
-    def go_to(self, place: ReadPlace) -> None:
+    def go_to(self, place: LogOffset) -> None:
         if place.segment is not self.place.segment:
             self._file = None
         self.place = place
 
-    def next(self) -> Block | Dropped | None:
+    def next(self) -> Block | DroppedTransaction | None:
         """Returns the next block or DROPPED, or None at the end. Raises StoreDamagedError, FileNotFoundError if the segment was removed
         meanwhile.
         """
@@ -117,14 +117,14 @@ class LogReader:
                 if found is not None:
                     return found
             elif following is not None:
-                self.go_to(ReadPlace.beginning(following))
+                self.go_to(LogOffset.beginning(following))
                 return DROPPED
             else:
                 return None
 
     def find(self, key: Key) -> Position:
         """Moves to the first content after the position `key` in this segment. Returns the last transaction end up to that position."""
-        last: ReadPlace | None = None  # offset of the last block that ends at `key` or before it
+        last: LogOffset | None = None  # offset of the last block that ends at `key` or before it
         for at, record in self._blocks(self.place):
             end = (record["epoch"], file_number(record["file"]), record["end"])
             if record["end"] < 0:
@@ -137,7 +137,7 @@ class LogReader:
 
     # ── one record ──
 
-    def _record(self) -> Block | Dropped | None:
+    def _record(self) -> Block | DroppedTransaction | None:
         at, where = self.place, self._where(self.place)
         try:
             head = read_head(where, at.segment.size)
@@ -166,14 +166,14 @@ class LogReader:
         complete = _plus(at.mark, counts.whole) if block.transaction_count else at.complete
         self.place = dataclasses.replace(at, mark=_plus(at.mark, counts.all), complete=complete)
 
-    def _where(self, at: ReadPlace) -> Where:
+    def _where(self, at: LogOffset) -> Where:
         if self._file is None:
             self._file = SegmentFile(at.segment.path, os.O_RDONLY)
         return Where(self._file.descriptor, at.offset, at.seed)
 
     # ── the search ──
 
-    def _blocks(self, place: ReadPlace) -> Iterator[tuple[ReadPlace, dict[str, Any]]]:
+    def _blocks(self, place: LogOffset) -> Iterator[tuple[LogOffset, dict[str, Any]]]:
         """Yields the blocks of the segment from `place` on, each as the offset before it and its JSON record. Nothing is verified."""
         at = place
         while at.offset < at.segment.size:
@@ -193,7 +193,7 @@ class LogReader:
             except (TornError, OSError, KeyError, TypeError, ValueError) as error:
                 raise _damaged(at, error) from error
 
-    def _within(self, key: Key, last: ReadPlace | None) -> Position:
+    def _within(self, key: Key, last: LogOffset | None) -> Position:
         """Moves into the next block, which ends after `key`. `last`: the offset of the block that ends before it."""
         before = copy.copy(self.place)
         block = self._record()
@@ -210,7 +210,7 @@ class LogReader:
         self.place = dataclasses.replace(self.place, mark=end, complete=end, pending=rest)
         return end_position(block, ended - 1)
 
-    def _tail_of(self, last: ReadPlace) -> Position:
+    def _tail_of(self, last: LogOffset) -> Position:
         """Moves to the end of the last transaction of the block at `last`."""
         self.go_to(copy.copy(last))
         block = self._record()
@@ -222,7 +222,7 @@ class LogReader:
         return end_position(block, block.transaction_count - 1)
 
     def _from_start(self) -> Position:
-        self.go_to(ReadPlace.beginning(self.place.segment))
+        self.go_to(LogOffset.beginning(self.place.segment))
         return self.place.segment.start
 
 
@@ -234,7 +234,7 @@ def _minus(mark: Mark, less: Mark) -> Mark:
     return mark.plus(-less.transactions, -less.events, -less.bytes)
 
 
-def _damaged(at: ReadPlace, error: Exception) -> StoreDamagedError:
+def _damaged(at: LogOffset, error: Exception) -> StoreDamagedError:
     return StoreDamagedError(
         f"{at.segment.path} cannot be read at byte {at.offset} ({error}): what follows is read again from the source once the folder "
         f"{at.segment.path.parent} is removed while the engine is stopped; bring the file back where the source has purged it"

@@ -41,7 +41,7 @@ class TornError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Head:
+class RecordHeader:
     """The header of a record. `checksum`: covers kind, lengths and content and continues that of the record before; the next record
     continues it.
     """
@@ -56,32 +56,32 @@ class Head:
         return HEAD.size + self.text_bytes + self.array_bytes
 
 
-def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> Head:
+def write_record(at: Where, kind: int, text: bytes, arrays: Arrays) -> RecordHeader:
     """Writes a record and returns its header. Raises OSError; a part of the record may have been written then."""
     contents = [memoryview(text), *(array.view(np.uint8).data for array in arrays if array.nbytes)]
     sizes = (len(text), sum(len(each) for each in contents[1:]))
     checksum = _seeded(kind, *sizes, at.seed)
     for each in contents:
         checksum = zlib.crc32(each, checksum)
-    head = Head(kind, *sizes, checksum)
+    head = RecordHeader(kind, *sizes, checksum)
     _write_all(at.descriptor, [memoryview(HEAD.pack(MARK, kind, *sizes, checksum)), *contents], at.offset)
     return head
 
 
-def read_head(at: Where, end: int) -> Head:
+def read_head(at: Where, end: int) -> RecordHeader:
     """Reads the header of the record there, which must end by the byte `end`. Raises TornError, OSError."""
     offset = at.offset
     found = os.pread(at.descriptor, HEAD.size, offset)
     if len(found) < HEAD.size or found[:4] != MARK:
         raise TornError(f"no record at byte {offset}")
     _, kind, text_bytes, array_bytes, checksum = HEAD.unpack(found)
-    head = Head(kind, text_bytes, array_bytes, checksum)
+    head = RecordHeader(kind, text_bytes, array_bytes, checksum)
     if text_bytes > TEXT_BYTES_MAX or offset + head.size > end:
         raise TornError(f"the record at byte {offset} goes beyond the end, {end}")
     return head
 
 
-def read_text(at: Where, head: Head) -> tuple[dict[str, Any], bytes]:
+def read_text(at: Where, head: RecordHeader) -> tuple[dict[str, Any], bytes]:
     """Returns the record's JSON, not verified yet, and its bytes. Raises TornError, OSError."""
     text = os.pread(at.descriptor, head.text_bytes, at.offset + HEAD.size)
     try:
@@ -91,7 +91,7 @@ def read_text(at: Where, head: Head) -> tuple[dict[str, Any], bytes]:
     return found, text
 
 
-def read_arrays(at: Where, head: Head, text: bytes, arrays: Arrays) -> None:
+def read_arrays(at: Where, head: RecordHeader, text: bytes, arrays: Arrays) -> None:
     """Fills the arrays and verifies the whole record. Raises TornError, OSError."""
     if sum(array.nbytes for array in arrays) != head.array_bytes:
         raise TornError(f"the record at byte {at.offset} has {head.array_bytes} bytes of arrays")
@@ -109,7 +109,7 @@ def read_arrays(at: Where, head: Head, text: bytes, arrays: Arrays) -> None:
         raise TornError(f"the checksum of the record at byte {at.offset} does not match")
 
 
-def verify(at: Where, head: Head) -> None:
+def verify(at: Where, head: RecordHeader) -> None:
     """Raises TornError unless the record is the one that was written."""
     checksum = _seeded(head.kind, head.text_bytes, head.array_bytes, at.seed)
     place, end = at.offset + HEAD.size, at.offset + head.size

@@ -28,7 +28,7 @@ from cdc_engine.store.files.record import (
     write_record,
 )
 from cdc_engine.store.ring import Mark
-from cdc_engine.store.window.places import Key, key_of
+from cdc_engine.store.window.positions import Key, key_of
 
 SUFFIX, FORMAT = ".events", 1
 

@@ -18,18 +18,18 @@ from cdc_engine.binlog.block import end_position, keep_events
 from cdc_engine.contracts import Block
 from cdc_engine.gtid import same_executed
 from cdc_engine.position import Position
-from cdc_engine.store.window.places import (
-    Kept,
+from cdc_engine.store.window.positions import (
     Key,
-    Place,
-    Reading,
     Spot,
+    WindowBlock,
+    WindowPosition,
+    WindowReading,
     cut,
     following,
     kept,
     key_of,
     open_after,
-    place_at,
+    position_at,
     transaction_at,
     unseen,
 )
@@ -52,10 +52,10 @@ class Window:
     def __init__(self, start: Position, *, bytes_max: int, waits: bool = False, isolated: bool = False) -> None:
         self._isolated = isolated
         self._bytes_max, self._waits = bytes_max, waits
-        self._blocks: list[Kept] = []
+        self._blocks: list[WindowBlock] = []
         self._bytes = 0
         self._start = start
-        self._base: Kept | None = None  # the last removed block that ends a transaction
+        self._base: WindowBlock | None = None  # the last removed block that ends a transaction
         self._gone_open: Key | None = None  # the transaction that is open after the last removed block
         self._tail = Spot()  # after everything that was put
         self._executed: dict[Key, str] = {}
@@ -121,19 +121,19 @@ class Window:
 
     # ── the readers' side ──
 
-    def has(self, place: Place) -> bool:
+    def has(self, place: WindowPosition) -> bool:
         """Returns whether what follows a position can be read here, now or when it arrives."""
         with self._changed:
             return self._found(place) is not None
 
     def read(
         self,
-        place: Place,
+        place: WindowPosition,
         bytes_max: int,
         events_max: int,
         timeout_seconds: float = 0.0,
         given_up: Callable[[], bool] = _never,
-    ) -> Reading | None:
+    ) -> WindowReading | None:
         """Returns what follows a position as soon as there is anything; without pieces if nothing arrives in time. None: the position is
         not in the window.
 
@@ -149,10 +149,10 @@ class Window:
                     self._changed.notify_all()
                 pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
                 if pieces:
-                    return Reading(pieces, self._remembered(self._place_of(end)), anew)
+                    return WindowReading(pieces, self._remembered(self._place_of(end)), anew)
                 left = deadline - time.monotonic()
                 if left <= 0 or given_up():
-                    return Reading((), place)
+                    return WindowReading((), place)
                 self._changed.wait(left)
             return None
 
@@ -200,7 +200,7 @@ class Window:
     def _open(self) -> Key | None:
         return open_after(self._blocks[-1]) if self._blocks else self._gone_open
 
-    def _found(self, place: Place) -> tuple[Spot, bool] | None:
+    def _found(self, place: WindowPosition) -> tuple[Spot, bool] | None:
         """Returns where to continue reading for a position, and whether another transaction follows than the one that was partly read.
         None: the position is not in the window.
         """
@@ -227,20 +227,20 @@ class Window:
             self._remembered(self._place_of(end))
         return self._executed[key]
 
-    def _remembered(self, place: Place) -> Place:
+    def _remembered(self, place: WindowPosition) -> WindowPosition:
         """Remembers the executed set of a position that is handed out, because its reader continues there next. Returns the position."""
         while len(self._executed) >= EXECUTED_MAX:
             del self._executed[next(iter(self._executed))]
         self._executed[key_of(place.position)] = place.position.gtid_set
         return place
 
-    def _place_of(self, spot: Spot) -> Place:
+    def _place_of(self, spot: Spot) -> WindowPosition:
         base = self._base_spot
         if spot.transactions > base.transactions:
-            place = place_at(self._blocks, spot)
+            place = position_at(self._blocks, spot)
         else:
-            position = place_at([self._base], base).position if self._base else self._start
-            place = Place(position, spot.events - base.events)
+            position = position_at([self._base], base).position if self._base else self._start
+            place = WindowPosition(position, spot.events - base.events)
         ended = Spot(spot.transactions, spot.events - place.events)
         return dataclasses.replace(place, begun=self._begun_after(ended)) if place.events else place
 
@@ -252,7 +252,7 @@ class Window:
             if gone.block.transaction_count:
                 self._base = gone.without_bytes()
 
-    def _may_go(self, oldest: Kept) -> bool:
+    def _may_go(self, oldest: WindowBlock) -> bool:
         if self._waits:
             return oldest.end <= self._read
         return len(self._blocks) > 1 and (self._bytes > self._bytes_max or len(self._blocks) > BLOCKS_MAX)

@@ -17,7 +17,7 @@ from cdc_engine.table_meta.change.foreign_keys import RULES_OF_SHOWN, ForeignKey
 from cdc_engine.table_meta.change.initial_value import known_default
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
-from cdc_engine.table_meta.ddl.default_value import EXPRESSION, Notation
+from cdc_engine.table_meta.ddl.default_value import EXPRESSION, DefaultNotation
 from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
@@ -102,7 +102,7 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
     except LiteralUnknownError as error:
         raise CannotFollowError(SCHEMA_UNKNOWN, f"a label of {definition.name} cannot be told: {error}") from error
-    plain = default is not None and default.notation is Notation.STRING and not default.said
+    plain = default is not None and default.notation is DefaultNotation.STRING and not default.said
     if default is not None and default.value is not None and plain and definition.type.has_charset:
         try:
             default = dataclasses.replace(default, value=literals.stored(default.value, charset))

@@ -12,10 +12,10 @@ import re
 from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
 from cdc_engine.contracts import NO_SESSION, StatementSession
 from cdc_engine.table_meta.change import literal_value, moments
-from cdc_engine.table_meta.change.literal_value import Column, InitialValueUnknownError
+from cdc_engine.table_meta.change.literal_value import InitialValueUnknownError, LiteralColumn
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType
-from cdc_engine.table_meta.ddl.default_value import Default, Notation
+from cdc_engine.table_meta.ddl.default_value import Default, DefaultNotation
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _TEXTS = ("char", "varchar", "set", "tinytext", "text", "mediumtext", "longtext")
@@ -70,7 +70,8 @@ def initial_value(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 
 def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSION) -> tuple[str | None, ...]:
-    """Returns the value of a row whose INSERT omits the column, in the form of `contracts.Column.default`; () if it is not certain."""
+    """Returns the value of a row whose INSERT omits the column, in the form of `contracts.LiteralColumn.default`; () if it is not
+    certain."""
     if column.generated or column.type.base in _BY_SERVER:
         return ()
     if column.default is not None and not column.default.is_literal:
@@ -82,13 +83,13 @@ def known_default(column: ColumnDefinition, session: StatementSession = NO_SESSI
 
 
 def _default(column: ColumnDefinition, default: Default, session: StatementSession) -> str | None:
-    if default.notation is Notation.EXPRESSION:
+    if default.notation is DefaultNotation.EXPRESSION:
         raise InitialValueUnknownError("its DEFAULT is an expression or a function")
-    empty = default.notation is Notation.STRING and not default.value
-    if default.notation is Notation.NULL or (empty and _empty_is_null(session)):
+    empty = default.notation is DefaultNotation.STRING and not default.value
+    if default.notation is DefaultNotation.NULL or (empty and _empty_is_null(session)):
         return None
-    there = Column(column.type, column.charset or "", session.time_zone, session.client)
-    if default.notation is Notation.CLOCK:
+    there = LiteralColumn(column.type, column.charset or "", session.time_zone, session.client)
+    if default.notation is DefaultNotation.CLOCK:
         return _clock(there, default, session)
     return _without_zero_in_date(literal_value.stored(there, default), column.type, session)
 
@@ -98,7 +99,7 @@ def _is_passed_over(column: ColumnDefinition, default: Default, session: Stateme
     no default.
     """
     texts = session.flavour == MYSQL and column.type.base.endswith(("text", "blob"))
-    return texts and default.notation is Notation.STRING and not default.value
+    return texts and default.notation is DefaultNotation.STRING and not default.value
 
 
 def _without_zero_in_date(value: str | None, declared: DeclaredType, session: StatementSession) -> str | None:
@@ -125,7 +126,7 @@ def _zero(declared: DeclaredType) -> str:
     return _ZEROS[declared.base] + ("." + "0" * digits if digits > 0 else "")
 
 
-def _clock(column: Column, default: Default, session: StatementSession) -> str:
+def _clock(column: LiteralColumn, default: Default, session: StatementSession) -> str:
     """Returns the time at which the statement began (CURRENT_TIMESTAMP, CURRENT_DATE), as a column of this type shows it."""
     digits = default.digits
     if digits < 0:

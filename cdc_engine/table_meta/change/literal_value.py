@@ -16,7 +16,7 @@ from collections.abc import Callable
 from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.table_meta.change import moments
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType
-from cdc_engine.table_meta.ddl.default_value import Default, Notation
+from cdc_engine.table_meta.ddl.default_value import Default, DefaultNotation
 
 _NUMERIC = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _PLAIN_NUMBER = re.compile(r"0|-?[1-9]\d*")
@@ -32,7 +32,7 @@ class InitialValueUnknownError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Column:
+class LiteralColumn:
     """The column that a default belongs to.
 
     `charset`: of a text, `binary` for bytes, otherwise empty. `time_zone`: of the session that ran the statement. `client`: the charset
@@ -50,8 +50,8 @@ class Column:
         return max(self.type.length, 0)
 
 
-def stored(column: Column, literal: Default) -> str:
-    """Returns the stored value, in the form of `contracts.Column.default`. Raises InitialValueUnknownError if it is not certain."""
+def stored(column: LiteralColumn, literal: Default) -> str:
+    """Returns the stored value, in the form of `contracts.LiteralColumn.default`. Raises InitialValueUnknownError if it is not certain."""
     try:
         return _STORES[column.type.base](column, literal)
     except KeyError:
@@ -60,36 +60,36 @@ def stored(column: Column, literal: Default) -> str:
         raise InitialValueUnknownError(f"its DEFAULT: {error}") from error
 
 
-def shown_moment(column: Column, there: moments.Moment) -> str:
+def shown_moment(column: LiteralColumn, there: moments.DateTimeValue) -> str:
     """Prints a date and time as the column shows it. It is in UTC for a TIMESTAMP, otherwise in the session's time zone."""
     if column.type.base == "date":
         return there.with_digits(0).day()
     return f"{there.day()} {there.with_digits(column.digits).clock(column.digits)}"
 
 
-def _converted(column: Column) -> InitialValueUnknownError:
+def _converted(column: LiteralColumn) -> InitialValueUnknownError:
     return InitialValueUnknownError(f"its DEFAULT would be converted to {column.type.base}")
 
 
 # ── numbers ──
 
 
-def _number(column: Column, literal: Default) -> decimal.Decimal:
+def _number(column: LiteralColumn, literal: Default) -> decimal.Decimal:
     """Returns the exact value of a number, or of a string that contains a number."""
     text = (literal.value or "").strip(" ")
-    if literal.notation not in {Notation.NUMBER, Notation.STRING} or not _NUMERIC.fullmatch(text):
+    if literal.notation not in {DefaultNotation.NUMBER, DefaultNotation.STRING} or not _NUMERIC.fullmatch(text):
         raise _converted(column)
     return decimal.Decimal(text)
 
 
-def _whole(column: Column, literal: Default) -> int:
+def _whole(column: LiteralColumn, literal: Default) -> int:
     number = _number(column, literal)
     if number != number.to_integral_value(context=_DECIMALS):
         raise _converted(column)
     return int(number)
 
 
-def _integer(column: Column, literal: Default) -> str:
+def _integer(column: LiteralColumn, literal: Default) -> str:
     value, bits = _whole(column, literal), _BITS_OF_INTEGER[column.type.base]
     low, high = (0, (1 << bits) - 1) if column.type.unsigned else (-(1 << bits - 1), (1 << bits - 1) - 1)
     if not low <= value <= high:
@@ -97,7 +97,7 @@ def _integer(column: Column, literal: Default) -> str:
     return str(value)
 
 
-def _decimal(column: Column, literal: Default) -> str:
+def _decimal(column: LiteralColumn, literal: Default) -> str:
     number, scale = _number(column, literal), max(column.type.scale, 0)
     value = number.quantize(decimal.Decimal(1).scaleb(-scale), context=_DECIMALS)
     too_large = abs(value) >= decimal.Decimal(10) ** (column.type.length - scale)
@@ -106,7 +106,7 @@ def _decimal(column: Column, literal: Default) -> str:
     return format(value if value else abs(value), "f")
 
 
-def _floating(column: Column, literal: Default) -> str:
+def _floating(column: LiteralColumn, literal: Default) -> str:
     value = float(_number(column, literal))
     if math.isinf(value) or (column.type.unsigned and value < 0) or column.type.scale >= 0:
         raise _converted(column)
@@ -117,17 +117,17 @@ def _floating(column: Column, literal: Default) -> str:
     return repr(value)
 
 
-def _bit(column: Column, literal: Default) -> str:
-    if literal.notation is Notation.STRING:
+def _bit(column: LiteralColumn, literal: Default) -> str:
+    if literal.notation is DefaultNotation.STRING:
         raise _converted(column)
-    is_bytes = literal.notation is Notation.BYTES
+    is_bytes = literal.notation is DefaultNotation.BYTES
     value = int(literal.value or "0", 16) if is_bytes else _whole(column, literal)
     if not 0 <= value < 1 << column.type.length:
         raise _converted(column)
     return str(value)
 
 
-def _year(column: Column, literal: Default) -> str:
+def _year(column: LiteralColumn, literal: Default) -> str:
     value = _whole(column, literal)
     if not 1901 <= value <= 2155 and literal.value != "0000":
         raise _converted(column)
@@ -137,19 +137,19 @@ def _year(column: Column, literal: Default) -> str:
 # ── texts and bytes ──
 
 
-def _characters(column: Column, literal: Default) -> str:
+def _characters(column: LiteralColumn, literal: Default) -> str:
     """Returns the text of a string, or of an integer."""
     value = literal.value or ""
-    if literal.notation is Notation.NUMBER and _PLAIN_NUMBER.fullmatch(value):
+    if literal.notation is DefaultNotation.NUMBER and _PLAIN_NUMBER.fullmatch(value):
         return value
-    if literal.notation is not Notation.STRING:
+    if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     if literal.said not in {"", column.client} and not value.isascii():
         raise _converted(column)  # the server interprets the bytes in another charset than the client's
     return value
 
 
-def _text(column: Column, literal: Default) -> str:
+def _text(column: LiteralColumn, literal: Default) -> str:
     value = _characters(column, literal)
     charset = charset_of_name(column.charset)
     try:
@@ -166,12 +166,12 @@ def _text(column: Column, literal: Default) -> str:
     return value
 
 
-def _bytes(column: Column, literal: Default) -> str:
+def _bytes(column: LiteralColumn, literal: Default) -> str:
     """Returns the bytes in hexadecimal. BINARY(n) is padded to its length."""
     value = literal.value or ""
-    if literal.notation is Notation.BYTES:
+    if literal.notation is DefaultNotation.BYTES:
         octets = bytes.fromhex(value)
-    elif literal.notation is Notation.STRING and value.isascii():
+    elif literal.notation is DefaultNotation.STRING and value.isascii():
         octets = value.encode("ascii")
     else:
         raise _converted(column)
@@ -184,24 +184,24 @@ def _bytes(column: Column, literal: Default) -> str:
 # ── labels ──
 
 
-def _enum(column: Column, literal: Default) -> str:
+def _enum(column: LiteralColumn, literal: Default) -> str:
     return column.type.labels[_label(column, _string(column, literal).rstrip(" "))]
 
 
-def _set(column: Column, literal: Default) -> str:
+def _set(column: LiteralColumn, literal: Default) -> str:
     text = _string(column, literal).rstrip(" ")
     chosen = {_label(column, part) for part in text.split(",")} if text else set()
     return ",".join(column.type.labels[number] for number in sorted(chosen))
 
 
-def _string(column: Column, literal: Default) -> str:
+def _string(column: LiteralColumn, literal: Default) -> str:
     """Returns the text of a string. A number would be the number of a label, not its text."""
-    if literal.notation is not Notation.STRING:
+    if literal.notation is not DefaultNotation.STRING:
         raise _converted(column)
     return _characters(column, literal)
 
 
-def _label(column: Column, text: str) -> int:
+def _label(column: LiteralColumn, text: str) -> int:
     """Returns the index of a label. ASCII letters of different case are equal in every collation in which the server accepts them."""
     labels = column.type.labels
     if text in labels:
@@ -215,9 +215,9 @@ def _label(column: Column, text: str) -> int:
 # ── moments ──
 
 
-def _moment(column: Column, literal: Default) -> str:
-    is_zero = literal.notation is Notation.NUMBER and literal.value == "0"
-    if not is_zero and literal.notation is not Notation.STRING and literal.said not in {"DATE", "TIMESTAMP"}:
+def _moment(column: LiteralColumn, literal: Default) -> str:
+    is_zero = literal.notation is DefaultNotation.NUMBER and literal.value == "0"
+    if not is_zero and literal.notation is not DefaultNotation.STRING and literal.said not in {"DATE", "TIMESTAMP"}:
         raise _converted(column)
     there = moments.moment(literal.value or "")
     if column.type.base == "timestamp" and not there.is_zero:
@@ -225,9 +225,9 @@ def _moment(column: Column, literal: Default) -> str:
     return shown_moment(column, there)
 
 
-def _time(column: Column, literal: Default) -> str:
-    is_zero = literal.notation is Notation.NUMBER and literal.value == "0"
-    if not is_zero and literal.notation is not Notation.STRING and literal.said != "TIME":
+def _time(column: LiteralColumn, literal: Default) -> str:
+    is_zero = literal.notation is DefaultNotation.NUMBER and literal.value == "0"
+    if not is_zero and literal.notation is not DefaultNotation.STRING and literal.said != "TIME":
         raise _converted(column)
     return moments.time_text(literal.value or "", column.digits)
 
@@ -235,20 +235,20 @@ def _time(column: Column, literal: Default) -> str:
 # ── others ──
 
 
-def _uuid(column: Column, literal: Default) -> str:
-    if literal.notation is not Notation.STRING or not _UUID.fullmatch(literal.value or ""):
+def _uuid(column: LiteralColumn, literal: Default) -> str:
+    if literal.notation is not DefaultNotation.STRING or not _UUID.fullmatch(literal.value or ""):
         raise _converted(column)
     digits = (literal.value or "").replace("-", "").lower()
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
-def _inet4(column: Column, literal: Default) -> str:
-    if literal.notation is not Notation.STRING or not _INET4.fullmatch(literal.value or ""):
+def _inet4(column: LiteralColumn, literal: Default) -> str:
+    if literal.notation is not DefaultNotation.STRING or not _INET4.fullmatch(literal.value or ""):
         raise _converted(column)
     return ".".join(str(int(part)) for part in (literal.value or "").split("."))
 
 
-_STORES: dict[str, Callable[[Column, Default], str]] = {
+_STORES: dict[str, Callable[[LiteralColumn, Default], str]] = {
     **dict.fromkeys(_BITS_OF_INTEGER, _integer),
     "decimal": _decimal,
     **dict.fromkeys(("float", "double"), _floating),

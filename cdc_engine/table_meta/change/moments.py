@@ -28,7 +28,7 @@ class NoMomentError(Exception):
 
 
 @dataclasses.dataclass(frozen=True)
-class Moment:
+class DateTimeValue:
     """A date and a time of day without a zone. Year, month and day may be 0. `micros`: microseconds below the second."""
 
     date: tuple[int, int, int]
@@ -39,20 +39,20 @@ class Moment:
     def is_zero(self) -> bool:
         return self.date == (0, 0, 0)
 
-    def moved(self, micros: int) -> Moment:
+    def moved(self, micros: int) -> DateTimeValue:
         """Adds microseconds. Raises NoMomentError for a date that does not exist and for a result outside years 1 to 9999."""
-        return Moment.of(_datetime(self, micros))
+        return DateTimeValue.of(_datetime(self, micros))
 
     @staticmethod
-    def of(there: dt.datetime) -> Moment:
+    def of(there: dt.datetime) -> DateTimeValue:
         seconds = there.hour * 3600 + there.minute * 60 + there.second
-        return Moment((there.year, there.month, there.day), seconds, there.microsecond)
+        return DateTimeValue((there.year, there.month, there.day), seconds, there.microsecond)
 
-    def cut_to(self, digits: int) -> Moment:
+    def cut_to(self, digits: int) -> DateTimeValue:
         """Drops the digits of the second after the first `digits`."""
         return dataclasses.replace(self, micros=self.micros - self.micros % 10 ** (6 - digits))
 
-    def with_digits(self, digits: int) -> Moment:
+    def with_digits(self, digits: int) -> DateTimeValue:
         """Raises NoMomentError if the second has more than `digits` digits. Whether a server rounds or truncates them depends on its
         settings.
         """
@@ -68,16 +68,16 @@ class Moment:
         return _clock_text(self.seconds, self.micros, digits)
 
 
-def moment(text: str) -> Moment:
+def moment(text: str) -> DateTimeValue:
     """Parses `YYYY-MM-DD` or `YYYY-MM-DD hh:mm:ss[.ffffff]`, or "0" for the zero date. Raises NoMomentError."""
     text = text.strip(" ")
     if text == "0":
-        return Moment((0, 0, 0))
+        return DateTimeValue((0, 0, 0))
     found = _DATE_AND_TIME.fullmatch(text)
     if found is None:
         raise NoMomentError(f"{text!r} is not a date of the form YYYY-MM-DD hh:mm:ss")
     year, month, day, hour, minute, second = (int(part or 0) for part in found.groups()[:6])
-    there = Moment((year, month, day), hour * 3600 + minute * 60 + second, _micros(found[7]))
+    there = DateTimeValue((year, month, day), hour * 3600 + minute * 60 + second, _micros(found[7]))
     if hour > 23:
         raise NoMomentError(f"{text!r} has an hour above 23")
     if not there.is_zero:
@@ -113,21 +113,21 @@ def _clock_text(seconds: int, micros: int, digits: int) -> str:
 # ── zones ──
 
 
-def at_epoch(micros: int) -> Moment:
+def at_epoch(micros: int) -> DateTimeValue:
     """The moment in UTC, from microseconds since 1970."""
-    return Moment.of(_EPOCH + dt.timedelta(microseconds=micros))
+    return DateTimeValue.of(_EPOCH + dt.timedelta(microseconds=micros))
 
 
-def in_zone(there: Moment, time_zone: str) -> Moment:
+def in_zone(there: DateTimeValue, time_zone: str) -> DateTimeValue:
     """Converts a moment in UTC to a time zone. Raises NoMomentError if the zone's rules are unknown."""
     zone = _zone(time_zone)
     if isinstance(zone, int):
         return there.moved(zone)
     shown = _datetime(there).replace(tzinfo=dt.UTC).astimezone(zone)
-    return Moment.of(shown.replace(tzinfo=None))
+    return DateTimeValue.of(shown.replace(tzinfo=None))
 
 
-def in_utc(there: Moment, time_zone: str) -> Moment:
+def in_utc(there: DateTimeValue, time_zone: str) -> DateTimeValue:
     """Converts a moment in a time zone to UTC. Raises NoMomentError if the zone's rules are unknown, or if its clocks show the moment
     twice or never.
     """
@@ -137,10 +137,10 @@ def in_utc(there: Moment, time_zone: str) -> Moment:
     first, second = (_datetime(there).replace(tzinfo=zone, fold=fold).astimezone(dt.UTC) for fold in (0, 1))
     if first != second:
         raise NoMomentError(f"the clocks of {time_zone} show {there.day()} {there.clock(0)} twice or never")
-    return Moment.of(first.replace(tzinfo=None))
+    return DateTimeValue.of(first.replace(tzinfo=None))
 
 
-def _datetime(there: Moment, later_us: int = 0) -> dt.datetime:
+def _datetime(there: DateTimeValue, later_us: int = 0) -> dt.datetime:
     try:
         return dt.datetime(*there.date) + dt.timedelta(seconds=there.seconds, microseconds=there.micros + later_us)  # noqa: DTZ001
     except (ValueError, OverflowError) as error:

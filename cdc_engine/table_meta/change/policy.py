@@ -85,7 +85,7 @@ class PolicyAnswer(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True)
-class Decision:
+class ChangeDecision:
     """The decision about a statement. `words`: for FOLLOW, the plan of each item. `alterations`: the lake's alterations in order, each
     with its plan.
     """
@@ -95,21 +95,21 @@ class Decision:
     alterations: tuple[Alteration, ...] = ()
 
 
-def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> Decision:
+def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeDecision:
     """Decides about the items of one statement. `approved`: the plan in an operator's approval of it, empty if there is none."""
     words = [policy[item.kind] for item in items]
     if STOP in words:
-        return Decision(PolicyAnswer.STOPPED)
+        return ChangeDecision(PolicyAnswer.STOPPED)
     if approved:
         words = [_approved(item, approved) if word == HOLD else word for item, word in zip(items, words, strict=True)]
     if HOLD in words:
-        return Decision(PolicyAnswer.HELD)
+        return ChangeDecision(PolicyAnswer.HELD)
     told = [
         dataclasses.replace(item.alteration, plan=word)
         for item, word in zip(items, words, strict=True)
         if item.alteration is not None
     ]
-    return Decision(PolicyAnswer.FOLLOW, tuple(words), tuple(told))
+    return ChangeDecision(PolicyAnswer.FOLLOW, tuple(words), tuple(told))
 
 
 def _approved(item: Item, word: str) -> str:
@@ -160,7 +160,7 @@ def lake_type(mysql_type: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Held:
+class PendingChange:
     """A statement that waits for review. `order_key` and `place`: the position of the end of its event."""
 
     destination: str
@@ -194,7 +194,7 @@ def _unresolved(_database: str, _table: str, _reason: str, _place: str) -> Table
     return None
 
 
-def _unnoted(_held: Held) -> None:
+def _unnoted(_held: PendingChange) -> None:
     """Does nothing. For a history that nobody reviews."""
 
 
@@ -208,5 +208,5 @@ class SchemaDecisions:
     destination: str = ""
     policy: Callable[[str, str], Policy] = _wary
     approved: Callable[[str, str, int], str] = _no_approval
-    note: Callable[[Held], None] = _unnoted
+    note: Callable[[PendingChange], None] = _unnoted
     resolved: Callable[[str, str, str, str], TableSchema | None] = _unresolved

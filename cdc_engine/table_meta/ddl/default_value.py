@@ -26,7 +26,7 @@ _DIGITS_MAX = 6
 _BARE_CLOCKS = set(CLOCKS) - {"NOW", "CURDATE"}
 
 
-class Notation(enum.Enum):
+class DefaultNotation(enum.Enum):
     NULL = "NULL"
     STRING = "a string"
     NUMBER = "a number"  # `value` as written, with its sign
@@ -41,17 +41,17 @@ class Default:
     """A column's DEFAULT. `said`: the charset introducer of a string or bytes (`_latin1 x'E4'`), or the keyword before a date or time."""
 
     value: str | None
-    notation: Notation = Notation.STRING
+    notation: DefaultNotation = DefaultNotation.STRING
     said: str = ""
     digits: int = -1
 
     @property
     def is_literal(self) -> bool:
-        return self.notation not in {Notation.CLOCK, Notation.EXPRESSION}
+        return self.notation not in {DefaultNotation.CLOCK, DefaultNotation.EXPRESSION}
 
 
-NULL = Default(None, Notation.NULL)
-EXPRESSION = Default(None, Notation.EXPRESSION)
+NULL = Default(None, DefaultNotation.NULL)
+EXPRESSION = Default(None, DefaultNotation.EXPRESSION)
 
 
 def read_default(cursor: TokenCursor) -> Default:
@@ -102,8 +102,8 @@ def read_operand(cursor: TokenCursor, *, in_expression: bool = False) -> Default
     token = cursor.peek(at)
     literal = _literal(token)
     if literal is None and token == Token(TokenKind.SIGN, ".") and cursor.peek(at + 1).kind is TokenKind.NUMBER:
-        literal, at = Default(f".{cursor.peek(at + 1).text}", Notation.NUMBER), at + 1
-    if literal is not None and (not sign or literal.notation is Notation.NUMBER):
+        literal, at = Default(f".{cursor.peek(at + 1).text}", DefaultNotation.NUMBER), at + 1
+    if literal is not None and (not sign or literal.notation is DefaultNotation.NUMBER):
         for _ in range(at + 1):
             cursor.next()
         return dataclasses.replace(literal, value=f"-{literal.value}") if sign == "-" else literal
@@ -114,9 +114,9 @@ def _introduced(cursor: TokenCursor) -> Default | None:
     """Parses a literal with an introducer: _utf8mb4'text', _latin1 x'E4', DATE'2020-01-01'."""
     word, token = cursor.peek().word, cursor.peek(1)
     if word in _MOMENTS and token.kind is TokenKind.STRING:
-        found = Default(token.text, Notation.MOMENT, said=word)
+        found = Default(token.text, DefaultNotation.MOMENT, said=word)
     elif word.startswith("_") and (charset := charset_of_name(word[1:].lower())) and (literal := _literal(token)):
-        if literal.notation not in {Notation.STRING, Notation.BYTES}:
+        if literal.notation not in {DefaultNotation.STRING, DefaultNotation.BYTES}:
             return None
         found = dataclasses.replace(literal, said=charset.name)
     else:
@@ -129,7 +129,7 @@ def _introduced(cursor: TokenCursor) -> Default | None:
 def bytes_of(token: Token) -> bytes | None:
     """Returns the bytes of 0x4142, x'4142' or b'101'; None for any other token."""
     found = _literal(token)
-    return bytes.fromhex(found.value or "") if found is not None and found.notation is Notation.BYTES else None
+    return bytes.fromhex(found.value or "") if found is not None and found.notation is DefaultNotation.BYTES else None
 
 
 def _literal(token: Token) -> Default | None:
@@ -139,12 +139,12 @@ def _literal(token: Token) -> Default | None:
         return NULL
     if token.kind is not TokenKind.NUMBER:
         number = {"TRUE": "1", "FALSE": "0"}.get(token.word)
-        return Default(number, Notation.NUMBER) if number else None
+        return Default(number, DefaultNotation.NUMBER) if number else None
     if found := _BITS.fullmatch(token.text):
-        return Default(f"{int(found[1], 2):0{-(-len(found[1]) // 8) * 2}x}" if found[1] else "", Notation.BYTES)
+        return Default(f"{int(found[1], 2):0{-(-len(found[1]) // 8) * 2}x}" if found[1] else "", DefaultNotation.BYTES)
     if found := _HEXADECIMAL.fullmatch(token.text):
-        return Default(found[1].lower().rjust(len(found[1]) + len(found[1]) % 2, "0"), Notation.BYTES)
-    return Default(token.text, Notation.NUMBER)
+        return Default(found[1].lower().rjust(len(found[1]) + len(found[1]) % 2, "0"), DefaultNotation.BYTES)
+    return Default(token.text, DefaultNotation.NUMBER)
 
 
 def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
@@ -157,7 +157,7 @@ def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
         if word not in _BARE_CLOCKS:
             return None
         cursor.next()
-        return Default(what, Notation.CLOCK)
+        return Default(what, DefaultNotation.CLOCK)
     behind = [cursor.peek(2), cursor.peek(3)]
     digits = -1
     if behind[0].text.isdecimal() and int(behind[0].text) <= _DIGITS_MAX:
@@ -166,7 +166,7 @@ def _read_clock(cursor: TokenCursor, *, in_expression: bool) -> Default | None:
         return None
     for _ in range(3 if digits < 0 else 4):
         cursor.next()
-    return Default(what, Notation.CLOCK, digits=digits)
+    return Default(what, DefaultNotation.CLOCK, digits=digits)
 
 
 def skip_value(cursor: TokenCursor) -> None:

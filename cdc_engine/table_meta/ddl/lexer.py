@@ -85,10 +85,10 @@ _NOWHERE = -2
 @functools.cache
 def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """Returns the pattern of any token, and that of the name after a point."""
-    letter, blank = _LETTER, _BLANK
+    mail, blank = _LETTER, _BLANK
     if notation.client in BLANK_NO_BREAK_SPACE:
-        letter, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
-        letter = f"(?:{letter})"
+        mail, blank = r"(?!\xa0)" + _LETTER, _BLANK.replace("]", r"\xa0]")
+        mail = f"(?:{mail})"
     inside = r"(?:[^Q\\]|\\.|QQ)*" if notation.backslash_escapes else r"(?:[^Q]|QQ)*"
     double_name, double_string = '"(?:[^"]|"")*"', f'"{inside.replace("Q", chr(34))}"'
     pattern = _SHAPES
@@ -97,11 +97,11 @@ def _patterns(notation: Notation) -> tuple[re.Pattern[str], re.Pattern[str]]:
         "{more_names}": f"| {double_name}" if notation.ansi_quotes else "",
         "{more_strings}": "" if notation.ansi_quotes else f"| {double_string}",
         "{single}": "'" + inside.replace("Q", "'") + "'",
-        "{letter}": letter,
+        "{letter}": mail,
         "{blank}": blank,
     }.items():
         pattern = pattern.replace(place, value)
-    return re.compile(pattern, re.VERBOSE | re.DOTALL), re.compile(f"{letter}+")
+    return re.compile(pattern, re.VERBOSE | re.DOTALL), re.compile(f"{mail}+")
 
 
 def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:

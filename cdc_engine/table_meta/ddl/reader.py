@@ -30,9 +30,9 @@ from cdc_engine.table_meta.ddl.statement import (
     DropTables,
     Nothing,
     RenameTables,
-    RowChange,
     SetDatabase,
     Statement,
+    StatementRowChange,
     TableName,
     Truncate,
     Unread,
@@ -47,7 +47,7 @@ NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class FormReading:
     """The input of a form's parser: the cursor after the form's keywords, and the keywords. `strict`: the session refused invalid
     values.
     """
@@ -59,7 +59,7 @@ class Reading:
     strict: bool
 
 
-Reader = Callable[[Reading], Statement]
+Reader = Callable[[FormReading], Statement]
 
 
 def read_statement(
@@ -92,7 +92,7 @@ def _read_statement(statement: str, flavour: str, sql_mode: int, literals: Liter
     while found and found[-1] == Token(TokenKind.SIGN, ";"):
         found.pop()
     words = frozenset(lowered(token.text) for token in found if token.kind in {TokenKind.WORD, TokenKind.NAME})
-    read = _read_form(Reading(TokenCursor(found, literals), "", flavour, words, bool(sql_mode & STRICT)))
+    read = _read_form(FormReading(TokenCursor(found, literals), "", flavour, words, bool(sql_mode & STRICT)))
     if isinstance(read, Unread) and not read.names and has_no_character(statement):
         return dataclasses.replace(read, text=statement)
     if _defines_columns(read) and (sql_mode & MAXDB or (flavour == MARIADB and sql_mode & ORACLE)):
@@ -121,7 +121,7 @@ def _tokens_under(statement: str, flavour: str, sql_mode: int, client: str) -> l
     return found
 
 
-def _read_form(reading: Reading) -> Statement:
+def _read_form(reading: FormReading) -> Statement:
     cursor = reading.cursor
     leading = cursor.words(LEADING_WORDS_MAX)
     for pattern, reader in FORMS:
@@ -132,26 +132,26 @@ def _read_form(reading: Reading) -> Statement:
     return Unread(leading.strip(), "no rule reads a statement that begins so", words=reading.words)
 
 
-def _read(reader: Reader, reading: Reading) -> Statement:
+def _read(reader: Reader, reading: FormReading) -> Statement:
     try:
         return reader(reading)
     except UnreadableError as error:
         return Unread(reading.kind, str(error), words=reading.words)
 
 
-def _read_nothing(reading: Reading) -> Statement:
+def _read_nothing(reading: FormReading) -> Statement:
     return Nothing(reading.kind)
 
 
-def _read_row_change(reading: Reading) -> Statement:
+def _read_row_change(reading: FormReading) -> Statement:
     try:
         names = changed_tables(reading.cursor, reading.kind)
     except UnreadableError:
         names = ()
-    return RowChange(reading.kind, reading.words, names)
+    return StatementRowChange(reading.kind, reading.words, names)
 
 
-def _read_set_statement(reading: Reading) -> Statement:
+def _read_set_statement(reading: FormReading) -> Statement:
     """Parses MariaDB's SET STATEMENT variable = value, … FOR statement."""
     while not reading.cursor.accept("FOR"):
         if reading.cursor.at_end:
@@ -160,7 +160,7 @@ def _read_set_statement(reading: Reading) -> Statement:
     return _read_form(reading)
 
 
-def _read_create_table(reading: Reading) -> Statement:
+def _read_create_table(reading: FormReading) -> Statement:
     name = read_table_name(reading.cursor)
     try:
         statement = read_create_table(reading.cursor, name, reading.flavour)
@@ -173,7 +173,7 @@ def _read_create_table(reading: Reading) -> Statement:
     )
 
 
-def _read_alter_table(reading: Reading) -> Statement:
+def _read_alter_table(reading: FormReading) -> Statement:
     """Parses ALTER TABLE. With IGNORE, MariaDB deletes rows that violate a constraint, and converts values as outside strict mode."""
     name = read_table_name(reading.cursor)
     ignore = " IGNORE " in reading.kind
@@ -184,18 +184,18 @@ def _read_alter_table(reading: Reading) -> Statement:
     return dataclasses.replace(statement, kind=reading.kind, strict=reading.strict and not ignore)
 
 
-def _read_truncate(reading: Reading) -> Statement:
+def _read_truncate(reading: FormReading) -> Statement:
     return Truncate(reading.kind, read_table_name(reading.cursor))
 
 
-def _read_drop_table(reading: Reading) -> Statement:
+def _read_drop_table(reading: FormReading) -> Statement:
     names = [read_table_name(reading.cursor)]
     while reading.cursor.accept_sign(","):
         names.append(read_table_name(reading.cursor))
     return DropTables(reading.kind, tuple(names), if_exists="EXISTS" in reading.kind)
 
 
-def _read_rename_table(reading: Reading) -> Statement:
+def _read_rename_table(reading: FormReading) -> Statement:
     pairs: list[tuple[TableName, TableName]] = []
     while True:
         old = read_table_name(reading.cursor)
@@ -208,7 +208,7 @@ def _read_rename_table(reading: Reading) -> Statement:
             return RenameTables(reading.kind, tuple(pairs), if_exists="EXISTS" in reading.kind)
 
 
-def _read_drop_index(reading: Reading) -> Statement:
+def _read_drop_index(reading: FormReading) -> Statement:
     """Parses DROP INDEX. Only DROP INDEX `PRIMARY` changes what the lake has of the table."""
     is_key = reading.cursor.expect_name().upper() == "PRIMARY"
     reading.cursor.expect("ON")
@@ -216,7 +216,7 @@ def _read_drop_index(reading: Reading) -> Statement:
     return AlterTable(reading.kind, name, (DropKey(),)) if is_key else Nothing(reading.kind)
 
 
-def _read_database(reading: Reading) -> Statement:
+def _read_database(reading: FormReading) -> Statement:
     cursor = reading.cursor
     name = None
     if cursor.peek().word not in {"CHARACTER", "CHARSET", "CHAR", "COLLATE", "DEFAULT"}:
@@ -244,7 +244,7 @@ def _database_charset(cursor: TokenCursor, flavour: str) -> str | None:
     return charset
 
 
-def _read_drop_database(reading: Reading) -> Statement:
+def _read_drop_database(reading: FormReading) -> Statement:
     return DropDatabase(reading.kind, reading.cursor.expect_name())
 
 

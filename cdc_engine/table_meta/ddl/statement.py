@@ -255,7 +255,7 @@ class Unread:
 
 
 @dataclasses.dataclass(frozen=True)
-class RowChange:
+class StatementRowChange:
     """A row change in statement format. `names`: the tables that it writes, empty if unknown: then it may affect every table, and
     every table of the databases, that is named by one of `words` (lower case).
     """
@@ -274,7 +274,7 @@ Statement = (
     | SetDatabase
     | DropDatabase
     | Unread
-    | RowChange
+    | StatementRowChange
     | Nothing
 )
 

@@ -32,7 +32,7 @@ from cdc_engine.table_meta.ddl.statement import (
     mentioned_in,
 )
 from cdc_engine.table_meta.history.kept.known_schemas import TableKey
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 
 
 class TouchedTables:
@@ -40,7 +40,7 @@ class TouchedTables:
     snapshot.
     """
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: SchemaSnapshot) -> None:
         self._snapshot = snapshot
         self.names: set[TableKey] = set()
 
@@ -71,7 +71,7 @@ class TouchedTables:
     def rewind(self, position: Position) -> None:
         """Does nothing, because nothing is stored by position."""
 
-    def left(self) -> Snapshot:
+    def left(self) -> SchemaSnapshot:
         """Returns the snapshot without the changed tables. Their schemas become known by a statement that creates them, by their table
         maps, or from an operator.
         """

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.statement import (
     DropDatabase,
-    RowChange,
     SetDatabase,
     Statement,
+    StatementRowChange,
     TableName,
     Unread,
     is_named,
@@ -41,7 +41,7 @@ def _concerned(
     if isinstance(statement, Unread) and statement.text:
         databases = databases_in(statement.text, schemas.database_names(), default_database)
         return [*mentioned_in(known, statement.text), *(name for name in known if name[0] in databases)]
-    if isinstance(statement, Unread | RowChange):
+    if isinstance(statement, Unread | StatementRowChange):
         return mentioned(known, statement.words)
     if isinstance(statement, SetDatabase | DropDatabase):
         return [name for name in known if lowered(name[0]) == lowered(statement.name or default_database)]

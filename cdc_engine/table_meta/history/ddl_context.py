@@ -8,15 +8,15 @@ from collections.abc import Callable
 from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
 from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.evolution import Fills
-from cdc_engine.table_meta.change.policy import Held
+from cdc_engine.table_meta.change.policy import PendingChange
 from cdc_engine.table_meta.ddl.statement import TableName
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
 from cdc_engine.table_meta.history.questions import Answers
-from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
+from cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
 
 
 @dataclasses.dataclass(frozen=True)
-class Effect:
+class DdlEffect:
     """The effect of a statement on one table. `change`: the kind of change for the lake, None for no change. `state`: the table's state
     in the history from here on, None if it stays.
 
@@ -27,10 +27,10 @@ class Effect:
 
     name: TableKey
     change: TableChangeKind | None
-    state: TableSchema | Stopped | Dropped | None = None
+    state: TableSchema | Stopped | DroppedTable | None = None
     fills: Fills = ()
     alterations: tuple[Alteration, ...] = ()
-    held: Held | None = None
+    held: PendingChange | None = None
     early: bool = False
     renamed_from: TableKey | None = None
     told: TableSchema | None = None

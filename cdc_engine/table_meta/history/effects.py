@@ -30,9 +30,9 @@ from cdc_engine.table_meta.change.policy import (
     DROP_PARTITION,
     DROP_TABLE,
     TRUNCATE,
-    Decision,
-    Held,
+    ChangeDecision,
     Item,
+    PendingChange,
     PolicyAnswer,
     choices,
     decide,
@@ -47,23 +47,23 @@ from cdc_engine.table_meta.ddl.statement import (
     DropDatabase,
     DropTables,
     RenameTables,
-    RowChange,
     SetDatabase,
     Statement,
+    StatementRowChange,
     Truncate,
     Unread,
     dropped_database,
 )
 from cdc_engine.table_meta.history.concerned import concerned
-from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
+from cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
 from cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
 from cdc_engine.table_meta.history.questions import Answers, Question, UnansweredError
 from cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
 from cdc_engine.table_meta.history.row_changes import changed_without_rows, emptied_in_doubt
-from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema, rows_elsewhere
+from cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
 
-def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...] | Question:
+def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...] | Question:
     """Returns the effects in the order of the tables in the statement, or a question whose answer must be added to `context.answers`
     first.
     """
@@ -75,7 +75,7 @@ def effects_of(statement: Statement, context: DdlContext) -> tuple[Effect, ...] 
     return tuple(_pointing(statement, context, effects))
 
 
-def _pointing(statement: Statement, context: DdlContext, effects: list[Effect]) -> Iterator[Effect]:
+def _pointing(statement: Statement, context: DdlContext, effects: list[DdlEffect]) -> Iterator[DdlEffect]:
     """Yields the effects, and those on other tables: foreign keys follow renamed parent tables and columns."""
     tables, columns = _new_names(statement, context)
     states = {effect.name: effect.state for effect in effects if effect.state is not None}
@@ -85,7 +85,7 @@ def _pointing(statement: Statement, context: DdlContext, effects: list[Effect]) 
         there = context.state(name)
         state = _pointed(there, tables, columns)
         if name not in states and state != there:
-            yield Effect(name, None, state)
+            yield DdlEffect(name, None, state)
 
 
 def _new_names(
@@ -121,7 +121,7 @@ def _pointed(
     return foreign_keys.pointing(state, tables, columns) if isinstance(state, TableSchema) else state
 
 
-def _resolved(effect: Effect, context: DdlContext) -> Iterable[Effect]:
+def _resolved(effect: DdlEffect, context: DdlContext) -> Iterable[DdlEffect]:
     """Replaces a stop because of an unknown schema by the schema that an operator gave for this stop."""
     if not isinstance(effect.state, Stopped) or effect.change is None or effect.state.state not in RESOLVABLE:
         return (effect,)
@@ -133,7 +133,7 @@ def _resolved(effect: Effect, context: DdlContext) -> Iterable[Effect]:
 
 def _stop(
     context: DdlContext, name: TableKey, kind: str, why: CannotFollowError, schema: TableSchema | None = None
-) -> Effect:
+) -> DdlEffect:
     """Returns the effect of stopping the table. `schema`: its schema from here on, None if unknown.
 
     Only a running table's stop is a change for the lake. A table that stopped before keeps its reason; of a table that is not captured
@@ -141,17 +141,17 @@ def _stop(
     """
     there = context.state(name)
     if isinstance(there, Stopped):
-        return Effect(name, None, dataclasses.replace(there, schema=schema, gone=False))
+        return DdlEffect(name, None, dataclasses.replace(there, schema=schema, gone=False))
     if not context.captured(*name) and schema is not None:
-        return Effect(name, None, schema)
+        return DdlEffect(name, None, schema)
     reason = shown(f"{kind} at {context.place}: {why.reason}")
     stopped = Stopped(state=why.state, reason=reason, schema=schema)
-    return Effect(name, TableChangeKind.STOPPED if context.captured(*name) else None, stopped)
+    return DdlEffect(name, TableChangeKind.STOPPED if context.captured(*name) else None, stopped)
 
 
 def _become(
     context: DdlContext, name: TableKey, kind: str, done: Altered, rows_lost: tuple[str, ...] = ()
-) -> Iterator[Effect]:
+) -> Iterator[DdlEffect]:
     """Yields the effects of another schema, if the table's policy lets the lake follow. `rows_lost`: actions that deleted rows without
     row events.
     """
@@ -163,17 +163,17 @@ def _become(
         yield dataclasses.replace(effect, alterations=done.alterations)
         return
     refused = _reviewed(context, name, kind, items, done.schema)
-    if isinstance(refused, Effect):
+    if isinstance(refused, DdlEffect):
         yield refused
         return
     there = context.state(name)
     unchanged = isinstance(there, TableSchema) and there.columns == done.schema.columns and not refused.alterations
-    yield Effect(name, None if unchanged else TableChangeKind.SCHEMA, done.schema, done.fills, refused.alterations)
+    yield DdlEffect(name, None if unchanged else TableChangeKind.SCHEMA, done.schema, done.fills, refused.alterations)
 
 
 def _reviewed(
     context: DdlContext, name: TableKey, kind: str, items: list[Item], schema: TableSchema | None
-) -> Decision | Effect:
+) -> ChangeDecision | DdlEffect:
     """Applies the table's policy to a statement. Returns the decision to follow, or the effect of a stop."""
     policy = context.answers.policy(name)
     decision = decide(items, policy, context.answers.approved(name))
@@ -183,7 +183,7 @@ def _reviewed(
         reason = f"{', '.join(item.what for item in items)} is not followed: schema_changes says stop"
         effect = _stop(context, name, kind, CannotFollowError(decision.verdict.value, reason), schema)
         return dataclasses.replace(effect, alterations=_told(items))
-    held = Held(
+    held = PendingChange(
         destination=context.destination,
         database=name[0],
         table=name[1],
@@ -194,14 +194,14 @@ def _reviewed(
         choices=choices(items, policy),
     )
     stopped = Stopped(state=decision.verdict.value, reason=held.reason, schema=schema)
-    return Effect(name, TableChangeKind.STOPPED, stopped, alterations=_told(items), held=held)
+    return DdlEffect(name, TableChangeKind.STOPPED, stopped, alterations=_told(items), held=held)
 
 
 def _told(items: list[Item]) -> tuple[Alteration, ...]:
     return tuple(item.alteration for item in items if item.alteration is not None)
 
 
-def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
+def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
     name = context.full_name(statement.name)
     there = context.state(name)
     if statement.if_not_exists and isinstance(there, TableSchema | Stopped) and not getattr(there, "gone", False):
@@ -224,12 +224,12 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[Effect]:
     if apart := elsewhere(rows_elsewhere(schema.engine)):
         yield _stop(context, name, statement.kind, apart, schema)
         return
-    anew = isinstance(there, Dropped) or (isinstance(there, TableSchema) and statement.replaces)
+    anew = isinstance(there, DroppedTable) or (isinstance(there, TableSchema) and statement.replaces)
     if anew and context.running(name):
         # No row of the table that had the name before is in this one.
-        yield Effect(name, TableChangeKind.TRUNCATE, early=True)
+        yield DdlEffect(name, TableChangeKind.TRUNCATE, early=True)
         context = dataclasses.replace(context, answers=Answers(recreated=True))
-    last = there.schema if isinstance(there, Dropped) else there if isinstance(there, TableSchema) else None
+    last = there.schema if isinstance(there, DroppedTable) else there if isinstance(there, TableSchema) else None
     yield from _become(context, name, statement.kind, Altered(schema=schema, alterations=_since(last, schema)))
 
 
@@ -244,7 +244,7 @@ def elsewhere(engine: str) -> CannotFollowError | None:
     return CannotFollowError(ROWS_ELSEWHERE, reason) if engine else None
 
 
-def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[Effect]:
+def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
     """Yields the stops of tables under a MERGE table: rows that are written through the MERGE table have row events only for it."""
     for member in map(context.full_name, statement.union):
         if context.captured(*member):
@@ -254,7 +254,7 @@ def _members(statement: CreateTable | AlterTable, name: TableKey, context: DdlCo
             )
 
 
-def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[Effect]:
+def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Iterator[DdlEffect]:
     """Yields the effects on the second tables of a statement."""
     for other, what in statement.others:
         there = context.full_name(other)
@@ -269,7 +269,7 @@ def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Itera
             yield _stop(context, there, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), schema)
 
 
-def _alter(statement: AlterTable, context: DdlContext) -> Iterator[Effect]:
+def _alter(statement: AlterTable, context: DdlContext) -> Iterator[DdlEffect]:
     name = context.full_name(statement.name)
     schema = context.schema(name)
     yield from _others(statement, name, context)
@@ -301,7 +301,7 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[Effect]:
         yield from _become(context, name, statement.kind, done, statement.rows_lost)
 
 
-def _rename(statement: RenameTables, context: DdlContext) -> Iterator[Effect]:
+def _rename(statement: RenameTables, context: DdlContext) -> Iterator[DdlEffect]:
     pairs = [(context.full_name(old), context.full_name(new)) for old, new in statement.pairs]
     if statement.if_exists:
         pairs = [(old, new) for old, new in pairs if context.schema(old) is not None]
@@ -310,7 +310,7 @@ def _rename(statement: RenameTables, context: DdlContext) -> Iterator[Effect]:
 
 def _renamed(
     context: DdlContext, kind: str, pairs: list[tuple[TableKey, TableKey]], altered_to: dict[TableKey, Altered]
-) -> Iterator[Effect]:
+) -> Iterator[DdlEffect]:
     """Yields the effects of renames. `altered_to`: name before the statement → the table after the statement's other alterations."""
     now = moved(pairs)
     swapped = {
@@ -332,7 +332,7 @@ def _renamed(
 
 def _taken_over(
     context: DdlContext, kind: str, origin: TableKey, before: TableSchema, done: Altered
-) -> Iterator[Effect]:
+) -> Iterator[DdlEffect]:
     """Yields the effects on a renamed table in the lake: it gets the rows and columns of the table with the former name, then follows
     the alterations of the same statement.
     """
@@ -344,10 +344,10 @@ def _taken_over(
     if altered_too:
         yield from _become(context, name, kind, done)
     elif done.schema != before:
-        yield Effect(name, None, done.schema)
+        yield DdlEffect(name, None, done.schema)
 
 
-def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> Effect:
+def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
     """Returns the effect on a table that got a name under which the lake cannot have its rows."""
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
@@ -355,7 +355,7 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
     return dataclasses.replace(effect, renamed_from=origin if effect.change and context.captured(*origin) else None)
 
 
-def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bool = True) -> Iterator[Effect]:
+def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bool = True) -> Iterator[DdlEffect]:
     """Yields the effects on a table that does not exist under this name any more. `told`: whether that is a change for the lake."""
     there = context.state(name)
     if isinstance(there, Stopped):
@@ -364,15 +364,15 @@ def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bo
         if told and context.running(name):
             item = Item(kind=DROP_TABLE, what=what)
             decision = _reviewed(context, name, kind, [item], None)
-            if isinstance(decision, Effect):
+            if isinstance(decision, DdlEffect):
                 yield _without_table(decision)
                 return
             if decision.words == ("apply",):
-                yield Effect(name, TableChangeKind.TRUNCATE)
-        yield Effect(name, None, Dropped(schema=there))
+                yield DdlEffect(name, TableChangeKind.TRUNCATE)
+        yield DdlEffect(name, None, DroppedTable(schema=there))
 
 
-def _without_table(effect: Effect) -> Effect:
+def _without_table(effect: DdlEffect) -> DdlEffect:
     """Marks a stopped table as missing, so that CREATE TABLE IF NOT EXISTS creates it."""
     state = effect.state
     return (
@@ -382,7 +382,7 @@ def _without_table(effect: Effect) -> Effect:
     )
 
 
-def _truncate(statement: Truncate, context: DdlContext) -> Iterator[Effect]:
+def _truncate(statement: Truncate, context: DdlContext) -> Iterator[DdlEffect]:
     name = context.full_name(statement.name)
     if not context.running(name):
         return
@@ -392,18 +392,18 @@ def _truncate(statement: Truncate, context: DdlContext) -> Iterator[Effect]:
     decision = _reviewed(
         context, name, statement.kind, [Item(kind=TRUNCATE, what="all rows are gone")], context.schema(name)
     )
-    if isinstance(decision, Effect):
+    if isinstance(decision, DdlEffect):
         yield decision
     elif decision.words == ("apply",):
-        yield Effect(name, TableChangeKind.TRUNCATE)
+        yield DdlEffect(name, TableChangeKind.TRUNCATE)
 
 
-def _drop(statement: DropTables, context: DdlContext) -> Iterator[Effect]:
+def _drop(statement: DropTables, context: DdlContext) -> Iterator[DdlEffect]:
     for name in dict.fromkeys(context.full_name(name) for name in statement.names):
         yield from _gone(context, name, statement.kind, "the table is dropped")
 
 
-def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -> Iterator[Effect]:
+def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -> Iterator[DdlEffect]:
     dropped = dropped_database(statement)
     if dropped is None:
         return
@@ -413,7 +413,7 @@ def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -
             yield from _gone(context, name, statement.kind, "the table is dropped with its database")
 
 
-def _unread(statement: Unread, context: DdlContext) -> Iterable[Effect]:
+def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
     """Yields the stops for a statement that cannot be read. If not even the table's name could be read, all known tables that are
     mentioned in it are stopped.
     """
@@ -421,19 +421,19 @@ def _unread(statement: Unread, context: DdlContext) -> Iterable[Effect]:
     return _stops(statement, why, context)
 
 
-def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[Effect, ...]:
+def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...]:
     """Returns the stops of all tables that a statement may affect, after an unexpected exception."""
     why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be followed: {mistake(error)}")
     return tuple(_stops(statement, why, context))
 
 
-def _stops(statement: Statement, why: CannotFollowError, context: DdlContext) -> Iterator[Effect]:
+def _stops(statement: Statement, why: CannotFollowError, context: DdlContext) -> Iterator[DdlEffect]:
     for name in concerned(statement, context.known, context.full_name, context.default_database):
         if context.captured(*name) or context.schema(name) is not None:
             yield _stop(context, name, statement.kind, why)
 
 
-def _row_change(statement: RowChange, context: DdlContext) -> Iterator[Effect]:
+def _row_change(statement: StatementRowChange, context: DdlContext) -> Iterator[DdlEffect]:
     names = {name: context.schema(name) is not None for name in map(context.full_name, statement.names)}
     schemas = [schema for name in context.tables() if (schema := context.schema(name)) is not None]
     found = changed_without_rows(names, statement.words, context.default_database, schemas, context.captured)
@@ -450,7 +450,7 @@ def shortened(text: str) -> str:
 
 STATEMENT_CHARS_MAX = 500
 PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # actions of ALTER TABLE that only delete rows
-EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[Effect]]] = {
+EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[DdlEffect]]] = {
     CreateTable: _create,
     AlterTable: _alter,
     Truncate: _truncate,
@@ -459,5 +459,5 @@ EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[Effect]]] = {
     DropDatabase: _drop_database,
     SetDatabase: _drop_database,
     Unread: _unread,
-    RowChange: _row_change,
+    StatementRowChange: _row_change,
 }

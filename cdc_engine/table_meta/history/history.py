@@ -34,17 +34,17 @@ from cdc_engine.table_meta.ddl.reader import leading_words, mistake, read_statem
 from cdc_engine.table_meta.ddl.statement import OF_SESSION, DropDatabase, SetDatabase, Statement, Unread
 from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.concerned import databases_in
-from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
+from cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
 from cdc_engine.table_meta.history.effects import effects_of, refused
 from cdc_engine.table_meta.history.fitting import fit, is_sequence
 from cdc_engine.table_meta.history.kept.holding import needed
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Repository, SchemaRepository
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository, SchemaRepository
 from cdc_engine.table_meta.history.questions import Question, Unknown
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
 
-_UNKNOWN_SERVER = ServerFacts(flavour=MYSQL, charset="")
+_UNKNOWN_SERVER = DdlServerFacts(flavour=MYSQL, charset="")
 
 
 class TableHistory:
@@ -74,7 +74,7 @@ class TableHistory:
         """Returns whether a snapshot was taken at or before this position. If not, the stream needs `seed` to begin there."""
         return self._known.server(position.order_key) is not None
 
-    def seed(self, snapshot: Snapshot, position: Position) -> None:
+    def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
         """Stores a snapshot as the state from `position` on. Later statements in the stream are applied to it."""
         self.rewind(position)
         self._store(list(_snapshot_records(snapshot, position)))
@@ -181,9 +181,9 @@ class TableHistory:
         """Removes everything after this position, because the stream starts again here."""
         self._known_cascades = None
         if self._known.drop_after(position.order_key):
-            self._repository.append([Record(kind=RecordKind.REWIND, position=position)])
+            self._repository.append([HistoryRecord(kind=RecordKind.REWIND, position=position)])
 
-    def take_anew(self, schema: TableSchema, position: Position) -> None:
+    def resnapshot(self, schema: TableSchema, position: Position) -> None:
         """Gives a stopped table this schema from `position` on. The stream starts again there."""
         self.rewind(position)
         self._store([_table_record(RecordKind.SNAPSHOT, position, schema)])
@@ -229,7 +229,7 @@ class TableHistory:
         if self._known.head > position.order_key:
             self.rewind(position)
 
-    def _store(self, records: list[Record]) -> None:
+    def _store(self, records: list[HistoryRecord]) -> None:
         if records:
             self._repository.append(records)
             self._known_cascades = None
@@ -237,10 +237,10 @@ class TableHistory:
             self._known.remember(record)
 
 
-_Taken = tuple[tuple[Effect, ...], list[Record], tuple[TableChange, ...]]
+_Taken = tuple[tuple[DdlEffect, ...], list[HistoryRecord], tuple[TableChange, ...]]
 
 
-def _taken(context: DdlContext, review: SchemaDecisions, server: ServerFacts, position: Position) -> _Taken:
+def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts, position: Position) -> _Taken:
     """Returns a statement's effects, records and changes. An unexpected exception stops the tables that the statement may affect."""
     read: Statement = Unread(leading_words(context.text), "", text=context.text)
     try:
@@ -257,7 +257,7 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: ServerFacts, po
         return _told(read, refused(error, read, context), context, server, position)
 
 
-def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[Effect, ...]:
+def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[DdlEffect, ...]:
     """Answers the rules' questions until they return the effects. Raises the exceptions of `review`."""
     while isinstance(meant := effects_of(read, context), Question):
         context = dataclasses.replace(context, answers=context.answers.told(meant, _answer(meant, context, review)))
@@ -273,25 +273,29 @@ def _answer(question: Question, context: DdlContext, review: SchemaDecisions) ->
 
 
 def _told(
-    read: Statement, effects: tuple[Effect, ...], context: DdlContext, server: ServerFacts, position: Position
+    read: Statement, effects: tuple[DdlEffect, ...], context: DdlContext, server: DdlServerFacts, position: Position
 ) -> _Taken:
     records = [*_database_records(read, context, server, position), *_effect_records(effects, position)]
     return effects, records, tuple(_changes(effects, position))
 
 
-def _table_record(kind: RecordKind, position: Position, schema: TableSchema) -> Record:
-    return Record(kind=kind, position=position, database=schema.database, table=schema.table, content=schema.to_json())
+def _table_record(kind: RecordKind, position: Position, schema: TableSchema) -> HistoryRecord:
+    return HistoryRecord(
+        kind=kind, position=position, database=schema.database, table=schema.table, content=schema.to_json()
+    )
 
 
-def _stopped_record(position: Position, name: tuple[str, str], stopped: Stopped) -> Record:
+def _stopped_record(position: Position, name: tuple[str, str], stopped: Stopped) -> HistoryRecord:
     content = stopped.to_json()
-    return Record(kind=RecordKind.STOPPED, position=position, database=name[0], table=name[1], content=content)
+    return HistoryRecord(kind=RecordKind.STOPPED, position=position, database=name[0], table=name[1], content=content)
 
 
-def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record]:
-    yield Record(kind=RecordKind.SERVER, position=position, content=dataclasses.asdict(snapshot.server))
+def _snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[HistoryRecord]:
+    yield HistoryRecord(kind=RecordKind.SERVER, position=position, content=dataclasses.asdict(snapshot.server))
     for database, charset in snapshot.databases:
-        yield Record(kind=RecordKind.DATABASE, position=position, database=database, content={"charset": charset})
+        yield HistoryRecord(
+            kind=RecordKind.DATABASE, position=position, database=database, content={"charset": charset}
+        )
     elsewhere = {(database, table): reason for database, table, reason in snapshot.elsewhere}
     for schema in snapshot.tables:
         name = (schema.database, schema.table)
@@ -304,8 +308,8 @@ def _snapshot_records(snapshot: Snapshot, position: Position) -> Iterator[Record
 
 
 def _database_records(
-    statement: Statement, context: DdlContext, server: ServerFacts, position: Position
-) -> Iterator[Record]:
+    statement: Statement, context: DdlContext, server: DdlServerFacts, position: Position
+) -> Iterator[HistoryRecord]:
     if isinstance(statement, Unread) and statement.text:  # the charset of a database may have changed
         for name in databases_in(statement.text, context.known.database_names(), context.default_database):
             yield _charset_record(name, "", position)
@@ -326,21 +330,21 @@ def _database_records(
         yield _charset_record(name, charset, position)
 
 
-def _charset_record(database: str, charset: str, position: Position) -> Record:
-    return Record(kind=RecordKind.DATABASE, position=position, database=database, content={"charset": charset})
+def _charset_record(database: str, charset: str, position: Position) -> HistoryRecord:
+    return HistoryRecord(kind=RecordKind.DATABASE, position=position, database=database, content={"charset": charset})
 
 
-def _effect_records(effects: tuple[Effect, ...], position: Position) -> Iterator[Record]:
+def _effect_records(effects: tuple[DdlEffect, ...], position: Position) -> Iterator[HistoryRecord]:
     for effect in effects:
         if isinstance(effect.state, Stopped):
             yield _stopped_record(position, effect.name, effect.state)
-        elif isinstance(effect.state, Dropped):
+        elif isinstance(effect.state, DroppedTable):
             yield _table_record(RecordKind.DROPPED, position, effect.state.schema)
         elif effect.state is not None:
             yield _table_record(RecordKind.DDL, position, effect.state)
 
 
-def _changes(effects: tuple[Effect, ...], position: Position) -> Iterator[TableChange]:
+def _changes(effects: tuple[DdlEffect, ...], position: Position) -> Iterator[TableChange]:
     for effect in effects:
         if effect.change is None:
             continue

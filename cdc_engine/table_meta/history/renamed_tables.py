@@ -12,7 +12,7 @@ from cdc_engine.contracts import TableChangeKind
 from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN, CannotFollowError
 from cdc_engine.table_meta.change.renaming import is_copy, is_remains
-from cdc_engine.table_meta.history.ddl_context import DdlContext, Effect
+from cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
 from cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from cdc_engine.table_meta.schema import Stopped, TableSchema
 
@@ -28,11 +28,11 @@ def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:
     return context.captured(*origin) and context.running(name) and not is_remains(name, origin)
 
 
-def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> Effect:
+def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: bool) -> DdlEffect:
     """Returns the effect that makes the lake's table of this name a copy of the other one. `early`: the table is also altered, and the
     history stores the schema after that.
     """
-    return Effect(
+    return DdlEffect(
         name,
         TableChangeKind.SCHEMA,
         state=None if early else schema,

@@ -11,8 +11,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from cdc_engine.documents.texts import texts_of
 from cdc_engine.errors import MetaError
+from cdc_engine.records.named import named_records
 from cdc_engine.table_meta.schema import TableSchema
 
 FOLDER = "schema-resolutions"
@@ -22,7 +22,7 @@ class Resolutions:
     """The resolutions of the destination with this directory. Both methods raise MetaError if a record cannot be written or read."""
 
     def __init__(self, destination_dir: Path) -> None:
-        self._texts = texts_of(destination_dir)
+        self._texts = named_records(destination_dir)
 
     def keep(self, schema: TableSchema, reason: str) -> None:
         """Stores `schema` as the table's schema at the stop for this `reason`."""

@@ -16,9 +16,9 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.documents.texts import texts_of
 from cdc_engine.errors import MetaError
-from cdc_engine.table_meta.change.policy import Held, described
+from cdc_engine.records.named import named_records
+from cdc_engine.table_meta.change.policy import PendingChange, described
 
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
@@ -26,7 +26,7 @@ NAME_CHARS_MAX = 180  # length of the table's part of a file name; file systems 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class HeldRecord:
+class PendingRecord:
     """A held change as it was stored. `items`: (description, plan → what the lake would do)."""
 
     database: str
@@ -50,22 +50,22 @@ class ReviewFiles:
     """The reviews of the destination with this directory."""
 
     def __init__(self, destination_dir: Path) -> None:
-        self._texts = texts_of(destination_dir)
+        self._texts = named_records(destination_dir)
 
-    def note(self, held: Held) -> None:
+    def note(self, held: PendingChange) -> None:
         """Stores a held change. Storing the same statement again changes nothing."""
         items = [(item.what, dict(item.plans)) for item in held.items]
         alterations = [described(item.alteration) for item in held.items if item.alteration is not None]
         record = {**dataclasses.asdict(held), "reason": held.reason, "items": items, "alterations": alterations}
         self._texts.keep(_name(held.database, held.table, held.order_key, HELD), json.dumps(record, indent=1))
 
-    def held(self, database: str, table: str, reason: str) -> HeldRecord | None:
+    def held(self, database: str, table: str, reason: str) -> PendingRecord | None:
         """Returns the change that stopped the table for this reason. Raises MetaError if a record cannot be read."""
         ending = f".{_quoted(database, table)}.{HELD}.json"
         found = (self._held(name, text) for name, text in self._texts.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
 
-    def approve(self, held: HeldRecord, plan: str) -> None:
+    def approve(self, held: PendingRecord, plan: str) -> None:
         """Stores the operator's decision."""
         record = {
             "plan": plan,
@@ -81,11 +81,11 @@ class ReviewFiles:
         text = self._texts.read(name)
         return "" if text is None else str(self._record(name, text)["plan"])
 
-    def _held(self, name: str, text: str) -> HeldRecord:
+    def _held(self, name: str, text: str) -> PendingRecord:
         record = self._record(name, text)
-        values = {field.name: record[field.name] for field in dataclasses.fields(HeldRecord)}
+        values = {field.name: record[field.name] for field in dataclasses.fields(PendingRecord)}
         items = tuple((str(what), dict(plans)) for what, plans in values["items"])
-        return HeldRecord(**{**values, "items": items, "choices": tuple(values["choices"])})
+        return PendingRecord(**{**values, "items": items, "choices": tuple(values["choices"])})
 
     def _record(self, name: str, text: str) -> dict[str, Any]:
         try:

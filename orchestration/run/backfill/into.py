@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ConfigurationError, PositionLostError
 from cdc_engine.position import Position
-from cdc_engine.time_words import time_text
+from cdc_engine.time_text import time_text
 from orchestration.ports import MergeFailedError
 from orchestration.run.lake_settings import storage_options, target
 
 if TYPE_CHECKING:
     from cdc_engine.config import DestinationConfig
-    from cdc_engine.instance.backfill.plan import Place
-    from cdc_engine.instance.backfill.rules import Asked
-    from cdc_engine.instance.backfill.work import Reading
-    from orchestration.run.backfill.run import Told, Wish
+    from cdc_engine.instance.backfill.plan import BinlogInterval
+    from cdc_engine.instance.backfill.rules import RequestedInterval
+    from cdc_engine.instance.backfill.work import BackfillReading
+    from orchestration.run.backfill.run import BackfillListener, BackfillRequest
     from spark_jobs.tables.commit_record import Interval
     from spark_jobs.tables.delta_table import DeltaTable
 
@@ -32,7 +32,7 @@ NAME = re.compile(r"[^./\s]+\.[^./\s]+")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Rebuilt:
+class RebuiltTable:
     """The table that was built. `of`: the live table; `version`: the version of it that was the base. `up_to`: a position of the source."""
 
     table: str
@@ -43,25 +43,25 @@ class Rebuilt:
     rows: int
 
 
-def place_of(config: SluiceConfig, wish: Wish) -> str:
+def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
     """Returns the path of the table to build. Raises ConfigurationError with a sentence that says what to request instead."""
-    if len(wish.tables) != 1:
+    if len(request.tables) != 1:
         raise ConfigurationError("--into makes one table: name the one that it is of by --tables DATABASE.TABLE")
-    if not NAME.fullmatch(wish.into):
-        raise ConfigurationError(f"--into {wish.into!r} is no DATABASE.TABLE")
-    if not config.destinations[wish.destination].table(*wish.tables[0].split(".", 1)).mirror:
+    if not NAME.fullmatch(request.into):
+        raise ConfigurationError(f"--into {request.into!r} is no DATABASE.TABLE")
+    if not config.destinations[request.destination].table(*request.tables[0].split(".", 1)).mirror:
         raise ConfigurationError(
-            f"{wish.tables[0]} has no mirror to begin with: ask its history, or its change log, what it was (`sluice sql`)"
+            f"{request.tables[0]} has no mirror to begin with: ask its history, or its change log, what it was (`sluice sql`)"
         )
-    if target(config, wish.destination, wish.tables[0]).shard is not None:
+    if target(config, request.destination, request.tables[0]).shard is not None:
         raise ConfigurationError(
-            f"{wish.tables[0]} is a shard, and its Delta table has rows of others: ask Delta's time travel what all of them were"
+            f"{request.tables[0]} is a shard, and its Delta table has rows of others: ask Delta's time travel what all of them were"
         )
-    database, _, table = wish.into.partition(".")
-    path = config.table_path(wish.destination, database, table)
+    database, _, table = request.into.partition(".")
+    path = config.table_path(request.destination, database, table)
     if path in _taken(config):
         raise ConfigurationError(
-            f"--into {wish.into} is where a captured table is, or what is beside one; name another"
+            f"--into {request.into} is where a captured table is, or what is beside one; name another"
         )
     return path
 
@@ -80,25 +80,27 @@ def _taken(config: SluiceConfig) -> set[str]:
     return found
 
 
-def run_into(config: SluiceConfig, wish: Wish, told: Told, folder: Path) -> tuple[Reading, Rebuilt]:
+def run_into(
+    config: SluiceConfig, request: BackfillRequest, told: BackfillListener, folder: Path
+) -> tuple[BackfillReading, RebuiltTable]:
     """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence each; then nothing is left at the
     table's path.
     """
-    from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415  imports the engine's packages
-    from cdc_engine.instance.backfill.work import Reading  # noqa: PLC0415
+    from cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
+    from cdc_engine.instance.backfill.work import BackfillReading  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError  # noqa: PLC0415
 
-    path, directory = place_of(config, wish), config.destination_dir(wish.destination)
-    asked = Asked(from_us=wish.from_us, to_us=wish.to_us, tables=wish.tables)
+    path, directory = place_of(config, request), config.destination_dir(request.destination)
+    asked = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
     chosen: list[Interval] = []
 
-    def find(given: DestinationConfig, ledger: Any, wanted: Asked) -> Place:
-        return _from_a_version(config, wish, (given, ledger, wanted), chosen)
+    def find(given: DestinationConfig, ledger: Any, wanted: RequestedInterval) -> BinlogInterval:
+        return _from_a_version(config, request, (given, ledger, wanted), chosen)
 
     try:
         now_us = time.time_ns() // 1000
-        reading = Reading(
-            config.destinations[wish.destination],
+        reading = BackfillReading(
+            config.destinations[request.destination],
             directory,
             asked,
             folder,
@@ -109,25 +111,27 @@ def run_into(config: SluiceConfig, wish: Wish, told: Told, folder: Path) -> tupl
         reading.read()
         (base,) = chosen
         told.say(
-            f"read from {reading.place.begin} to {reading.read_to}, after version {base.version} of {wish.tables[0]}"
+            f"read from {reading.place.begin} to {reading.read_to}, after version {base.version} of {request.tables[0]}"
         )
-        return reading, _build(config, wish, reading, base, (path, folder))
+        return reading, _build(config, request, reading, base, (path, folder))
     except SparkJobError as error:
         raise MergeFailedError(str(error)) from error
 
 
-def _from_a_version(config: SluiceConfig, wish: Wish, asked: Any, chosen: list[Interval]) -> Place:
+def _from_a_version(
+    config: SluiceConfig, request: BackfillRequest, asked: Any, chosen: list[Interval]
+) -> BinlogInterval:
     """Returns the interval to read, but from the end position of the base version."""
-    from cdc_engine.instance.backfill.plan import find_place, is_followed  # noqa: PLC0415
+    from cdc_engine.instance.backfill.plan import is_followed, locate_interval  # noqa: PLC0415
     from spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
 
-    place, ledger, directory = find_place(*asked), asked[1], config.destination_dir(wish.destination)
-    live = _live(config, wish, ledger.ledger_id)
+    place, ledger, directory = locate_interval(*asked), asked[1], config.destination_dir(request.destination)
+    live = _live(config, request, ledger.ledger_id)
     told = batches(read_commit(commit) for commit in live.commits_after(-1))
     base = base_of(told, ledger.ledger_id, place.begin)
     if base is None:
         raise ConfigurationError(
-            f"{wish.tables[0]} has no version from {time_text(wish.from_us)} or before that its log still tells: take a later --from"
+            f"{request.tables[0]} has no version from {time_text(request.from_us)} or before that its log still tells: take a later --from"
         )
     begin = Position.from_json(dict(base.end))
     if begin.file not in {log.file for log in place.files.logs}:
@@ -135,7 +139,8 @@ def _from_a_version(config: SluiceConfig, wish: Wish, asked: Any, chosen: list[I
         begin = quiet if quiet is not None and is_followed(ledger, directory, base.table) else begin
     if begin.file not in {log.file for log in place.files.logs}:
         raise PositionLostError(
-            f"version {base.version} of {wish.tables[0]} ends at {begin}, and the source has no {begin.file} any more: take a later --from"
+            f"version {base.version} of {request.tables[0]} ends at {begin}, and the source has no {begin.file} any more: "
+            "take a later --from"
         )
     chosen.append(base)
     return dataclasses.replace(place, begin=begin)
@@ -166,34 +171,36 @@ def _is_before(end: Position, begin: Position) -> bool:
     return end.epoch == begin.epoch and end.order_key <= begin.order_key
 
 
-def _live(config: SluiceConfig, wish: Wish, ledger_id: str) -> DeltaTable:
+def _live(config: SluiceConfig, request: BackfillRequest, ledger_id: str) -> DeltaTable:
     from spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
     from spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
     from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
 
-    (name,) = wish.tables
-    owner = Owner(ledger_id=ledger_id, destination=wish.destination, table=name)
-    path = target(config, wish.destination, name).path
+    (name,) = request.tables
+    owner = Owner(ledger_id=ledger_id, destination=request.destination, table=name)
+    path = target(config, request.destination, name).path
     table = DeltaTable(name, path, app_id_of(owner), storage_options(config.storage_options))
     if not table.refresh().exists:
         raise ConfigurationError(f"{name} has no Delta table at {path} yet")
     return table
 
 
-def _build(config: SluiceConfig, wish: Wish, reading: Reading, base: Interval, where: tuple[str, Path]) -> Rebuilt:
+def _build(
+    config: SluiceConfig, request: BackfillRequest, reading: BackfillReading, base: Interval, where: tuple[str, Path]
+) -> RebuiltTable:
     from spark_jobs.backfill.fold import folded  # noqa: PLC0415
     from spark_jobs.backfill.into import PastState, build  # noqa: PLC0415
     from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.staged_batch import read_staged_batch  # noqa: PLC0415
 
-    (name,), (path, folder) = wish.tables, where
+    (name,), (path, folder) = request.tables, where
     tables = [table for batch in reading.staged for table in read_staged_batch(batch.path).tables if table.name == name]
     segments = [segment for table in tables for segment in table.changes]
-    up_to, place = reading.changed_up_to, reading.read_to if wish.to_us is None else reading.place.end
+    up_to, place = reading.changed_up_to, reading.read_to if request.to_us is None else reading.place.end
     images = folded(name, segments, folder / "past.parquet", up_to, up_to) if segments else None
-    at = f"{place} ({time_text(wish.to_us)})" if wish.to_us is not None else str(place)
+    at = f"{place} ({time_text(request.to_us)})" if request.to_us is not None else str(place)
     told = f"{name} as it was at {at}: version {base.version} and what came after it, by `sluice backfill --into`; nothing writes to it."
-    live = _live(config, wish, base.ledger)
+    live = _live(config, request, base.ledger)
     rows = build(
         PastState(
             name=name,
@@ -214,4 +221,4 @@ def _build(config: SluiceConfig, wish: Wish, reading: Reading, base: Interval, w
             )
         ),
     )
-    return Rebuilt(table=wish.into, of=name, path=path, version=base.version, up_to=str(place), rows=rows)
+    return RebuiltTable(table=request.into, of=name, path=path, version=base.version, up_to=str(place), rows=rows)

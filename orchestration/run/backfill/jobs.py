@@ -14,11 +14,11 @@ from pydantic import Field
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
-from cdc_engine.time_words import SECOND_US, time_us
+from cdc_engine.time_text import SECOND_US, time_us
 from orchestration.checks import FlowingTables
 from orchestration.one_destination import one_destination, with_destination
 from orchestration.ports import MergeFailedError, Ports, TableOutcome
-from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
+from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done, run_backfill
 from orchestration.run.merge_run import failure
 from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
@@ -53,12 +53,12 @@ class OfPartition(dg.Config):
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
 
 
-def wish_of(config: SluiceConfig, given: FromTimestamp, now_us: int) -> Wish:
+def request_of(config: SluiceConfig, given: FromTimestamp, now_us: int) -> BackfillRequest:
     """Returns the request in a run's config. Raises ConfigurationError for an unknown destination or an invalid time."""
     name = one_destination(given.destination, config.destinations)
     to_us = time_us(given.to_time, now_us) if given.to_time else None
     from_us = time_us(given.from_time, now_us)
-    return Wish(destination=name, from_us=from_us, to_us=to_us, tables=tuple(given.tables), into=given.into)
+    return BackfillRequest(destination=name, from_us=from_us, to_us=to_us, tables=tuple(given.tables), into=given.into)
 
 
 def backfill_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
@@ -69,10 +69,10 @@ def backfill_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
     @dg.op(name=STEP, config_schema=asked.to_config_schema().as_field())
     def take_again(context: dg.OpExecutionContext) -> None:
         try:
-            wish = wish_of(settings, asked(**context.op_config), time.time_ns() // 1000)
+            request = request_of(settings, asked(**context.op_config), time.time_ns() // 1000)
         except SluiceError as error:
             raise failure(error) from None
-        _backfill(context, settings, wish, ports)
+        _backfill(context, settings, request, ports)
 
     @dg.job(
         name=JOB,
@@ -108,7 +108,12 @@ def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports)
         hour = context.partition_time_window
         from_us, to_us = (round(each.timestamp()) * SECOND_US for each in (hour.start, hour.end))
         tables = tuple(config.tables)
-        _backfill(context, settings, Wish(destination=destination, from_us=from_us, to_us=to_us, tables=tables), ports)
+        _backfill(
+            context,
+            settings,
+            BackfillRequest(destination=destination, from_us=from_us, to_us=to_us, tables=tables),
+            ports,
+        )
 
     @dg.job(
         name=by_hour_name(destination),
@@ -123,12 +128,12 @@ def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports)
     return job
 
 
-def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, wish: Wish, ports: Ports) -> None:
-    flowing = FlowingTables(config, wish.destination)
+def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, request: BackfillRequest, ports: Ports) -> None:
+    flowing = FlowingTables(config, request.destination)
 
     def done(outcome: TableOutcome) -> None:
-        key = delta_key(wish.destination, outcome.name)
-        columns = SourceColumns(config, wish.destination).metadata(outcome.name, outcome.columns)
+        key = delta_key(request.destination, outcome.name)
+        columns = SourceColumns(config, request.destination).metadata(outcome.name, outcome.columns)
         size = size_metadata(outcome.table_rows, outcome.table_bytes)
         told = {**_of_table(outcome), **size, **columns}
         context.log_event(dg.AssetMaterialization(key, description="changes of the past taken again", metadata=told))
@@ -136,13 +141,13 @@ def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, wish: Wish, 
             context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
 
     try:
-        told = Told(say=context.log.info, done=done)
+        told = BackfillListener(say=context.log.info, done=done)
         # this run is a fork of a process that may have started before the source changed
         now = config.with_sources_in_use()
-        made = run_backfill(ports, now, wish, told, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
+        made = run_backfill(ports, now, request, told, run=context.run.run_id, wait_seconds=WAIT_SECONDS)
     except (SluiceError, MergeFailedError) as error:
         raise failure(error) from None
-    context.add_output_metadata(_of_all(wish, made))
+    context.add_output_metadata(_of_all(request, made))
 
 
 def _of_table(outcome: TableOutcome) -> dict[str, dg.MetadataValue[Any]]:
@@ -155,9 +160,9 @@ def _of_table(outcome: TableOutcome) -> dict[str, dg.MetadataValue[Any]]:
     }
 
 
-def _of_all(wish: Wish, made: Done) -> dict[str, dg.MetadataValue[Any]]:
+def _of_all(request: BackfillRequest, made: Done) -> dict[str, dg.MetadataValue[Any]]:
     return {
-        "asked": dg.MetadataValue.text(str(wish)),
+        "asked": dg.MetadataValue.text(str(request)),
         "start_position": dg.MetadataValue.text(made.begin),
         "end_position": dg.MetadataValue.text(made.end),
         "read_up_to": dg.MetadataValue.text(made.read_to),

@@ -13,22 +13,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.time_words import time_text
+from cdc_engine.time_text import time_text
 from orchestration import failpoints
 from orchestration.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
 from orchestration.run import lake_settings
-from orchestration.run.backfill.into import Rebuilt, place_of, run_into
+from orchestration.run.backfill.into import RebuiltTable, place_of, run_into
 from orchestration.run.lake_settings import spark_settings, storage_options
 from orchestration.run.merge_run import only_writer_of_rows_read
 from orchestration.run.spark_merge import KeptRecords
-from orchestration.run.turns import turns_of, written_target
+from orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
-    from cdc_engine.instance.backfill.work import Reading
+    from cdc_engine.instance.backfill.work import BackfillReading
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Wish:
+class BackfillRequest:
     """A requested backfill: [from_us, to_us) of a destination's tables; `to_us` None: until now.
 
     `into`: the "database.table" to build with the single table's past state, instead of changing the live one.
@@ -48,7 +48,7 @@ class Wish:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Told:
+class BackfillListener:
     """Callbacks of a backfill. `progress`: bytes of the binlog that were read, and in total; `done`: a table has its commit."""
 
     say: Callable[[str], None]
@@ -68,7 +68,7 @@ class Done:
     read_to: str
     outcomes: tuple[TableOutcome, ...]
     refused: dict[str, str]
-    rebuilt: Rebuilt | None = None
+    rebuilt: RebuiltTable | None = None
 
     def to_json(self) -> dict[str, Any]:
         counts = ("name", "source_rows", "rows_inserted", "rows_updated", "rows_deleted", "delta_version")
@@ -79,37 +79,50 @@ class Done:
 
 
 def run_backfill(
-    ports: Ports, config: SluiceConfig, wish: Wish, told: Told, *, run: str = "", wait_seconds: float = 0.0
+    ports: Ports,
+    config: SluiceConfig,
+    request: BackfillRequest,
+    told: BackfillListener,
+    *,
+    run: str = "",
+    wait_seconds: float = 0.0,
 ) -> Done:
     """Reads the changes and merges them. Raises SluiceError or MergeFailedError with a sentence each; what was merged by then is correct.
 
     Always safe to repeat. `wait_seconds`: how long to wait for another backfill of the destination.
     """
-    from cdc_engine.instance.backfill.rules import Asked  # noqa: PLC0415  imports the engine's packages
-    from cdc_engine.instance.backfill.work import Reading, folder_of  # noqa: PLC0415
+    from cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
+    from cdc_engine.instance.backfill.work import BackfillReading, folder_of  # noqa: PLC0415
 
-    directory, given = config.destination_dir(wish.destination), config.destinations[wish.destination]
-    asked = Asked(from_us=wish.from_us, to_us=wish.to_us, tables=wish.tables)
-    told.say(str(wish))
-    if wish.into:
-        place_of(config, wish)
+    directory, given = config.destination_dir(request.destination), config.destinations[request.destination]
+    asked = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
+    told.say(str(request))
+    if request.into:
+        place_of(config, request)
     with folder_of(directory, wait_seconds) as folder:
-        if wish.into:
-            return _done(wish, *run_into(config, wish, told, folder))
-        reading = Reading(given, directory, asked, folder, now_us=time.time_ns() // 1000, progress=told.progress)
+        if request.into:
+            return _done(request, *run_into(config, request, told, folder))
+        reading = BackfillReading(
+            given, directory, asked, folder, now_us=time.time_ns() // 1000, progress=told.progress
+        )
         reading.read()
         told.say(f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes")
         failpoints.reach(failpoints.BEFORE_BACKFILL)
-        with only_writer_of_rows_read(ports, config, wish.destination, told.say) as refusal:
-            outcomes = _merge(config, wish, reading, told, run, refusal)
+        with only_writer_of_rows_read(ports, config, request.destination, told.say) as refusal:
+            outcomes = _merge(config, request, reading, told, run, refusal)
         failpoints.reach(failpoints.AFTER_BACKFILL)
-        return _done(wish, reading, None, outcomes)
+        return _done(request, reading, None, outcomes)
 
 
-def _done(wish: Wish, reading: Reading, rebuilt: Rebuilt | None, outcomes: Sequence[TableOutcome] = ()) -> Done:
+def _done(
+    request: BackfillRequest,
+    reading: BackfillReading,
+    rebuilt: RebuiltTable | None,
+    outcomes: Sequence[TableOutcome] = (),
+) -> Done:
     return Done(
         begin=str(reading.place.begin),
-        end=str(reading.place.end if wish.to_us is not None else reading.read_to),
+        end=str(reading.place.end if request.to_us is not None else reading.read_to),
         read_to=str(reading.read_to),
         outcomes=tuple(outcomes),
         refused=dict(reading.refused),
@@ -118,12 +131,17 @@ def _done(wish: Wish, reading: Reading, rebuilt: Rebuilt | None, outcomes: Seque
 
 
 def _merge(  # noqa: PLR0917  one caller
-    config: SluiceConfig, wish: Wish, reading: Reading, told: Told, run: str, refusal: Callable[[], str]
+    config: SluiceConfig,
+    request: BackfillRequest,
+    reading: BackfillReading,
+    told: BackfillListener,
+    run: str,
+    refusal: Callable[[], str],
 ) -> list[TableOutcome]:
     """Merges what was read; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
     from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
+    from spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
     from spark_jobs.backfill.merge import merge_backfill  # noqa: PLC0415
-    from spark_jobs.backfill.stretch import Stretch  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
     from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.staged_batch import Backfill  # noqa: PLC0415
@@ -135,9 +153,9 @@ def _merge(  # noqa: PLR0917  one caller
         told.say("no table that is not left out has changes there: nothing to merge")
         return []
     folders: list[Path] = [batch.path for batch in reading.staged]
-    stretch = Stretch(
-        backfill=Backfill(backfill_id=folders[0].parent.parent.name, from_us=wish.from_us, to_us=wish.to_us or 0),
-        destination=wish.destination,
+    interval = StagedInterval(
+        backfill=Backfill(backfill_id=folders[0].parent.parent.name, from_us=request.from_us, to_us=request.to_us or 0),
+        destination=request.destination,
         ledger_id=ledger_id,
         epoch=cursor.epoch,
         folders=folders,
@@ -148,7 +166,7 @@ def _merge(  # noqa: PLR0917  one caller
         end=cursor.to_json(),
     )
     merged: list[TableOutcome] = []
-    find = written_target(config, wish.destination)
+    find = written_target(config, request.destination)
 
     def done(outcome: TableOutcome) -> None:
         merged.append(outcome)
@@ -161,15 +179,15 @@ def _merge(  # noqa: PLR0917  one caller
 
     try:
         merge_backfill(
-            stretch,
+            interval,
             {name: find(name) for name in reading.tables},
-            spark_settings(config, wish.destination),
+            spark_settings(config, request.destination),
             fence=Fence(refusal),
             on_table_done=done,
             storage_options=storage_options(config.storage_options),
-            records=KeptRecords(LakeTables(config.destination_dir(wish.destination))),
+            records=KeptRecords(LakeTables(config.destination_dir(request.destination))),
             run=run,
-            turns=turns_of(config, wish.destination, run),
+            table_locks=table_locks_of(config, request.destination, run),
         )
     except SparkUnavailableError as error:
         raise SparkAwayError(lake_settings.told(config, error)) from error

@@ -20,13 +20,13 @@ from orchestration.run.spark_merge import KeptRecords
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_jobs.backfill.swap import Rebuilt
+    from spark_jobs.backfill.swap import PastTable
     from spark_jobs.tables.delta_table import DeltaTable
     from spark_jobs.tables.table_owner import Owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SwapWish:
+class SwapRequest:
     """A requested swap. `table`: the live table; `rebuilt`: the one that `--into` built; "database.table" each."""
 
     destination: str
@@ -53,14 +53,16 @@ class SwapPlan:
         return dataclasses.asdict(self)
 
 
-def plan_swap(config: SluiceConfig, wish: SwapWish) -> SwapPlan:
+def plan_swap(config: SluiceConfig, request: SwapRequest) -> SwapPlan:
     """Returns what a swap would do, from Delta logs and files only; changes nothing. Raises SluiceError, or MergeFailedError if a log
     cannot be read.
     """
-    return _plan(config, wish, *_both(config, wish))
+    return _plan(config, request, *_both(config, request))
 
 
-def run_swap(ports: Ports, config: SluiceConfig, wish: SwapWish, say: Callable[[str], None], run: str = "") -> int:
+def run_swap(
+    ports: Ports, config: SluiceConfig, request: SwapRequest, say: Callable[[str], None], run: str = ""
+) -> int:
     """Swaps the tables and returns the resulting version of the live table. Raises SluiceError or MergeFailedError with a sentence. Safe
     to repeat.
     """
@@ -68,19 +70,19 @@ def run_swap(ports: Ports, config: SluiceConfig, wish: SwapWish, say: Callable[[
     from spark_jobs.errors import SparkJobError  # noqa: PLC0415
     from spark_jobs.fence import Fence  # noqa: PLC0415
 
-    with only_writer(ports, config, wish.destination, say) as refusal:
-        table, owner, rebuilt = _both(config, wish)
-        plan = _plan(config, wish, table, owner, rebuilt)
+    with only_writer(ports, config, request.destination, say) as refusal:
+        table, owner, rebuilt = _both(config, request)
+        plan = _plan(config, request, table, owner, rebuilt)
         if plan.refused:
-            raise MergeFailedError(f"{wish.table}: {plan.refused}")
-        records = KeptRecords(LakeTables(config.destination_dir(wish.destination)))
+            raise MergeFailedError(f"{request.table}: {plan.refused}")
+        records = KeptRecords(LakeTables(config.destination_dir(request.destination)))
         try:
             return swap(table, owner, rebuilt, records, Fence(refusal), run=run)
         except SparkJobError as error:
             raise MergeFailedError(told(config, error)) from error
 
 
-def _both(config: SluiceConfig, wish: SwapWish) -> tuple[DeltaTable, Owner, Rebuilt]:
+def _both(config: SluiceConfig, request: SwapRequest) -> tuple[DeltaTable, Owner, PastTable]:
     from spark_jobs.backfill.swap import read_rebuilt  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError  # noqa: PLC0415
     from spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
@@ -88,26 +90,28 @@ def _both(config: SluiceConfig, wish: SwapWish) -> tuple[DeltaTable, Owner, Rebu
     from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
 
     options = storage_options(config.storage_options)
-    ledger = read_ledger(config.destination_dir(wish.destination))
-    owner = Owner(ledger_id=ledger.ledger_id, destination=wish.destination, table=wish.table)
-    table = DeltaTable(wish.table, target(config, wish.destination, wish.table).path, app_id_of(owner), options)
-    database, _, name = wish.rebuilt.partition(".")
+    ledger = read_ledger(config.destination_dir(request.destination))
+    owner = Owner(ledger_id=ledger.ledger_id, destination=request.destination, table=request.table)
+    table = DeltaTable(
+        request.table, target(config, request.destination, request.table).path, app_id_of(owner), options
+    )
+    database, _, name = request.rebuilt.partition(".")
     try:
         table.refresh()
-        return table, owner, read_rebuilt(config.table_path(wish.destination, database, name), options)
+        return table, owner, read_rebuilt(config.table_path(request.destination, database, name), options)
     except SparkJobError as error:
         raise MergeFailedError(told(config, error)) from error
 
 
-def _plan(config: SluiceConfig, wish: SwapWish, table: DeltaTable, owner: Owner, rebuilt: Rebuilt) -> SwapPlan:
+def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: Owner, rebuilt: PastTable) -> SwapPlan:
     from spark_jobs.backfill.swap import refusal, told_of  # noqa: PLC0415
 
     place = Position.from_json(dict(rebuilt.up_to)) if rebuilt.up_to else None
     up_to, size = place.order_key if place else -1, table.size
-    why = _why_not(config, wish, table) or refusal(owner, table.snapshot.schema, rebuilt, up_to, told_of(table))
+    why = _why_not(config, request, table) or refusal(owner, table.snapshot.schema, rebuilt, up_to, told_of(table))
     return SwapPlan(
-        table=wish.table,
-        rebuilt=wish.rebuilt,
+        table=request.table,
+        rebuilt=request.rebuilt,
         path=table.path,
         version=table.snapshot.version,
         up_to=str(place or ""),
@@ -117,12 +121,12 @@ def _plan(config: SluiceConfig, wish: SwapWish, table: DeltaTable, owner: Owner,
     )
 
 
-def _why_not(config: SluiceConfig, wish: SwapWish, table: DeltaTable) -> str:
+def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> str:
     """Returns why the live table cannot be swapped, for reasons other than the two tables' contents; empty if it can."""
-    directory, given = config.destination_dir(wish.destination), target(config, wish.destination, wish.table)
-    database, _, name = wish.table.partition(".")
+    directory, given = config.destination_dir(request.destination), target(config, request.destination, request.table)
+    database, _, name = request.table.partition(".")
     stop = read_ledger(directory).stopped(database, name)
-    snapshot = SnapshotRecords(directory).get(wish.table)
+    snapshot = SnapshotRecords(directory).get(request.table)
     if given.shard is not None:
         return "it is a shard, and its Delta table has rows of others: take its rows anew with `sluice snapshot start`"
     if not given.mirror or given.beside:

@@ -18,7 +18,7 @@ WORDS = ("plain", "日本語 カナ ｶﾅ", "한국어", "简体 繁體", "Grü
 PLAIN = plain(wide)
 
 
-def texts_of(name: str) -> list[bytes]:
+def named_records(name: str) -> list[bytes]:
     """Words of every script that the charset has, and many of its characters one after the other."""
     codec = CHARSETS[name].codec
     kept = [word for word in WORDS if has(codec, word)]
@@ -36,7 +36,7 @@ def has(codec: str, text: str) -> bool:
 
 @pytest.mark.parametrize("name", WIDE)
 def test_texts_are_what_the_codec_reads(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    items, codec = texts_of(name), CHARSETS[name].codec
+    items, codec = named_records(name), CHARSETS[name].codec
     if name != "gb18030":
         monkeypatch.setattr(transcoding, "_codec", lambda *_: pytest.fail("left to the codec"))
     found = transcoding.decoder(name, "c")(values(None, *items))

@@ -204,7 +204,7 @@ def test_broker_secret_is_in_a_file_or_a_variable_and_in_no_error(tmp_path: Path
     rabbit = RabbitConfig(kind="rabbitmq", servers="rabbit", topic="t", password=SecretConfig(env="RABBIT_SECRET"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RABBIT_SECRET", "open-sesame")
-        place = rabbitmq.place_of(rabbit)
+        place = rabbitmq.target_of(rabbit)
     assert "open-sesame" not in f"{place} {place!r} {place.parameters()}"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from console.demo.pace import Pace, load_shop, run_transaction
+from console.demo.pace import TrafficThread, load_shop, run_transaction
 from console.demo.schema import (
     DATABASE,
     TABLES,
@@ -18,14 +18,14 @@ from console.demo.schema import (
     create_statements,
     old_statements,
 )
-from console.demo.traffic import Shop, Traffic, Transaction
+from console.demo.traffic import DemoTraffic, Shop, Transaction
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.errors import SetupError
 from tests.fix_servers import ServerFactory
 
 
 def drawn(seed: str, count: int) -> list[Transaction]:
-    traffic = Traffic(Shop(), seed)
+    traffic = DemoTraffic(Shop(), seed)
     return [*traffic.first(), *(traffic.next() for _ in range(count))]
 
 
@@ -61,7 +61,7 @@ def shop_server(fresh_mysql80: ServerFactory) -> DatabaseServer:
 @pytest.mark.servers
 def test_a_resumed_shop_goes_on_from_what_is_there(shop_server: DatabaseServer) -> None:
     with contextlib.closing(shop_server.connect()) as connection:
-        traffic = Traffic(Shop(), "one")
+        traffic = DemoTraffic(Shop(), "one")
         for transaction in [*traffic.first(), *(traffic.next() for _ in range(1500))]:
             run_transaction(connection, transaction)
         run_transaction(connection, [(add_column_statement(), ())])
@@ -69,14 +69,14 @@ def test_a_resumed_shop_goes_on_from_what_is_there(shop_server: DatabaseServer) 
         assert shop.has_added_column
         assert sorted(shop.customers) == sorted(traffic.shop.customers)
         assert sorted(shop.orders) == sorted(traffic.shop.orders)
-        resumed = Traffic(shop, "two")
+        resumed = DemoTraffic(shop, "two")
         for transaction in islice(iter(resumed.next, None), 1500):
             run_transaction(connection, transaction)
 
 
 @pytest.mark.servers
 def test_the_pace_alters_and_truncates_once_and_writes_markers(shop_server: DatabaseServer) -> None:
-    pace = Pace(shop_server.connect, 300, alter_after_seconds=0.5, truncate_after_seconds=1.0)
+    pace = TrafficThread(shop_server.connect, 300, alter_after_seconds=0.5, truncate_after_seconds=1.0)
     pace.start()
     end = time.monotonic() + 60
     while pace.transactions < 600 and time.monotonic() < end:
@@ -95,7 +95,7 @@ def test_a_failing_server_ends_the_traffic_with_its_error(shop_server: DatabaseS
     def refuse() -> Any:
         raise ConnectionRefusedError("no server")
 
-    pace = Pace(refuse, 10, alter_after_seconds=99, truncate_after_seconds=99)
+    pace = TrafficThread(refuse, 10, alter_after_seconds=99, truncate_after_seconds=99)
     pace.start()
     with pytest.raises(SetupError, match="no server"):
         pace.stop()

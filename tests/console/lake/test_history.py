@@ -15,7 +15,7 @@ from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.table_meta.history.tables_file import write_tables
 from console.lake import history, life
-from console.lake.history import LakeTable
+from console.lake.history import HistoryTable
 from console.main import app
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, ORDER_KEY
 from spark_jobs.tables.commit_record import Interval, batches, read_commit
@@ -146,7 +146,7 @@ def test_history_of_a_row_ends_where_the_log_or_its_files_do() -> None:
     cut = [each for each in commits(5, 11, 20) if each.version > 0]
     found = list(life.life(Rows({1: (5, "a"), 2: (5, "a")}), cut))
     assert [(each.happened, each.commit) for each in found] == [("the oldest that the log tells", None)]
-    steps: list[life.Step] = []
+    steps: list[life.LifeStep] = []
     with pytest.raises(life.GoneError):
         steps.extend(life.life(Rows({2: (20, "b")}, first=2), commits(5, 11, 20)))
 
@@ -164,14 +164,14 @@ def test_history_of_a_row_ends_where_the_log_or_its_files_do() -> None:
     ],
 )
 def test_history_a_key_is_read_in_its_order(key: tuple[str, ...], text: str, wanted: dict[str, str]) -> None:
-    assert life.parse_key(LakeTable("shop", "shop.t", "/nowhere", key, {}), text) == wanted
+    assert life.parse_key(HistoryTable("shop", "shop.t", "/nowhere", key, {}), text) == wanted
 
 
 def test_history_a_key_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="give 2 values"):
-        life.parse_key(LakeTable("shop", "shop.t", "/nowhere", ("a", "b"), {}), "1")
+        life.parse_key(HistoryTable("shop", "shop.t", "/nowhere", ("a", "b"), {}), "1")
     with pytest.raises(ConfigurationError, match="has no key"):
-        life.parse_key(LakeTable("shop", "shop.t", "/nowhere", (), {}), "1")
+        life.parse_key(HistoryTable("shop", "shop.t", "/nowhere", (), {}), "1")
 
 
 def test_history_the_commands_name_a_table_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from console.demo.lake import Changes, LakeTable, freshness_seconds, percentile, sum_metrics
+from console.demo.lake import Changes, DemoTable, freshness_seconds, percentile, sum_metrics
 from console.demo.summary import Before
 
 MARKERS = pa.schema([pa.field("id", pa.int64()), pa.field("sent_at", pa.timestamp("us"))])
@@ -72,7 +72,7 @@ def test_counts_are_summed_over_the_kinds_of_commits() -> None:
 
 def test_a_change_log_counts_the_rows_it_replays_to_and_what_came_since(tmp_path: Path) -> None:
     path = tmp_path / "views"
-    table = LakeTable(path, keyless=True)
+    table = DemoTable(path, keyless=True)
     assert (table.version, table.row_count()) == (-1, 0)
 
     def add(*operations: str) -> None:

@@ -156,7 +156,7 @@ def test_what_duckdb_would_misread_is_refused_by_name(tmp_path: Path) -> None:
         },
     ]
     (log / f"{0:020}.json").write_text("\n".join(map(json.dumps, actions)))
-    table = lake_sql.LakeTable("shop", "odd", str(tmp_path / "odd"))
+    table = lake_sql.SqlTable("shop", "odd", str(tmp_path / "odd"))
     with pytest.raises(SetupError, match=r"shop\.odd has partitions and column mapping"):
         lake_sql._refuse_misread(table)
 
@@ -182,7 +182,7 @@ def test_a_table_whose_view_cannot_be_made_is_named_and_the_others_are_asked(
     """Number 25: one table whose view cannot be made stops the questions about all."""
     make = lake_sql._make_view
 
-    def broken(connection: duckdb.DuckDBPyConnection, table: lake_sql.LakeTable) -> None:
+    def broken(connection: duckdb.DuckDBPyConnection, table: lake_sql.SqlTable) -> None:
         if table.table == "orders":
             raise RuntimeError("this one is odd")
         make(connection, table)

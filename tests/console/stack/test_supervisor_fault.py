@@ -16,7 +16,7 @@ from console.stack import supervisor
 from console.stack.parts import ProcessPart, WarmUp
 from console.stack.processes import ProcessFile
 from console.stack.signals import heard
-from console.stack.supervisor import FOREGROUND, UP, Kept, Patience, State, Step, Supervisor, next_step
+from console.stack.supervisor import FOREGROUND, UP, PartRecord, Patience, State, Supervisor, SupervisorStep, next_step
 from console.toolchain.errors import ServerError
 from console.toolchain.ports import LOOPBACK, free_port
 from console.toolchain.process import ChildProcess
@@ -81,17 +81,17 @@ def fast_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("state", "since", "ready", "ended", "answers", "once", "step"),
     [
-        (State.WAITING, 0.0, (), "", False, False, Step.NONE),
-        (State.WAITING, 0.0, ("a",), "", False, False, Step.BEGIN),
-        (State.STARTING, 0.0, ("a",), "", False, False, Step.NONE),
-        (State.STARTING, 0.0, ("a",), "", True, False, Step.READY),
-        (State.STARTING, -61.0, ("a",), "", False, False, Step.FAIL),
-        (State.STARTING, 0.0, ("a",), "exit code 1", False, False, Step.FAIL),
-        (State.STARTING, 0.0, ("a",), "exit code 0", True, True, Step.READY),
-        (State.READY, -9999.0, ("a",), "", False, False, Step.NONE),
-        (State.READY, 0.0, (), "", False, False, Step.NONE),
-        (State.READY, 0.0, ("a",), "signal 9", True, False, Step.FAIL),
-        (State.READY, 0.0, ("a",), "exit code 0", True, True, Step.NONE),
+        (State.WAITING, 0.0, (), "", False, False, SupervisorStep.NONE),
+        (State.WAITING, 0.0, ("a",), "", False, False, SupervisorStep.BEGIN),
+        (State.STARTING, 0.0, ("a",), "", False, False, SupervisorStep.NONE),
+        (State.STARTING, 0.0, ("a",), "", True, False, SupervisorStep.READY),
+        (State.STARTING, -61.0, ("a",), "", False, False, SupervisorStep.FAIL),
+        (State.STARTING, 0.0, ("a",), "exit code 1", False, False, SupervisorStep.FAIL),
+        (State.STARTING, 0.0, ("a",), "exit code 0", True, True, SupervisorStep.READY),
+        (State.READY, -9999.0, ("a",), "", False, False, SupervisorStep.NONE),
+        (State.READY, 0.0, (), "", False, False, SupervisorStep.NONE),
+        (State.READY, 0.0, ("a",), "signal 9", True, False, SupervisorStep.FAIL),
+        (State.READY, 0.0, ("a",), "exit code 0", True, True, SupervisorStep.NONE),
     ],
 )
 def test_fault_the_next_step_of_a_part(
@@ -103,9 +103,9 @@ def test_fault_the_next_step_of_a_part(
     ended: str,
     answers: bool,
     once: bool,
-    step: Step,
+    step: SupervisorStep,
 ) -> None:
-    kept = Kept(part("b", after=("a",), once=once), state, since)
+    kept = PartRecord(part("b", after=("a",), once=once), state, since)
     assert next_step(kept, 0.0, ready, ended, lambda: answers) is step
 
 

@@ -14,7 +14,7 @@ from console.stack import signals, stack
 from console.stack.foreground import keep_up
 from console.stack.parts import ProcessPart, WarmUp
 from console.stack.processes import ProcessRecord, StopStep, terminate
-from console.stack.supervisor import Part
+from console.stack.supervisor import StackPart
 from console.toolchain.process import ChildProcess
 
 FOLDER = Path(sys.argv[1])
@@ -33,8 +33,8 @@ def sleeper(name: str) -> list[str]:
 class FakeStack(stack.Stack):
     """Everything but the programs is real."""
 
-    def _parts(self) -> list[Part]:
-        parts: list[Part] = [self._fake(name) for name in AFTER]
+    def _parts(self) -> list[StackPart]:
+        parts: list[StackPart] = [self._fake(name) for name in AFTER]
         wait = "import pathlib, time\nwhile not pathlib.Path('{}').exists(): time.sleep(0.05)"
         warm = [sys.executable, "-c", wait.format(FOLDER / "warm")]
         return [*parts, WarmUp(warm, (stack.SPARK,), FOLDER / "warm.log", 60.0, self.say)]

@@ -142,7 +142,7 @@ def test_merged_tables_are_what_select_returns_oracle(
         f"{DATABASE}.{table}": TableTarget(path=str(tmp_path / "lake" / table), deletion_vectors=False)
         for table in made
     }
-    spark = SparkSettings(remote=spark_server.url, lanes_file=tmp_path / "lanes.json")
+    spark = SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json")
     staged = pipeline.staged()
     merge_batch(staged.path, {table.name: targets[table.name] for table in staged.manifest.tables}, spark)
     for table_name, table in made.items():

@@ -22,12 +22,12 @@ from cdc_engine.staging import StagedBatch
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.merged import NothingToWaitFor
 from equality.values import Extent, Verdict
 from orchestration.run.lake_settings import target
 from spark_jobs import SparkSettings, merge_batch
-from spark_jobs.small.ways import Wish
+from spark_jobs.small.ways import SmallSetting
 from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records
 
@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 DATABASE, DESTINATION = "shards_group", "fidelity"
 COLUMNS = "id int PRIMARY KEY, n int DEFAULT 7, name varchar(20)"
 TABLES = ("orders_1", "orders_2", "items_1", "items_2", "log_1", "log_2")
-WAYS: dict[str, Wish] = {"orders": "spark", "items": "small", "log": "small"}
+WAYS: dict[str, SmallSetting] = {"orders": "spark", "items": "small", "log": "small"}
 BEFORE = (
     "INSERT INTO orders_1 (id, name) VALUES (1, 'a'), (2, 'b'), (3, 'c')",
     "INSERT INTO orders_2 (id, name) VALUES (1, 'A'), (2, 'B'), (3, 'C')",
@@ -102,7 +102,7 @@ class Merged:
 
     def verdicts(self) -> dict[str, Verdict]:
         source = Source(destination=DESTINATION, host="127.0.0.1", port=self.pipeline.server.port, user="root")
-        asked = Asked(self.config, DESTINATION, source, merged=NothingToWaitFor())
+        asked = ComparedDestination(self.config, DESTINATION, source, merged=NothingToWaitFor())
         names = [f"{DATABASE}.{table}" for table in TABLES]
         found = compare_destination(asked, names, Extent())
         return {each.table.partition(".")[2]: each.verdict for each in found}
@@ -136,7 +136,7 @@ def merged(mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: 
         destinations={DESTINATION: settings},
     )
     config.destination_dir(DESTINATION).mkdir(parents=True)
-    spark = SparkSettings(remote=spark_server.url, lanes_file=tmp_path / "lanes.json")
+    spark = SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json")
     pipeline = Pipeline.of(mysql80, DATABASE, tmp_path)
     pipeline.review = SchemaDecisions(policy=settings.schema_policy)
     return Merged(pipeline, config, spark)

@@ -10,8 +10,8 @@ import pytest
 from cdc_engine.errors import ActRefusedError, PositionLostError
 from cdc_engine.instance.backfill import plan as planning
 from cdc_engine.instance.backfill.plan import Plan, make_plan
-from cdc_engine.instance.backfill.rules import Asked
-from cdc_engine.time_words import time_us
+from cdc_engine.instance.backfill.rules import RequestedInterval
+from cdc_engine.time_text import time_us
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.instance.test_start_time_backfill import insert_at
@@ -30,7 +30,7 @@ def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Captured:
     return made
 
 
-def plan(captured: Captured, asked: Asked) -> Plan:
+def plan(captured: Captured, asked: RequestedInterval) -> Plan:
     config = captured.config
     return make_plan(
         config.destinations["shop"], config.destination_dir("shop"), asked, time.time_ns() // 1000 + 10**10
@@ -43,9 +43,9 @@ def test_a_plan_says_what_would_be_read_and_changed_and_what_is_refused_backfill
         for number in range(4):
             insert_at(captured, number, base + 10 * number)
         assert captured.take(engine, 4) == [0, 1, 2, 3]
-        made = plan(captured, Asked(from_us=(base + 5) * SECOND_US, to_us=(base + 25) * SECOND_US))
+        made = plan(captured, RequestedInterval(from_us=(base + 5) * SECOND_US, to_us=(base + 25) * SECOND_US))
         captured.run(f"DELETE FROM {numbers} WHERE n = 3", f"UPDATE {numbers} SET filler = 'x' WHERE n = 2")
-        open_end = plan(captured, Asked(from_us=(base + 5) * SECOND_US, tables=(numbers,)))
+        open_end = plan(captured, RequestedInterval(from_us=(base + 5) * SECOND_US, tables=(numbers,)))
         assert engine.status().state == "RUNNING"
     found = {each.name: each for each in made.tables}
     assert (found[numbers].refused, found[numbers].changes) == ("", 2)
@@ -68,11 +68,11 @@ def test_a_plan_names_statements_and_what_the_history_knows_backfill(captured: C
         insert_at(captured, 3, base + 2)
         insert_at(captured, 1, base + 10)
         assert captured.take(engine, 2) == [3, 1]
-        before = plan(captured, Asked(from_us=(base - 5) * SECOND_US, tables=(numbers,)))
+        before = plan(captured, RequestedInterval(from_us=(base - 5) * SECOND_US, tables=(numbers,)))
         captured.run(f"TRUNCATE TABLE {numbers}")
         insert_at(captured, 2, base + 20)
         assert captured.take(engine, 1) == [2]
-        after = plan(captured, Asked(from_us=(base + 5) * SECOND_US, tables=(numbers,)))
+        after = plan(captured, RequestedInterval(from_us=(base + 5) * SECOND_US, tables=(numbers,)))
     (early,) = before.tables
     assert (early.refused, early.changes, early.reaches_back) == ("", 3, False), "the stream began after it"
     (late,) = after.tables
@@ -90,7 +90,7 @@ def test_what_was_counted_in_a_part_is_expected_of_the_whole_backfill(
             insert_at(captured, number, base + 10 * number)
         captured.take(engine, 40)
         monkeypatch.setattr(planning, "SAMPLE_BYTES_MAX", 1)
-        made = plan(captured, Asked(from_us=(base + 5) * SECOND_US, tables=(numbers,)))
+        made = plan(captured, RequestedInterval(from_us=(base + 5) * SECOND_US, tables=(numbers,)))
     assert not made.counted
     assert made.changes >= 1
     assert made.sample_bytes > 0
@@ -98,9 +98,9 @@ def test_what_was_counted_in_a_part_is_expected_of_the_whole_backfill(
 
 def test_a_time_that_is_gone_and_a_destination_that_has_not_begun_are_refused_backfill(captured: Captured) -> None:
     with pytest.raises(ActRefusedError, match="has not begun"):
-        plan(captured, Asked(from_us=SECOND_US))
+        plan(captured, RequestedInterval(from_us=SECOND_US))
     with running(captured) as engine:
         captured.insert([0])
         captured.take(engine, 1)
         with pytest.raises(PositionLostError, match="the earliest time on offer is"):
-            plan(captured, Asked(from_us=SECOND_US))
+            plan(captured, RequestedInterval(from_us=SECOND_US))

@@ -9,7 +9,7 @@ import pytest
 
 from cdc_engine.errors import ActRefusedError, ConfigurationError
 from cdc_engine.instance.backfill import rules
-from cdc_engine.instance.backfill.rules import REFUSALS, Asked, TableFacts
+from cdc_engine.instance.backfill.rules import REFUSALS, RequestedInterval, TableFacts
 from cdc_engine.parser.server_facts import BinaryLog
 from cdc_engine.position import Position
 
@@ -49,19 +49,19 @@ def test_every_refusal_has_a_case_and_a_table_without_any_is_ready_backfill() ->
 
 
 def test_an_interval_holds_something_and_began_backfill() -> None:
-    rules.check_asked(Asked(from_us=5, to_us=6), now_us=7)
-    rules.check_asked(Asked(from_us=5, to_us=60), now_us=7)
+    rules.check_request(RequestedInterval(from_us=5, to_us=6), now_us=7)
+    rules.check_request(RequestedInterval(from_us=5, to_us=60), now_us=7)
     with pytest.raises(ConfigurationError, match="is not after"):
-        rules.check_asked(Asked(from_us=5, to_us=5), now_us=7)
+        rules.check_request(RequestedInterval(from_us=5, to_us=5), now_us=7)
     with pytest.raises(ConfigurationError, match="in the future"):
-        rules.check_asked(Asked(from_us=8), now_us=7)
+        rules.check_request(RequestedInterval(from_us=8), now_us=7)
 
 
 def test_the_tables_are_those_that_were_asked_for_or_all_backfill() -> None:
-    assert rules.chosen(Asked(from_us=0), ("a.b", "a.c")) == ("a.b", "a.c")
-    assert rules.chosen(Asked(from_us=0, tables=("a.c",)), ("a.b", "a.c")) == ("a.c",)
+    assert rules.chosen(RequestedInterval(from_us=0), ("a.b", "a.c")) == ("a.b", "a.c")
+    assert rules.chosen(RequestedInterval(from_us=0, tables=("a.c",)), ("a.b", "a.c")) == ("a.c",)
     with pytest.raises(ConfigurationError, match=r"a\.d: not captured; captured are a\.b"):
-        rules.chosen(Asked(from_us=0, tables=("a.d",)), ("a.b",))
+        rules.chosen(RequestedInterval(from_us=0, tables=("a.d",)), ("a.b",))
 
 
 def test_the_binlog_is_the_one_that_the_cursor_is_of_backfill() -> None:

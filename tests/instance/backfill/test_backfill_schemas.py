@@ -8,8 +8,8 @@ import pytest
 
 from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 
 NAMES = ("items", "orders")
 
@@ -23,15 +23,15 @@ def schema(table: str, *columns: str) -> TableSchema:
     return TableSchema(database="shop", table=table, columns=declared, key=("id",), charset="utf8mb4")
 
 
-def record(offset: int, kind: RecordKind, table: TableSchema) -> Record:
-    return Record(kind=kind, position=at(offset), database="shop", table=table.table, content=table.to_json())
+def record(offset: int, kind: RecordKind, table: TableSchema) -> HistoryRecord:
+    return HistoryRecord(kind=kind, position=at(offset), database="shop", table=table.table, content=table.to_json())
 
 
 HISTORY = [
-    Record(
+    HistoryRecord(
         kind=RecordKind.SERVER,
         position=at(10),
-        content=dataclasses.asdict(ServerFacts(flavour="mysql", charset="utf8mb4")),
+        content=dataclasses.asdict(DdlServerFacts(flavour="mysql", charset="utf8mb4")),
     ),
     record(10, RecordKind.SNAPSHOT, schema("orders", "id")),
     record(20, RecordKind.DDL, schema("orders", "id", "note")),

@@ -10,8 +10,8 @@ import pytest
 
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
-from cdc_engine.instance.backfill.rules import Asked
-from cdc_engine.instance.backfill.work import Reading, folder_of
+from cdc_engine.instance.backfill.rules import RequestedInterval
+from cdc_engine.instance.backfill.work import BackfillReading, folder_of
 from cdc_engine.meta.file_meta import FileMeta
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
@@ -45,9 +45,9 @@ def test_a_backfill_reads_on_to_where_the_lake_is_and_refuses_what_became_anothe
     base = int(time.time()) + 1000
     config, directory = captured.config.destinations["shop"], captured.directory
 
-    def reading(folder: str, *tables: str) -> Reading:
-        asked = Asked(from_us=(base - 5) * SECOND_US, tables=tables)
-        return Reading(config, directory, asked, tmp_path / folder, now_us=base * SECOND_US)
+    def reading(folder: str, *tables: str) -> BackfillReading:
+        asked = RequestedInterval(from_us=(base - 5) * SECOND_US, tables=tables)
+        return BackfillReading(config, directory, asked, tmp_path / folder, now_us=base * SECOND_US)
 
     with running(captured) as engine:
         insert_at(captured, 0, base)

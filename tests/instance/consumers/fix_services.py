@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from cdc_engine.binlog.entries.elements import ROWS
 from cdc_engine.binlog.rows.decoder import RowDecoder
+from cdc_engine.instance.consumers.consumer_stream import Chosen
 from cdc_engine.instance.consumers.consumers import Service
-from cdc_engine.instance.consumers.feed import Chosen
 from tests.waiting import wait_for
 
 

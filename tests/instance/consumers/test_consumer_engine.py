@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.errors import BatchNotFoundError, NotSubscribedError
+from cdc_engine.instance.consumers.consumer_stream import Chosen
 from cdc_engine.instance.consumers.consumers import Service
-from cdc_engine.instance.consumers.feed import Chosen
 from cdc_engine.instance.consumers.subscriptions import ALONE, IN_STEP
 from cdc_engine.instance.engine import Engine
 from console.consumers import consumers_of

@@ -13,7 +13,7 @@ from cdc_engine.errors import ActRefusedError, ConfigurationError
 from cdc_engine.instance.consumers import subscriptions as room
 from cdc_engine.instance.consumers.client_filter import client_tables
 from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.subscriptions import forget_asked_for
+from cdc_engine.instance.consumers.subscriptions import forget_requested
 from cdc_engine.meta.ledger_record import ledger_to_text
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
@@ -92,10 +92,10 @@ def test_an_operator_has_a_consumer_forgotten(consumers: Consumers, tmp_path: Pa
     with pytest.raises(ActRefusedError, match="no consumer 7"):
         forget(tmp_path / "shop", 7)
     for _ in range(2):
-        forget_asked_for(tmp_path / "shop", meta, consumers if served else None)
+        forget_requested(tmp_path / "shop", meta, consumers if served else None)
     assert [each.client_id for each in meta.ledger.consumers] == [2]
     consumers.subscribe(1)
-    forget_asked_for(tmp_path / "shop", meta, consumers)
+    forget_requested(tmp_path / "shop", meta, consumers)
     assert [each.client_id for each in meta.ledger.consumers] == [1, 2], "once"
 
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cdc_engine.contracts import Block
+from cdc_engine.instance.consumers.consumer_stream import Chosen
 from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.feed import Chosen
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.places import Place, Reading
+from cdc_engine.store.window.positions import WindowPosition, WindowReading
 from cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER, Source, numbers_of
 
@@ -36,8 +36,13 @@ class ReadAlone:
         self._window, self._blocks, self._put = Window(begin, bytes_max=1 << 40), blocks, 0
 
     def read(
-        self, place: Place, bytes_max: int, events_max: int, timeout_seconds: float, given_up: Callable[[], bool]
-    ) -> Reading | None:
+        self,
+        place: WindowPosition,
+        bytes_max: int,
+        events_max: int,
+        timeout_seconds: float,
+        given_up: Callable[[], bool],
+    ) -> WindowReading | None:
         for block in self._blocks[self._put :]:
             self._window.put(block)
         self._put = len(self._blocks)

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from cdc_engine.binlog.entries.elements import BEGIN, END, ROWS
-from cdc_engine.instance.consumers.feed import ConsumerFeed, FeedPlace, OwnStream, Selection
+from cdc_engine.instance.consumers.consumer_stream import DestinationStream, OwnStream, Selection, StreamPosition
 from cdc_engine.sink.event_sink import CapturedTables
 from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.places import Place
+from cdc_engine.store.window.positions import WindowPosition
 from cdc_engine.store.window.window import Window
 from tests.fix_blocks import Source
 from tests.store.fix_stores import START
 
 
-def none_needed(_: Place) -> OwnStream:
+def none_needed(_: WindowPosition) -> OwnStream:
     raise AssertionError("the window has the place")
 
 
-def kinds_of(feed: ConsumerFeed, place: FeedPlace) -> tuple[list[int], FeedPlace]:
+def kinds_of(feed: DestinationStream, place: StreamPosition) -> tuple[list[int], StreamPosition]:
     chosen, end = feed.take(place, 1 << 20, 0.0, lambda: True)
     return [kind for each in chosen or () for kind in each.kinds.tolist()], end
 
@@ -24,9 +24,9 @@ def kinds_of(feed: ConsumerFeed, place: FeedPlace) -> tuple[list[int], FeedPlace
 def test_a_consumer_amid_a_transaction_that_does_not_come_again_gets_the_next_one_from_its_begin_failover() -> None:
     window = Window(START, bytes_max=1 << 20)
     selection = Selection(tables=CapturedTables([TableFilter()]), wants=lambda _: False)
-    feed = ConsumerFeed(window, none_needed, lambda: False, selection)
+    feed = DestinationStream(window, none_needed, lambda: False, selection)
     window.put(Source().block([], 2))
-    begun, place = kinds_of(feed, FeedPlace(Place(START)))
+    begun, place = kinds_of(feed, StreamPosition(WindowPosition(START)))
     window.drop_open()
     other = Source(epoch=2, number=100)
     window.put(other.block([], 1))

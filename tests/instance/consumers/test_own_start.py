@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 
 from cdc_engine.errors import PositionLostError
-from cdc_engine.instance.consumers.own_start import known_place, own_start
+from cdc_engine.instance.consumers.own_start import known_position, own_start
 from cdc_engine.parser.scan_ddl import has_come_to
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
 HERE = Position(epoch=1, file="b.000002", offset=500, gtid_set="0-1-5,7-1-5", server_uuid="one")
 THERE = dataclasses.replace(HERE, epoch=2, file="b.000001", offset=90, server_uuid="two")
@@ -24,7 +24,7 @@ def executed(place: Position, gtid_set: str) -> Position:
 
 def test_of_one_server_it_is_the_earlier_place() -> None:
     later = dataclasses.replace(HERE, file="b.000003", offset=4)
-    assert known_place(HERE, later) == known_place(later, HERE) == HERE
+    assert known_position(HERE, later) == known_position(later, HERE) == HERE
 
 
 @pytest.mark.parametrize(
@@ -40,12 +40,12 @@ def test_of_one_server_it_is_the_earlier_place() -> None:
     ids=["behind", "the-same", "ahead", "both", "unknown-here", "unknown-there"],
 )
 def test_of_two_servers_it_is_what_both_have_executed(begin: Position, live: Position, known: Position) -> None:
-    assert known_place(begin, live) == known
+    assert known_position(begin, live) == known
 
 
 @pytest.mark.parametrize(("begin", "live"), [(executed(HERE, "0-1"), THERE), (THERE, executed(THERE, "0-1-9"))])
 def test_a_set_that_cannot_be_read_says_so(begin: Position, live: Position) -> None:
-    record = Record(kind=RecordKind.SERVER, position=executed(HERE, "0-1"), content={})
+    record = HistoryRecord(kind=RecordKind.SERVER, position=executed(HERE, "0-1"), content={})
     review = SchemaDecisions()
     with pytest.raises(PositionLostError, match="cannot be read"):
         own_start(begin, live, [record], tables=TableFilter(), review=review, recorded_before=lambda *_: None)

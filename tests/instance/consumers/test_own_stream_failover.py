@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.instance.consumers.feed import Reader
+from cdc_engine.instance.consumers.consumer_stream import StreamReader
 from cdc_engine.instance.consumers.own_stream import OwnStreams, in_live_epoch
 from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.server_facts import ServerFacts
@@ -14,9 +14,9 @@ from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, in_new_epo
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.server import Source
-from cdc_engine.store.window.places import Place
+from cdc_engine.store.window.positions import WindowPosition
 from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 from tests.fix_blocks import SERVER
 
 FLAVOUR = {"flavour": "mysql", "charset": "utf8mb4"}
@@ -50,7 +50,10 @@ def test_failover_an_own_stream_begins_in_the_epoch_of_the_live_one_and_ends_wit
     begun: list[Position] = []
     monkeypatch.setattr(EventParser, "start", lambda _, position: begun.append(position))
     begin = dataclasses.replace(CURSOR, epoch=cursor, gtid_set=f"{SERVER}:1-4")
-    live, record = [2], Record(kind=RecordKind.SERVER, position=dataclasses.replace(begin, epoch=1), content=FLAVOUR)
+    live, record = (
+        [2],
+        HistoryRecord(kind=RecordKind.SERVER, position=dataclasses.replace(begin, epoch=1), content=FLAVOUR),
+    )
     streams = OwnStreams(
         source=Source(destination="shop", host="localhost", port=1, user="root"),
         tables=TableFilter(),
@@ -61,10 +64,10 @@ def test_failover_an_own_stream_begins_in_the_epoch_of_the_live_one_and_ends_wit
         epoch=lambda: live[0],
         server_uuid=lambda: "two",
     )
-    stream = streams.open(Reader(1), Place(begin))
+    stream = streams.open(StreamReader(1), WindowPosition(begin))
     again = dataclasses.replace(begin, epoch=2, file="", offset=4, server_uuid="two", file_created=0)
     assert begun == [again if expected == "by-gtid" else begin]
-    assert stream.read(Place(begin), 1, 1, 0.0, lambda: True) is not None
+    assert stream.read(WindowPosition(begin), 1, 1, 0.0, lambda: True) is not None
     live[0] = 3
-    assert stream.read(Place(begin), 1, 1, 0.0, lambda: True) is None
+    assert stream.read(WindowPosition(begin), 1, 1, 0.0, lambda: True) is None
     stream.close()

@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.instance.consumers.feed import OwnStream, Reader
+from cdc_engine.instance.consumers.consumer_stream import OwnStream, StreamReader
 from cdc_engine.instance.consumers.stored_stream import StoredStream, StoredStreams
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.store.file_store import FileEventStore
-from cdc_engine.store.window.places import Piece, Place, Reading
+from cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 from cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER, Source, gtid_set, numbers_of
 from tests.store.fix_stores import START, log_in, make_store
 
 MANY = 1 << 40
-READER = Reader(1)
+READER = StreamReader(1)
 
 
 class TheSource(OwnStream):
     """What a consumer gets where the files do not have its place."""
 
-    def read(self, place: Place, *_: object) -> Reading | None:
-        return Reading((), place)
+    def read(self, place: WindowPosition, *_: object) -> WindowReading | None:
+        return WindowReading((), place)
 
     def place(self) -> None: ...
     def wake(self) -> None: ...
@@ -38,11 +38,11 @@ def never() -> bool:
     return False
 
 
-def numbers(pieces: Sequence[Piece]) -> list[int]:
+def numbers(pieces: Sequence[WindowPiece]) -> list[int]:
     return [each for piece in pieces for each in numbers_of(piece.block, piece.first_event, piece.last_event)]
 
 
-def read_all(stream: OwnStream, place: Place, events: int) -> list[list[int]]:
+def read_all(stream: OwnStream, place: WindowPosition, events: int) -> list[list[int]]:
     found = []
     while (reading := stream.read(place, MANY, events, 0.0, never)) is not None:
         found.append(numbers(reading.pieces))
@@ -63,7 +63,7 @@ def test_all_that_follows_any_place_comes_once_and_in_order(tmp_path: Path, even
     source.number, source.transaction, source.offset, source.begun = number, transaction, offset, None
     log.append(source.block([5]))
     log.append(source.block([4]))
-    streams, place = StoredStreams(log, lambda *_: TheSource()), Place(START)
+    streams, place = StoredStreams(log, lambda *_: TheSource()), WindowPosition(START)
     for taken in range(12):
         stream = streams.open(READER, place)
         assert isinstance(stream, StoredStream)
@@ -78,7 +78,7 @@ def test_a_place_that_the_files_do_not_have_is_read_from_the_source(tmp_path: Pa
     log, source = log_in(tmp_path, 1), Source()
     source.block([1])
     log.begin(START)
-    before = Place(START)
+    before = WindowPosition(START)
     for _ in range(4):
         log.append(source.block([1]))
     streams = StoredStreams(log, lambda *_: TheSource())
@@ -95,12 +95,12 @@ def test_files_of_a_stream_that_left_out_other_transactions_are_not_read(tmp_pat
     here = log.end
     log.append(source.block([1]))
     streams = StoredStreams(log, lambda *_: TheSource())
-    assert isinstance(streams.open(READER, Place(here)), StoredStream)
+    assert isinstance(streams.open(READER, WindowPosition(here)), StoredStream)
     for position in (
         dataclasses.replace(here, gtid_set=gtid_set(5)),  # the files would pass over what it lacks
         dataclasses.replace(here, offset=here.offset - 1),  # no transaction ends there
     ):
-        assert isinstance(streams.open(READER, Place(position)), TheSource)
+        assert isinstance(streams.open(READER, WindowPosition(position)), TheSource)
 
 
 def test_a_place_after_transactions_without_rows_is_found_though_the_files_have_not_all_of_those(
@@ -111,7 +111,7 @@ def test_a_place_after_transactions_without_rows_is_found_though_the_files_have_
     sink, source = EventSink(store, TableFilter(), window), Source(time_us=1)
     for transactions in ([1], [0], [0, 0]):
         sink.accept(source.block(transactions))
-    reading = window.read(Place(START), MANY, 1000)
+    reading = window.read(WindowPosition(START), MANY, 1000)
     assert reading is not None
     sink.accept(source.block([1, 1]))
     streams = StoredStreams(store.log, lambda *_: TheSource())
@@ -119,7 +119,7 @@ def test_a_place_after_transactions_without_rows_is_found_though_the_files_have_
     assert isinstance(stream, StoredStream)
     assert read_all(stream, reading.end, 1000) == [[1, 2]]
     lacking = dataclasses.replace(reading.end.position, gtid_set=f"{SERVER}:2-4")
-    assert isinstance(streams.open(READER, Place(lacking)), TheSource)
+    assert isinstance(streams.open(READER, WindowPosition(lacking)), TheSource)
 
 
 def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_an_open_transaction_at_the_end_of_the_files_is_not_asked_for_again_and_
     log.begin(START)
     log.append(source.block([], open_events=2))
     streams = StoredStreams(log, lambda *_: TheSource())
-    reading = streams.open(READER, Place(START)).read(Place(START), MANY, 1000, 0.0, never)
+    reading = streams.open(READER, WindowPosition(START)).read(WindowPosition(START), MANY, 1000, 0.0, never)
     assert reading is not None
     amid = reading.end
     assert (numbers(reading.pieces), amid.events) == ([0, 1], 2)
@@ -144,5 +144,5 @@ def test_a_ddl_statement_comes_alone_where_conf_says_so(tmp_path: Path) -> None:
     log.append(source.block([0], changes=(change,)))
     log.append(source.block([1]))
     for isolated, wanted in ((True, [[0, 1], [], [2]]), (False, [[0, 1], [], [2]])):
-        stream = StoredStreams(log, lambda *_: TheSource(), isolated=isolated).open(READER, Place(START))
-        assert read_all(stream, Place(START), 1000) == wanted
+        stream = StoredStreams(log, lambda *_: TheSource(), isolated=isolated).open(READER, WindowPosition(START))
+        assert read_all(stream, WindowPosition(START), 1000) == wanted

@@ -14,7 +14,7 @@ from cdc_engine.errors import MetaError
 from cdc_engine.instance.tables.resume import take_up
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.memory_meta import MemoryMeta
-from cdc_engine.meta.resume_requests import ResumeRequest, Wish, request, requests
+from cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, request, requests
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
@@ -136,10 +136,10 @@ def test_ddl_a_table_that_has_not_stopped_is_left_as_it_is(source: Source) -> No
 def test_ddl_a_request_is_kept_until_it_is_dealt_with(tmp_path: Path, kind: str) -> None:
     directory = home_of(kind, tmp_path)
     name = "/." + 62 * "你"
-    request(directory, "shop", name, Wish.CANCEL)
+    request(directory, "shop", name, ResumeKind.CANCEL)
     request(directory, "shop", name)
     (found,) = requests(directory)
-    assert (found.database, found.table, found.wish) == ("shop", name, Wish.RESUME)
+    assert (found.database, found.table, found.wish) == ("shop", name, ResumeKind.RESUME)
     assert bool(list(tmp_path.rglob("resume-requests"))) is (kind == "folder")
     take_up([found], MemoryMeta(), pytest.fail, never_begun, tmp_path)
     assert requests(directory) == ()

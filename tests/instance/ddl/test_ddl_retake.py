@@ -15,15 +15,22 @@ from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.errors import MetaError, SourceConnectionError
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.published_history import PublishedHistory
-from cdc_engine.instance.tables.retake import PAUSE_SECONDS_MIN, Hands, Retakes, pause_seconds, schema_after, take_anew
-from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.instance.tables.resnapshot import (
+    PAUSE_SECONDS_MIN,
+    ResnapshotDependencies,
+    Resnapshots,
+    pause_seconds,
+    resnapshot,
+    schema_after,
+)
+from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
 from cdc_engine.states import SnapshotState, TableState
-from cdc_engine.table_meta.schema import Dropped, Stopped, TableSchema
+from cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.run.lake_settings import target
 from orchestration.run.spark_merge import KeptRecords, OpenSnapshots
@@ -51,7 +58,7 @@ def test_ddl_rows_heal_what_only_they_can_tell_and_nothing_that_an_operator_deci
     captured = Captured.__new__(Captured)
     captured.conf = tmp_path / "conf"
     config = conf_of(tmp_path, "{}")
-    due = Retakes(config, SnapshotRecords(tmp_path)).due([stopped(state) for state in TableState])
+    due = Resnapshots(config, SnapshotRecords(tmp_path)).due([stopped(state) for state in TableState])
     assert {each.state for each in due} == {
         TableState.DDL_UNSUPPORTED,
         TableState.STATEMENT_FORMAT,
@@ -76,7 +83,7 @@ def test_ddl_rows_heal_what_only_they_can_tell_and_nothing_that_an_operator_deci
 )
 def test_ddl_conf_says_which_tables_are_taken_anew(tmp_path: Path, word: str, own: str, due: list[str]) -> None:
     config = conf_of(tmp_path, own, word)
-    found = Retakes(config, SnapshotRecords(tmp_path)).due([stopped(), stopped(table="u")])
+    found = Resnapshots(config, SnapshotRecords(tmp_path)).due([stopped(), stopped(table="u")])
     assert [each.table for each in found] == due
 
 
@@ -101,7 +108,7 @@ def conf_of(folder: Path, tables: str, word: str = "") -> Any:
         (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=HOLE), None, False),
         (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=ARIA), ARIA, False),
         (TableState.DDL_UNSUPPORTED, Stopped(state="DDL_UNSUPPORTED", reason="", schema=T, gone=True), None, False),
-        (TableState.DDL_UNSUPPORTED, Dropped(schema=T), None, False),
+        (TableState.DDL_UNSUPPORTED, DroppedTable(schema=T), None, False),
     ],
 )
 def test_ddl_the_schema_that_a_table_goes_on_with(state: TableState, there: Any, schema: Any, asked: bool) -> None:
@@ -126,7 +133,7 @@ class Steps:
         )
         self.known: TableSchema | None = T
 
-    def hands(self, crash: str = "") -> Hands:
+    def dependencies(self, crash: str = "") -> ResnapshotDependencies:
         def history(schema: TableSchema, place: Position) -> None:
             if crash == "before the history":
                 raise MetaError(crash)
@@ -134,7 +141,9 @@ class Steps:
             if crash == "after the history":
                 raise MetaError(crash)
 
-        return Hands(meta=self.meta, records=self.records, schema=lambda *_: self.known, take_anew=history)
+        return ResnapshotDependencies(
+            meta=self.meta, records=self.records, schema=lambda *_: self.known, resnapshot=history
+        )
 
     def record(self) -> SnapshotRecord:
         found = self.records.get("shop.t")
@@ -148,11 +157,11 @@ def test_fault_ddl_a_crash_between_the_steps_leaves_a_stopped_table_and_the_next
 ) -> None:
     steps, stop = Steps(tmp_path, stopped()), stopped()
     with pytest.raises(MetaError, match=crash):
-        take_anew(stop, T, CURSOR, steps.hands(crash))
+        resnapshot(stop, T, CURSOR, steps.dependencies(crash))
     again = FileMeta(tmp_path).ledger
     assert again.stopped("shop", "t") == stop, "it is merged by nobody until all is done"
     assert (steps.record().state, steps.record().since) == (SnapshotState.WANTED, stop.position)
-    take_anew(stop, T, CURSOR, steps.hands())
+    resnapshot(stop, T, CURSOR, steps.dependencies())
     assert FileMeta(tmp_path).ledger.stopped_tables == ()
     assert steps.history[-1] == ("t", CURSOR)
     assert (steps.record().state, steps.record().held_after) == (SnapshotState.WANTED, CURSOR.order_key)
@@ -161,17 +170,17 @@ def test_fault_ddl_a_crash_between_the_steps_leaves_a_stopped_table_and_the_next
 
 def test_ddl_a_table_that_stops_while_its_rows_are_read_is_read_anew(tmp_path: Path) -> None:
     steps, stop = Steps(tmp_path, stopped()), stopped()
-    take_anew(stop, T, CURSOR, steps.hands())
+    resnapshot(stop, T, CURSOR, steps.dependencies())
     steps.records.update("shop.t", lambda now: now.failed("the table stopped meanwhile"))
     steps.meta.update(lambda ledger: ledger.stop_table(stop))
-    take_anew(stop, T, CURSOR, steps.hands())
+    resnapshot(stop, T, CURSOR, steps.dependencies())
     assert (steps.record().state, steps.record().generation) == (SnapshotState.WANTED, 2)
     assert "DDL_UNSUPPORTED: why" in steps.record().reason
 
 
 def test_ddl_a_table_that_stops_again_and_again_is_tried_ever_more_rarely(tmp_path: Path) -> None:
     steps, now = Steps(tmp_path, stopped()), [0.0]
-    retakes = Retakes(conf_of(tmp_path, "{}"), steps.records, clock=lambda: now[0])
+    retakes = Resnapshots(conf_of(tmp_path, "{}"), steps.records, clock=lambda: now[0])
     pauses = []
     for _ in range(4):
         steps.meta.update(lambda ledger: ledger.stop_table(stopped()))
@@ -180,7 +189,7 @@ def test_ddl_a_table_that_stops_again_and_again_is_tried_ever_more_rarely(tmp_pa
             now[0] += PAUSE_SECONDS_MIN
             due = retakes.due(steps.meta.ledger.stopped_tables)
         pauses.append(now[0])
-        retakes.take_up(due, steps.hands())
+        retakes.take_up(due, steps.dependencies())
     assert pauses == [0.0, 5.0, 15.0, 35.0]
     assert pause_seconds(1000) == 3600.0
 
@@ -188,8 +197,8 @@ def test_ddl_a_table_that_stops_again_and_again_is_tried_ever_more_rarely(tmp_pa
 def test_ddl_a_table_whose_schema_nobody_knows_stays_stopped_and_has_no_snapshot(tmp_path: Path) -> None:
     steps = Steps(tmp_path, stopped(TableState.SCHEMA_UNKNOWN))
     steps.known = None
-    retakes = Retakes(conf_of(tmp_path, "{}"), steps.records)
-    retakes.take_up(retakes.due(steps.meta.ledger.stopped_tables), steps.hands())
+    retakes = Resnapshots(conf_of(tmp_path, "{}"), steps.records)
+    retakes.take_up(retakes.due(steps.meta.ledger.stopped_tables), steps.dependencies())
     assert steps.meta.ledger.stopped("shop", "t") is not None
     assert steps.records.all() == ()
     assert steps.history == []
@@ -245,7 +254,7 @@ def test_fault_ddl_an_engine_that_dies_while_it_takes_a_table_anew_goes_on_with_
         captured.insert([1])
         assert captured.take(engine, 1) == [1]
         with monkeypatch.context() as broken:
-            broken.setattr(PublishedHistory, "take_anew", dies)
+            broken.setattr(PublishedHistory, "resnapshot", dies)
             captured.run(f"ALTER TABLE {captured.database}.numbers ADD m INT AS (n + 1) STORED")
             with pytest.raises(MetaError, match="disk is full"):
                 idle_until(engine, "it dies", lambda: False)
@@ -290,7 +299,7 @@ class Lake(Pipeline):
             batch = self.engine.hand_out(0.5)
             if batch is None:
                 with contextlib.suppress(SourceConnectionError):
-                    run_all(snapshot_hands(self.config, "shop", self.outside()), 0.0)
+                    run_all(snapshot_dependencies(self.config, "shop", self.outside()), 0.0)
                 return not any(each.has_work for each in records.all()) and condition()
             merge_batch(
                 self.engine.directory / batch.path,
@@ -305,8 +314,8 @@ class Lake(Pipeline):
 
         wait_for(what, flows, 180.0)
 
-    def outside(self) -> Outside:
-        return Outside(
+    def outside(self) -> SnapshotCallbacks:
+        return SnapshotCallbacks(
             run_lock=contextlib.nullcontext,
             publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run", refusal=str).label,
             say=print,

@@ -17,7 +17,7 @@ from cdc_engine.config import load_config
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.instance.engine import Engine
-from console.acts.schema import held_changes_of, held_json, schema_json
+from console.acts.schema import pending_changes_of, pending_json, schema_json
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.run.lake_settings import target
@@ -109,7 +109,7 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     )
     pipeline.flow_until("the other table goes on", lambda: pipeline.equal("calm", "id"))
     assert pipeline.state("orders") == "DDL_HELD"
-    (held,) = held_json(held_changes_of(pipeline.config))
+    (held,) = pending_json(pending_changes_of(pipeline.config))
     assert held["statement"] == f"ALTER TABLE {name} RENAME COLUMN b TO bb"
     assert held["choices"] == ["apply", "new_column"]
     shown = {table["table"]: table["state"] for table in schema_json(pipeline.config, "shop")}
@@ -121,7 +121,7 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     approve(pipeline.config.destination_dir("shop"), name, "apply")
     pipeline.flow_until(
         "the next change is held",
-        lambda: "MODIFY d INT" in str(held_json(held_changes_of(pipeline.config))),
+        lambda: "MODIFY d INT" in str(pending_json(pending_changes_of(pipeline.config))),
     )
     assert pipeline.rows("orders", "id, bb") == [(1, "x"), (2, "Y"), (3, "z"), (4, "w")]
     approve(pipeline.config.destination_dir("shop"), name, "apply")

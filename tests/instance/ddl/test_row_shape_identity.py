@@ -12,7 +12,14 @@ from cdc_engine.config import DestinationConfig, TableConfig
 from cdc_engine.config.shards import ShardsConfig
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
-from cdc_engine.instance.tables.row_shape import OF_DESTINATION, OF_SHARDS, OF_TABLE, Effect, changed_settings, shape_of
+from cdc_engine.instance.tables.row_shape import (
+    OF_DESTINATION,
+    OF_SHARDS,
+    OF_TABLE,
+    ShapeEffect,
+    changed_settings,
+    shape_of,
+)
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.meta.resume_requests import request, requests
 from cdc_engine.states import TableState
@@ -58,14 +65,14 @@ def starts(folder: Path, meta: MemoryMeta, config: DestinationConfig) -> list[St
 @pytest.mark.parametrize(
     ("model", "known"), [(TableConfig, OF_TABLE), (DestinationConfig, OF_DESTINATION), (ShardsConfig, OF_SHARDS)]
 )
-def test_every_setting_is_classified_as_shaping_rows_or_not(model: Any, known: dict[str, Effect]) -> None:
+def test_every_setting_is_classified_as_shaping_rows_or_not(model: Any, known: dict[str, ShapeEffect]) -> None:
     """Number 2: a new setting that shapes rows is not kept with its table."""
     assert set(known) == set(model.model_fields), "say in `row_shape` what a change of the setting means for rows"
 
 
 def test_every_setting_that_shapes_rows_has_an_example() -> None:
     for known, examples in ((OF_TABLE, OF_TABLES), (OF_DESTINATION, OF_DESTINATIONS)):
-        assert {name for name, effect in known.items() if effect is Effect.SHAPES_ROWS} == set(examples)
+        assert {name for name, effect in known.items() if effect is ShapeEffect.SHAPES_ROWS} == set(examples)
 
 
 @pytest.mark.found

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
-from cdc_engine.config_paths import archive_place
+from cdc_engine.config_paths import archive_location
 from cdc_engine.errors import PositionLostError, SourceConnectionError
 from cdc_engine.source.archive import Archive
 from console.toolchain.shared.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
@@ -75,6 +75,6 @@ def test_s3_an_archive_in_a_store_is_read_with_credentials_of_the_environment(
     for name, way in FILES.items():
         with store.open_output_stream(f"{root}/{name}{way}", compression=None) as file:
             file.write(packed(name, way))
-    require_all(Archive(archive_place(place, None)))
+    require_all(Archive(archive_location(place, None)))
     with pytest.raises(ValueError, match="no credentials"):
-        archive_place(f"s3://{ACCESS_KEY}:{SECRET_KEY}@{prefix}", None)
+        archive_location(f"s3://{ACCESS_KEY}:{SECRET_KEY}@{prefix}", None)

@@ -15,7 +15,7 @@ from cdc_engine.contracts import Cascade, TableVersion
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.instance.failover.by_time import by_time_of, cannot_repeat, stops_of
 from cdc_engine.instance.wiring import EngineParts, keyed_tables
-from cdc_engine.parser.places.by_time import behind, started
+from cdc_engine.parser.positions.by_time import behind, started
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import DumpStart, StartChoice
 from cdc_engine.position import Position

@@ -13,8 +13,8 @@ from cdc_engine.acts.stopped_destination import stopped_destination
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.errors import ActRefusedError, ConfigurationError
 from cdc_engine.instance.failover import failover
-from cdc_engine.instance.failover.failover import Failover, Hands
-from cdc_engine.instance.failover.takeover import Answer, Beats, in_turn, refusal
+from cdc_engine.instance.failover.failover import Failover, FailoverDependencies
+from cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_turn, refusal
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import Epochs
 from cdc_engine.position import Position
@@ -39,7 +39,7 @@ ONE, TWO, THREE = "one:3306", "two:3306", "three:3306"
 
 
 def refused(position: Position | None = READ, facts: ServerFacts | None = STANDBY, epochs: Epochs | None = None) -> str:
-    return refusal(position, Answer(address=TWO, facts=facts, trouble="refused"), epochs or Epochs(highest=2))
+    return refusal(position, TakeoverAnswer(address=TWO, facts=facts, trouble="refused"), epochs or Epochs(highest=2))
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_failover_conf_names_each_source_once(config: SluiceConfig) -> None:
 
 
 def answering(**facts: ServerFacts | None) -> Any:
-    def answer(source: Source, _file: str) -> Answer:
-        return Answer(address=source.address, facts=facts.get(source.host), trouble=f"{source.host} is away")
+    def answer(source: Source, _file: str) -> TakeoverAnswer:
+        return TakeoverAnswer(address=source.address, facts=facts.get(source.host), trouble=f"{source.host} is away")
 
     return answer
 
@@ -174,14 +174,14 @@ class Beat:
 def made(config: SluiceConfig, monkeypatch: pytest.MonkeyPatch, ask: Any, gave_way: threading.Event) -> Failover:
     monkeypatch.setattr(failover, "Heartbeat", Beat)
     monkeypatch.setattr(failover, "ask", ask)
-    hands = Hands(
+    dependencies = FailoverDependencies(
         directory=directory(config),
         position=lambda: READ,
         epochs=lambda: Epochs(highest=2),
         lacks=lambda: "",
         gives_way=gave_way.set,
     )
-    return Failover(config.destinations["shop"], hands)
+    return Failover(config.destinations["shop"], dependencies)
 
 
 def test_failover_after_missed_heartbeats_names_who_cannot_take_over_and_takes_the_first_who_can(
@@ -189,8 +189,8 @@ def test_failover_after_missed_heartbeats_names_who_cannot_take_over_and_takes_t
 ) -> None:
     answers = {"two": dataclasses.replace(STANDBY, executed=f"{A}:1-59")}
 
-    def later(source: Source, file: str) -> Answer:
-        answer: Answer = answering(**answers)(source, file)
+    def later(source: Source, file: str) -> TakeoverAnswer:
+        answer: TakeoverAnswer = answering(**answers)(source, file)
         return answer
 
     watch = made(config, monkeypatch, later, threading.Event())
@@ -231,10 +231,10 @@ def test_failover_takes_nobody_who_would_not_give_the_sign_of_life_either(
 def test_failover_an_error_of_one_that_stands_by_hides_no_other(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(source: Source, file: str) -> Answer:
+    def ask(source: Source, file: str) -> TakeoverAnswer:
         if source.host == "two":
             raise RuntimeError("'cryptography' package is required")
-        answer: Answer = answering(three=STANDBY)(source, file)
+        answer: TakeoverAnswer = answering(three=STANDBY)(source, file)
         return answer
 
     watch = made(config, monkeypatch, ask, threading.Event())
@@ -245,9 +245,9 @@ def test_failover_an_error_of_one_that_stands_by_hides_no_other(
 def test_failover_leaves_what_was_chosen_while_the_others_were_asked(
     config: SluiceConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def ask(source: Source, file: str) -> Answer:
+    def ask(source: Source, file: str) -> TakeoverAnswer:
         use(directory(config), THREE, "by command")
-        answer: Answer = answering(two=STANDBY)(source, file)
+        answer: TakeoverAnswer = answering(two=STANDBY)(source, file)
         return answer
 
     watch = made(config, monkeypatch, ask, threading.Event())
@@ -260,9 +260,9 @@ def test_failover_of_an_engine_that_was_ended_meanwhile_writes_nothing(
 ) -> None:
     stopping, gave_way = threading.Event(), threading.Event()
 
-    def ask(source: Source, file: str) -> Answer:
+    def ask(source: Source, file: str) -> TakeoverAnswer:
         stopping.set()
-        answer: Answer = answering(two=STANDBY)(source, file)
+        answer: TakeoverAnswer = answering(two=STANDBY)(source, file)
         return answer
 
     made(config, monkeypatch, ask, gave_way).run(stopping)

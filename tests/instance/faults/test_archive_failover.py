@@ -16,10 +16,10 @@ from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import PositionLostError
 from cdc_engine.instance.backfill.plan import make_plan
 from cdc_engine.instance.backfill.reading import binlog_files
-from cdc_engine.instance.backfill.rules import Asked
+from cdc_engine.instance.backfill.rules import RequestedInterval
 from cdc_engine.parser.archived import Header, files_between, foreign, is_closed, rotate_to
-from cdc_engine.parser.places.binlog_files import archived_before
-from cdc_engine.parser.places.time_search import earliest_on_offer
+from cdc_engine.parser.positions.binlog_files import archived_before
+from cdc_engine.parser.positions.time_search import earliest_on_offer
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import Lost
 from cdc_engine.position import Position
@@ -166,7 +166,7 @@ def _backfilled_from_the_archive(captured: Archived, names: list[str], from_us: 
     earliest_us, file = earliest_on_offer(binlog_files(config))
     assert file == names[0]
     now_us = earliest_us + 10**12
-    made = make_plan(config, directory, Asked(from_us=from_us), now_us)
+    made = make_plan(config, directory, RequestedInterval(from_us=from_us), now_us)
     (numbers,) = [each for each in made.tables if each.name.endswith(".numbers")]
     assert (numbers.refused, made.earliest_file, made.counted) == ("", file, True)
     assert made.files[0] in names[:-1]
@@ -176,7 +176,7 @@ def _backfilled_from_the_archive(captured: Archived, names: list[str], from_us: 
     other = b"\xfebin" + struct.pack("<IBIIIH", 1, 15, 999, 19, 23, 0)
     (captured.conf.parent / "archive" / file).write_bytes(other)
     with pytest.raises(PositionLostError, match="the server id 999, this server has"):
-        make_plan(config, directory, Asked(from_us=earliest_us), now_us)
+        make_plan(config, directory, RequestedInterval(from_us=earliest_us), now_us)
 
 
 @pytest.mark.parametrize(

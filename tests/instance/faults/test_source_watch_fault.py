@@ -14,7 +14,7 @@ from cdc_engine.errors import SourceConnectionError
 from cdc_engine.instance.engine import Engine
 from cdc_engine.instance.source_watch import UNASKED_LOOKS_MAX, SourceWatch
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.parser.watch import StreamState
 from cdc_engine.position import Position
 from tests.fix_servers import ServerFactory
 from tests.instance.fix_destination import Captured
@@ -69,9 +69,9 @@ class SilentParser:
     def __init__(self) -> None:
         self.reconnected: list[str] = []
 
-    def place(self) -> StreamPlace:
+    def place(self) -> StreamState:
         at = Position(epoch=1, file="binlog.000004", offset=500)
-        return StreamPlace(position=at, file=at.file, offset=at.offset, bytes=0)
+        return StreamState(position=at, file=at.file, offset=at.offset, bytes=0)
 
     def reconnect(self, reason: str) -> None:
         self.reconnected.append(reason)
@@ -147,13 +147,13 @@ def test_failover_the_watch_tells_how_long_the_saved_position_is_kept() -> None:
     watch.look()
     assert asked == [("binlog.000004",), ("binlog.000004", "binlog.000004")]
     assert watch.runway_hours() == pytest.approx(4, abs=0.1)
-    assert watch.runway_trouble() == ""
+    assert watch.retention_trouble() == ""
     strict.look()
     strict.look()
-    assert "may purge" in strict.runway_trouble()
+    assert "may purge" in strict.retention_trouble()
     saved.append(Position(epoch=1, file="binlog.000002", offset=900, server_uuid="u"))
     assert watch.runway_hours() == 0, "the alarm stays when what it warned of has come"
-    assert "a restart would be POSITION_LOST" in watch.runway_trouble()
+    assert "a restart would be POSITION_LOST" in watch.retention_trouble()
     saved.append(Position(epoch=1, file="binlog.000003", offset=900, server_uuid="another server's"))
     assert watch.runway_hours() is None
 

@@ -24,7 +24,7 @@ from cdc_engine.errors import (
     StagingError,
 )
 from cdc_engine.states import TableState
-from orchestration.ports import EngineHandle, EngineState
+from orchestration.ports import EngineHandle, EngineSnapshot
 from orchestration.remote import caller
 from orchestration.remote.access import TOKEN_FILE
 from orchestration.remote.caller import EngineAwayError, RemoteEngine, RemoteHost
@@ -59,7 +59,9 @@ def house(tmp_path: Path) -> Iterator[House]:
 def test_ha_every_promise_of_an_engine_can_be_called_from_elsewhere() -> None:
     promised = {name for name in vars(EngineHandle) if not name.startswith("_")} - {"directory"}
     assert set(METHODS) == promised | {"get_or_start"}
-    assert {each for each in vars(EngineState) if not each.startswith("_")} == set(typing.get_type_hints(RemoteState))
+    assert {each for each in vars(EngineSnapshot) if not each.startswith("_")} == set(
+        typing.get_type_hints(RemoteState)
+    )
 
 
 def test_ha_what_is_told_arrives_as_it_was(house: House) -> None:

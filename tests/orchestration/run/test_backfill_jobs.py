@@ -14,8 +14,8 @@ from orchestration.code_location import build_definitions
 from orchestration.one_destination import one_destination
 from orchestration.ports import MergeFailedError, Ports
 from orchestration.run.backfill import jobs as backfill_jobs
-from orchestration.run.backfill.jobs import FromTimestamp, hours, wish_of
-from orchestration.run.backfill.run import Done, Told, Wish
+from orchestration.run.backfill.jobs import FromTimestamp, hours, request_of
+from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done
 from orchestration.run.merge_run import only_writer_of_rows_read
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
@@ -30,15 +30,23 @@ def definitions(tmp_path: Path) -> dg.Definitions:
 
 
 @pytest.fixture
-def wishes(monkeypatch: pytest.MonkeyPatch) -> list[Wish]:
+def wishes(monkeypatch: pytest.MonkeyPatch) -> list[BackfillRequest]:
     """What the jobs ask for, instead of its being done."""
-    found: list[Wish] = []
+    found: list[BackfillRequest] = []
 
-    def run(_ports: Ports, _config: object, wish: Wish, told: Told, *, run: str, wait_seconds: float) -> Done:
+    def run(
+        _ports: Ports,
+        _config: object,
+        request: BackfillRequest,
+        told: BackfillListener,
+        *,
+        run: str,
+        wait_seconds: float,
+    ) -> Done:
         assert run
         assert wait_seconds > 0
         told.say("done")
-        found.append(wish)
+        found.append(request)
         return Done(begin="b:4@1", end="b:9@1", read_to="b:9@1", outcomes=(), refused={"shop.odd": "it has no key"})
 
     monkeypatch.setattr(backfill_jobs, "run_backfill", run)
@@ -55,22 +63,26 @@ def test_the_launchpad_says_what_each_word_of_a_backfill_means(definitions: dg.D
     assert all(field.description for field in fields.values())
 
 
-def test_a_backfill_from_a_time_is_what_the_config_says(definitions: dg.Definitions, wishes: list[Wish]) -> None:
+def test_a_backfill_from_a_time_is_what_the_config_says(
+    definitions: dg.Definitions, wishes: list[BackfillRequest]
+) -> None:
     job = definitions.resolve_job_def("backfill_from_timestamp")
     config = {"from_time": "2026-03-01T11:00:00Z", "to_time": "2026-03-01T12:00:00Z", "tables": ["shop.orders"]}
     result = job.execute_in_process(run_config={"ops": {"take_again_from_timestamp": {"config": config}}})
     assert result.success
-    expected = Wish(destination="shop", from_us=NOW_US - 3_600_000_000, to_us=NOW_US, tables=("shop.orders",))
+    expected = BackfillRequest(
+        destination="shop", from_us=NOW_US - 3_600_000_000, to_us=NOW_US, tables=("shop.orders",)
+    )
     assert wishes == [expected]
 
 
-def test_a_partition_of_a_backfill_is_its_hour(definitions: dg.Definitions, wishes: list[Wish]) -> None:
+def test_a_partition_of_a_backfill_is_its_hour(definitions: dg.Definitions, wishes: list[BackfillRequest]) -> None:
     job = definitions.resolve_job_def("backfill_shop_by_hour")
     assert job.partitions_def is not None
     last = job.partitions_def.get_partition_keys()[-2]
     assert job.execute_in_process(partition_key=last).success
     begin = round(dt.datetime.strptime(last, "%Y-%m-%d-%H:%M").replace(tzinfo=dt.UTC).timestamp() * 1_000_000)
-    assert wishes == [Wish(destination="shop", from_us=begin, to_us=begin + 3_600_000_000, tables=())]
+    assert wishes == [BackfillRequest(destination="shop", from_us=begin, to_us=begin + 3_600_000_000, tables=())]
 
 
 def test_the_hours_of_a_backfill_are_those_that_a_source_may_have() -> None:
@@ -90,10 +102,10 @@ def test_a_backfill_that_cannot_be_fails_with_its_sentence(definitions: dg.Defin
 
 def test_a_backfill_is_of_the_only_destination_or_of_the_one_that_is_named(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    assert wish_of(config, FromTimestamp(from_time="-10m"), NOW_US).destination == "shop"
-    assert wish_of(config, FromTimestamp(from_time="-10m"), NOW_US).from_us == NOW_US - 600_000_000
+    assert request_of(config, FromTimestamp(from_time="-10m"), NOW_US).destination == "shop"
+    assert request_of(config, FromTimestamp(from_time="-10m"), NOW_US).from_us == NOW_US - 600_000_000
     with pytest.raises(ConfigurationError, match="no destination 'shoe'"):
-        wish_of(config, FromTimestamp(from_time="-10m", destination="shoe"), NOW_US)
+        request_of(config, FromTimestamp(from_time="-10m", destination="shoe"), NOW_US)
 
 
 def test_what_was_read_as_conf_was_before_is_not_written(tmp_path: Path) -> None:

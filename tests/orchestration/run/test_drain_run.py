@@ -14,7 +14,7 @@ from cdc_engine.errors import StagingError
 from orchestration.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
 from orchestration.code_location import build_definitions
 from orchestration.drain.rules import Attached, why_leave
-from orchestration.ports import FeedAwayError
+from orchestration.ports import RunEngineAwayError
 from orchestration.run import drain_run
 from orchestration.sensor.observations import TABLE_CHECK
 from orchestration.testing import FakePorts
@@ -216,7 +216,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(shop: Shop) -> None:
     def lose(name: str) -> None:
         if name == "ack 1" and next(lost, False):
             shop.engine.ack(shop.engine.head)  # type: ignore[arg-type]
-            raise FeedAwayError("the connection broke after the ack")
+            raise RunEngineAwayError("the connection broke after the ack")
 
     shop.feed.before = lose
     assert shop.run().success

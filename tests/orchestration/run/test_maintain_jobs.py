@@ -18,14 +18,14 @@ from orchestration.code_location import build_definitions
 from orchestration.ports import MergeFailedError
 from orchestration.run import maintain_jobs, maintain_run, repair_jobs
 from orchestration.run.maintain_jobs import minute_of
-from orchestration.run.maintain_run import Looked, MaintainWish
-from spark_jobs.maintain.rule import Act, FileFacts
+from orchestration.run.maintain_run import Looked, MaintainRequest
+from spark_jobs.maintain.rule import FileFacts, MaintenanceAct
 from spark_jobs.maintain.tables import Maintained
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 MADE = Maintained(
     name="shop.orders",
-    act=Act.COMPACT,
+    act=MaintenanceAct.COMPACT,
     reason="21 of its files are small",
     before=FileFacts(files=21, bytes=900, deleted=3),
     after=FileFacts(files=1, bytes=800, rows=12, deleted=2),
@@ -42,28 +42,28 @@ def definitions(root: Path, **given: Any) -> dg.Definitions:
 
 
 @pytest.fixture
-def wishes(monkeypatch: pytest.MonkeyPatch) -> list[MaintainWish]:
+def wishes(monkeypatch: pytest.MonkeyPatch) -> list[MaintainRequest]:
     """What the job asks for, instead of its being done."""
-    found: list[MaintainWish] = []
+    found: list[MaintainRequest] = []
 
     def run(*given: Any, run: str) -> Looked:
-        _, _, wish, say, done = given
+        _, _, request, say, done = given
         assert run
-        found.append(wish)
+        found.append(request)
         tell: Callable[[Maintained], None] = done
         say("looked")
         tell(MADE)
-        return Looked(done=(MADE,), failed={"shop.odd": "no disk"} if wish.force else {}, hours=168.0, cuts=2)
+        return Looked(done=(MADE,), failed={"shop.odd": "no disk"} if request.force else {}, hours=168.0, cuts=2)
 
     monkeypatch.setattr(maintain_jobs, "run_maintenance", run)
     return found
 
 
-def test_what_was_done_is_in_the_metadata(tmp_path: Path, wishes: list[MaintainWish]) -> None:
+def test_what_was_done_is_in_the_metadata(tmp_path: Path, wishes: list[MaintainRequest]) -> None:
     job = definitions(tmp_path).resolve_job_def("maintain_shop_job")
     result = job.execute_in_process(run_config={"ops": {"maintain_shop": {"config": {"tables": ["shop.orders"]}}}})
     assert result.success
-    assert wishes == [MaintainWish(destination="shop", tables=("shop.orders",))]
+    assert wishes == [MaintainRequest(destination="shop", tables=("shop.orders",))]
     (told,) = result.asset_observations_for_node("maintain_shop")
     found = {name: value.value for name, value in told.metadata.items()}
     assert (found["files_before"], found["files_after"], found["bytes_before"], found["bytes_after"]) == (
@@ -77,7 +77,9 @@ def test_what_was_done_is_in_the_metadata(tmp_path: Path, wishes: list[MaintainW
     assert found["maintenance"] == "compact: 21 of its files are small"
 
 
-def test_a_table_that_cannot_be_looked_after_fails_the_run_by_name(tmp_path: Path, wishes: list[MaintainWish]) -> None:
+def test_a_table_that_cannot_be_looked_after_fails_the_run_by_name(
+    tmp_path: Path, wishes: list[MaintainRequest]
+) -> None:
     job = definitions(tmp_path).resolve_job_def("maintain_shop_job")
     config = {"ops": {"maintain_shop": {"config": {"force": True}}}}
     result = job.execute_in_process(run_config=config, raise_on_error=False)
@@ -87,7 +89,7 @@ def test_a_table_that_cannot_be_looked_after_fails_the_run_by_name(tmp_path: Pat
     assert "shop.odd: no disk" in str(failed.step_failure_data.user_failure_data)
 
 
-def test_schedules_are_on_where_conf_names_a_time(tmp_path: Path, wishes: list[MaintainWish]) -> None:
+def test_schedules_are_on_where_conf_names_a_time(tmp_path: Path, wishes: list[MaintainRequest]) -> None:
     usual = definitions(tmp_path / "usual")
     given = definitions(tmp_path / "given", optimize="", vacuum="1 2 * * *")
     running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
@@ -103,9 +105,9 @@ def test_schedules_are_on_where_conf_names_a_time(tmp_path: Path, wishes: list[M
         (f"{minute_of('shop')} * * * *", stopped),
         ("1 2 * * *", running),
     ]
-    for schedule, wish in zip(
+    for schedule, request in zip(
         found["usual"],
-        (MaintainWish(destination="shop"), MaintainWish(destination="shop", optimize=False, vacuum=True)),
+        (MaintainRequest(destination="shop"), MaintainRequest(destination="shop", optimize=False, vacuum=True)),
         strict=True,
     ):
         with (
@@ -115,7 +117,7 @@ def test_schedules_are_on_where_conf_names_a_time(tmp_path: Path, wishes: list[M
             tick: Any = schedule.evaluate_tick(context)
         job = usual.resolve_job_def("maintain_shop_job")
         assert job.execute_in_process(run_config=tick.run_requests[0].run_config).success
-        assert dataclasses.asdict(wishes[-1]) == dataclasses.asdict(wish)
+        assert dataclasses.asdict(wishes[-1]) == dataclasses.asdict(request)
 
 
 def test_a_table_that_waits_in_vain_for_the_lock_holds_up_no_other(
@@ -132,7 +134,7 @@ def test_a_table_that_waits_in_vain_for_the_lock_holds_up_no_other(
     monkeypatch.setattr(maintain_run, "_one", one)
     monkeypatch.setattr(maintain_run, "_table", lambda *given: SimpleNamespace(name=given[2]))
     ports = make_fake_ports(config).ports()
-    looked = maintain_run.run_maintenance(ports, config, MaintainWish(destination="shop"), lambda _: None)
+    looked = maintain_run.run_maintenance(ports, config, MaintainRequest(destination="shop"), lambda _: None)
     assert looked.failed == {"shop.a": "another run holds the lock"}
     assert looked.done == (MADE,)
 

@@ -11,13 +11,13 @@ import pytest
 from cdc_engine.errors import ActRefusedError, ConfigurationError
 from equality.canonical import Canonical
 from equality.scope import Scope
-from equality.tables import Differs
+from equality.tables import DifferingKey
 from equality.values import TableResult, Verdict
 from orchestration.code_location import build_definitions
 from orchestration.equality_check import EQUAL_CHECK
 from orchestration.run import repair_jobs
-from orchestration.run.repair_jobs import JOB, STEP, OfDestination, wish_of
-from orchestration.run.repair_run import Listener, Repaired, RepairWish, TableRepair
+from orchestration.run.repair_jobs import JOB, STEP, OfDestination, request_of
+from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, TableRepair
 from orchestration.table_catalog import delta_key, source_key
 from orchestration.testing import FakeOutcome
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
@@ -25,7 +25,9 @@ from tests.orchestration.fix_location import make_config, make_fake_ports, write
 KEY = Canonical(name="id", type="BIGINT", select="`id`", from_text="{}", from_delta="{}")
 FOUND = TableRepair(
     result=TableResult(table="shop.orders", verdict=Verdict.DIFFERENT),
-    scope=Scope((KEY,), {(7,): Differs(in_source=True, lake_rows=0), (8,): Differs(in_source=False, lake_rows=1)}),
+    scope=Scope(
+        (KEY,), {(7,): DifferingKey(in_source=True, lake_rows=0), (8,): DifferingKey(in_source=False, lake_rows=1)}
+    ),
 )
 ODD = TableRepair(result=TableResult(table="shop.odd", verdict=Verdict.DIFFERENT), refused="it has no key")
 
@@ -38,17 +40,17 @@ def job(tmp_path: Path) -> dg.JobDefinition:
 
 
 @pytest.fixture
-def wishes(monkeypatch: pytest.MonkeyPatch) -> list[RepairWish]:
+def wishes(monkeypatch: pytest.MonkeyPatch) -> list[RepairRequest]:
     """What the job asks for, instead of its being done."""
-    found: list[RepairWish] = []
+    found: list[RepairRequest] = []
 
-    def plan(_config: object, wish: RepairWish) -> tuple[TableRepair, ...]:
-        found.append(wish)
+    def plan(_config: object, request: RepairRequest) -> tuple[TableRepair, ...]:
+        found.append(request)
         return FOUND, ODD
 
     def run(*given: Any, run: str, wait_seconds: float) -> Repaired:
         _, _, _, planned, listener = given
-        assert isinstance(listener, Listener)
+        assert isinstance(listener, RepairListener)
         assert run
         assert wait_seconds > 0
         equal = TableResult(table="shop.orders", verdict=Verdict.EQUAL)
@@ -70,7 +72,7 @@ def test_the_launchpad_says_what_each_word_of_a_repair_means_equality(job: dg.Jo
 
 
 def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
-    job: dg.JobDefinition, wishes: list[RepairWish]
+    job: dg.JobDefinition, wishes: list[RepairRequest]
 ) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         config = {"tables": ["shop.orders"], "settle_seconds": 9.0}
@@ -79,7 +81,7 @@ def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
         assert result.asset_materializations_for_node(STEP)[0].asset_key == delta_key("shop", "shop.orders")
         key = dg.AssetCheckKey(source_key("shop", "shop.orders"), EQUAL_CHECK)
         (kept,) = instance.event_log_storage.get_asset_check_execution_history(key, limit=5)
-    assert wishes == [RepairWish(destination="shop", tables=("shop.orders",), settle_seconds=9.0)]
+    assert wishes == [RepairRequest(destination="shop", tables=("shop.orders",), settle_seconds=9.0)]
     assert kept.status.value == "SUCCEEDED"
     (handled,) = [event for event in result.all_events if event.event_type_value == "STEP_OUTPUT"]
     told: Any = handled.step_output_data.metadata
@@ -88,7 +90,7 @@ def test_a_repair_ends_with_the_checks_of_what_it_repaired_equality(
     assert told["left_out"].value == {"shop.odd": "it has no key"}
 
 
-def test_a_plan_of_a_repair_changes_nothing_equality(job: dg.JobDefinition, wishes: list[RepairWish]) -> None:
+def test_a_plan_of_a_repair_changes_nothing_equality(job: dg.JobDefinition, wishes: list[RepairRequest]) -> None:
     result = job.execute_in_process(run_config={"ops": {STEP: {"config": {"only_plan": True}}}})
     assert result.success
     assert len(wishes) == 1
@@ -96,7 +98,7 @@ def test_a_plan_of_a_repair_changes_nothing_equality(job: dg.JobDefinition, wish
 
 
 def test_a_repair_that_cannot_be_fails_with_its_sentence_equality(
-    job: dg.JobDefinition, wishes: list[RepairWish], monkeypatch: pytest.MonkeyPatch
+    job: dg.JobDefinition, wishes: list[RepairRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run(*_: Any, **__: Any) -> Repaired:
         raise ActRefusedError("the stream began anew meanwhile; ask again")
@@ -111,6 +113,6 @@ def test_a_repair_that_cannot_be_fails_with_its_sentence_equality(
 
 def test_a_repair_is_of_the_only_destination_or_of_the_one_that_is_named_equality(tmp_path: Path) -> None:
     config = make_config(tmp_path)
-    assert wish_of(config, OfDestination()).destination == "shop"
+    assert request_of(config, OfDestination()).destination == "shop"
     with pytest.raises(ConfigurationError, match="no destination 'other'"):
-        wish_of(config, OfDestination(destination="other"))
+        request_of(config, OfDestination(destination="other"))

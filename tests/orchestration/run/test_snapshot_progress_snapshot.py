@@ -13,7 +13,7 @@ import pytest
 from cdc_engine.position import Position
 from cdc_engine.snapshot import work
 from cdc_engine.snapshot.record import SnapshotRecord, wanted
-from cdc_engine.snapshot.work import Hands
+from cdc_engine.snapshot.work import SnapshotDependencies
 from orchestration.code_location import build_definitions
 from orchestration.table_catalog import delta_key
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
@@ -31,7 +31,7 @@ def being_read(now: float) -> SnapshotRecord:
 
 
 def told_amid(
-    root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Hands], None]
+    root: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[SnapshotDependencies], None]
 ) -> dict[str, list[dict[str, Any]]]:
     """Metadata of each table's observations as Dagster has them before the reading, `read`, has ended; the oldest first."""
     config, found = make_config(root), dict[str, list[dict[str, Any]]]()
@@ -39,7 +39,7 @@ def told_amid(
     job = build_definitions(config, make_fake_ports(config).ports()).resolve_job_def("snapshot_shop_job")
     with dg.DagsterInstance.ephemeral(tempdir=str(root)) as instance:
 
-        def run_all(hands: Hands, _: float) -> None:
+        def run_all(hands: SnapshotDependencies, _: float) -> None:
             read(hands)
             for name in (ORDERS, ITEMS):
                 records = instance.fetch_observations(delta_key("shop", name), limit=100, ascending=True).records
@@ -56,7 +56,7 @@ def test_rows_percent_rate_and_end_are_told_while_rows_are_read(
 ) -> None:
     now = list[float]()
 
-    def read(hands: Hands) -> None:
+    def read(hands: SnapshotDependencies) -> None:
         now.append(time.time())
         hands.progress(being_read(now[0]))
         hands.progress(wanted(ITEMS, None, now[0]))
@@ -76,7 +76,7 @@ def test_rows_percent_rate_and_end_are_told_while_rows_are_read(
 def test_a_table_is_told_of_every_few_seconds_and_not_of_each_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(hands: Hands) -> None:
+    def read(hands: SnapshotDependencies) -> None:
         record, clock = being_read(time.time()), time.time()
         for chunk in range(2, 8):
             with monkeypatch.context() as patch:

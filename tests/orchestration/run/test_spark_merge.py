@@ -17,7 +17,7 @@ from orchestration.code_server import WARM_MODULES
 from orchestration.ports import MergeFailedError, MergeOrder, TableOutcome
 from orchestration.run.lake_settings import storage_options, target
 from orchestration.run.spark_merge import spark_merge
-from spark_jobs.session import SparkSettings, open_lanes
+from spark_jobs.session import SparkSettings, open_sessions
 from tests.orchestration.fix_location import make_config
 from tests.spark.staged import DELETE, INSERT, Changes, Image, Schema, stage
 
@@ -69,10 +69,10 @@ def test_cut_forks_of_the_warm_process_merge_and_publish(tmp_path: Path, spark_s
     # each run's last commit is a cut, and Spark reads the table at it
     cut = read_cut(config.lake, "shop")
     assert (cut.tables["shop.orders"].version, cut.order_key) == (found[-1][3], 4002)
-    spark = SparkSettings(remote=spark_server.url, lanes_file=tmp_path / "lanes.json")
-    with open_lanes(spark, 1) as (lane,):
-        assert spark_views(lane.session, cut) == ["shop_orders"]
-        assert [row.id for row in lane.session.sql("SELECT id FROM shop_orders ORDER BY id").collect()] == [1, 3]
+    spark = SparkSettings(remote=spark_server.url, sessions_file=tmp_path / "lanes.json")
+    with open_sessions(spark, 1) as (session,):
+        assert spark_views(session.spark, cut) == ["shop_orders"]
+        assert [row.id for row in session.spark.sql("SELECT id FROM shop_orders ORDER BY id").collect()] == [1, 3]
 
 
 def test_without_spark_it_is_one_sentence(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from orchestration.sensor.chart import POINTS_MAX, chart, drawn, later
-from orchestration.sensor.observations import Published, due
+from orchestration.sensor.observations import PublishedObservations, due
 from orchestration.testing import FakeState
 
 
@@ -28,13 +28,15 @@ def test_each_minute_is_a_bar_until_an_hour_is_full() -> None:
 def test_the_cursor_is_one_short_line() -> None:
     """Number 30: the sensor's cursor showed nine lines of JSON, most of them the chart's points."""
     points = tuple((float(each), 100.0) for each in range(60))
-    cursor = Published(observed_at_seconds=1790000000.123, failing={}, points=points).to_cursor()
+    cursor = PublishedObservations(observed_at_seconds=1790000000.123, failing={}, points=points).to_cursor()
     assert json.loads(cursor) == {"observed_at_seconds": 1790000000, "failing": {}}
-    assert Published.from_cursor(cursor) == Published(observed_at_seconds=1790000000.0, failing={})
+    assert PublishedObservations.from_cursor(cursor) == PublishedObservations(
+        observed_at_seconds=1790000000.0, failing={}
+    )
 
 
 def test_the_engines_asset_shows_the_chart() -> None:
-    published = Published()
+    published = PublishedObservations()
     for minute in range(1, 4):
         state = FakeState(lag_seconds=float(minute), rows_per_second=100.0)
         events, published = due("shop", [], state, {}, published=published, now_seconds=60.0 * minute)

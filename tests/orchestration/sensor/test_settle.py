@@ -21,7 +21,7 @@ from orchestration.sensor.settle import (
     Reissue,
     Rollback,
     RunRecord,
-    Wait,
+    SettleWait,
     decide,
     overdue,
 )
@@ -34,12 +34,12 @@ TABLE = {
     S.FAILURE: (Rollback, Rollback, Rollback, Rollback),
     S.CANCELED: (Rollback, Rollback, Rollback, Rollback),
     S.NOT_STARTED: (Reissue, EndRun, Reissue, Reissue),
-    S.QUEUED: (Wait, EndRun, Wait, Wait),
-    S.MANAGED: (Wait, EndRun, Wait, Wait),
-    S.SUSPENDED: (Wait, EndRun, Wait, Wait),
-    S.STARTING: (Wait, EndRun, Wait, Wait),
-    S.STARTED: (Wait, Wait, EndRun, EndRun),
-    S.CANCELING: (Wait, Wait, EndRun, EndRun),
+    S.QUEUED: (SettleWait, EndRun, SettleWait, SettleWait),
+    S.MANAGED: (SettleWait, EndRun, SettleWait, SettleWait),
+    S.SUSPENDED: (SettleWait, EndRun, SettleWait, SettleWait),
+    S.STARTING: (SettleWait, EndRun, SettleWait, SettleWait),
+    S.STARTED: (SettleWait, SettleWait, EndRun, EndRun),
+    S.CANCELING: (SettleWait, SettleWait, EndRun, EndRun),
 }
 runs = st.builds(
     RunRecord,
@@ -88,7 +88,7 @@ def test_any_mixture_of_runs(records: list[RunRecord], random: object) -> None:
         assert isinstance(decision, EndRun)
         assert decision.reason
     elif statuses - {S.FAILURE, S.CANCELED, S.NOT_STARTED}:
-        assert isinstance(decision, Wait), "a run at work is waited for"
+        assert isinstance(decision, SettleWait), "a run at work is waited for"
     elif S.NOT_STARTED in statuses:
         assert decision == Reissue()
     else:

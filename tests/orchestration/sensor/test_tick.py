@@ -27,7 +27,7 @@ from orchestration.ports import EngineHost
 from orchestration.sensor import silence
 from orchestration.sensor.runs import RunStore
 from orchestration.sensor.settle import RunRecord
-from orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, Line, Ticker, tick_seconds
+from orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, DestinationSensor, Ticker, tick_seconds
 from orchestration.testing import LEDGER_ID, FakePorts, FakeState, position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 from tests.orchestration.remote.fix_host import called
@@ -356,7 +356,7 @@ def test_ticks_that_break_are_tried_less_and_less_often(monkeypatch: pytest.Monk
             raise OSError("storage is away")
         return dg.SensorResult(skip_reason="well")
 
-    line = Line(
+    line = DestinationSensor(
         destination="shop", op_name="merge_shop", tables=(), run_lock_held=lambda _: False, tick_seconds=TICK_SECONDS
     )
     ticker, nobody = Ticker(line, lambda: cast("EngineHost", None)), cast("RunStore", None)

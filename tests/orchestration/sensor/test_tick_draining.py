@@ -12,11 +12,11 @@ from dagster import DagsterRunStatus as S
 
 from cdc_engine.contracts import OutstandingBatch
 from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference, delivery_of
-from orchestration.drain import door
+from orchestration.drain import run_service
 from orchestration.run.claim import claim_of
 from orchestration.sensor import tick
 from orchestration.sensor.runs import RunStore
-from orchestration.sensor.settle import EndRun, Reissue, Rollback, RunRecord, Wait, decide
+from orchestration.sensor.settle import EndRun, Reissue, Rollback, RunRecord, SettleWait, decide
 from tests.orchestration.sensor.test_tick import JOB, TICK_SECONDS, Shop
 
 
@@ -45,7 +45,7 @@ def take(shop: Shop, run: dg.DagsterRun) -> None:
 
 def test_a_run_of_a_draining_destination_says_so_and_finds_a_door(shop: Shop) -> None:
     assert shop.request().tags[RUNS_TAG] == DRAIN
-    path = shop.engine.directory / door.DOOR_FILE
+    path = shop.engine.directory / run_service.RUN_SERVICE_FILE
     assert set(json.loads(path.read_text())) == {"address", "token"}
     assert path.stat().st_mode & 0o077 == 0, "the token is its owner's alone"
 
@@ -195,12 +195,12 @@ LOST = RunRecord(run_id="d" * 8, status=S.STARTED, drains=True, lock_free_second
     ("of_batch", "draining", "decision"),
     [
         ([], [], Reissue),
-        ([], [DRAINS], Wait),
+        ([], [DRAINS], SettleWait),
         ([], [LOST], EndRun),
-        ([RunRecord(run_id="n", status=S.NOT_STARTED)], [DRAINS], Wait),
+        ([RunRecord(run_id="n", status=S.NOT_STARTED)], [DRAINS], SettleWait),
         ([RunRecord(run_id="n", status=S.NOT_STARTED)], [], Reissue),
         ([RunRecord(run_id="f", status=S.FAILURE)], [DRAINS], Rollback),
-        ([RunRecord(run_id="f", status=S.FAILURE), DRAINS], [DRAINS], Wait),
+        ([RunRecord(run_id="f", status=S.FAILURE), DRAINS], [DRAINS], SettleWait),
     ],
 )
 def test_a_batch_that_no_run_has_taken_is_that_of_the_run_that_drains(

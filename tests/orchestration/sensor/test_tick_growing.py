@@ -12,7 +12,7 @@ from dagster import DagsterRunStatus as S
 from orchestration.batch_reference import BATCH, RUNS_TAG, BatchReference, delivery_of
 from orchestration.run.claim import claim_of
 from orchestration.sensor import tick
-from orchestration.sensor.settle import Reissue, RunRecord, Wait, decide
+from orchestration.sensor.settle import Reissue, RunRecord, SettleWait, decide
 from tests.orchestration.sensor.test_tick import TICK_SECONDS, Shop
 
 
@@ -69,5 +69,5 @@ def test_a_batch_that_grew_and_failed_is_rolled_back_and_counted_once(shop: Shop
 
 def test_a_batch_that_no_run_has_claimed_is_that_of_the_open_run_that_may() -> None:
     grows = RunRecord(run_id="g" * 8, status=S.STARTED, grows=True)
-    assert isinstance(decide([], [grows]), Wait)
+    assert isinstance(decide([], [grows]), SettleWait)
     assert isinstance(decide([]), Reissue)

@@ -16,7 +16,7 @@ from cdc_engine.binlog.scan.skipping import FileBeginning
 from cdc_engine.contracts import Block
 from cdc_engine.errors import BinlogFormatError, SourceConnectionError
 from cdc_engine.parser.shared import window as shared_window
-from cdc_engine.parser.shared.feed import DumpFeed
+from cdc_engine.parser.shared.dump_filler import DumpFiller
 from cdc_engine.parser.shared.window import DumpLine, DumpWindow, FellBehindError
 from cdc_engine.position import Position
 from tests.binlog.scan.event_factory import START, TIME, EventFactory, packets, scanner
@@ -87,7 +87,7 @@ def position_at(log: Log, transaction: int) -> Position:
     return dataclasses.replace(START, file=file, offset=offset, file_created=TIME)
 
 
-def pumped(log: Log, feed: DumpFeed, pieces: Iterator[int]) -> Iterator[int]:
+def pumped(log: Log, feed: DumpFiller, pieces: Iterator[int]) -> Iterator[int]:
     """Gives all bytes of the log to the feed, a piece a step; 0 where there was no room."""
     at = 0
     while at < len(log.data):
@@ -102,8 +102,8 @@ def pumped(log: Log, feed: DumpFeed, pieces: Iterator[int]) -> Iterator[int]:
         yield count
 
 
-def feed_of(window: DumpWindow, *, buffer_bytes: int = BUFFER_BYTES, room_bytes: int = ROOM_BYTES) -> DumpFeed:
-    return DumpFeed(window, checksum=True, contiguous=True, buffer_bytes=buffer_bytes, room_bytes_min=room_bytes)
+def feed_of(window: DumpWindow, *, buffer_bytes: int = BUFFER_BYTES, room_bytes: int = ROOM_BYTES) -> DumpFiller:
+    return DumpFiller(window, checksum=True, contiguous=True, buffer_bytes=buffer_bytes, room_bytes_min=room_bytes)
 
 
 def told(log: Log, reader: Reader, begin: int) -> None:

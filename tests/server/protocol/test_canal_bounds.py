@@ -11,7 +11,7 @@ from cdc_engine.server.protocol import packets
 from cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, Connection
 from cdc_engine.server.protocol.listener import SEND_BYTES, SILENCE_SECONDS, WRITE_SECONDS, Address, _answered, _write
 from cdc_engine.server.protocol.packets import PacketType
-from cdc_engine.server.protocol.session import FETCH_BYTES_MAX, Answer
+from cdc_engine.server.protocol.session import FETCH_BYTES_MAX, ClientAnswer
 from tests.server.protocol.test_canal_protocol import GET, SUBSCRIPTION, Example, admitted
 
 
@@ -83,7 +83,7 @@ def test_each_piece_of_a_packet_is_acknowledged_at_once() -> None:
 
 def test_a_long_answer_is_written_in_pieces_that_each_have_the_time_of_a_write() -> None:
     channel: Any = FakeChannel()
-    _write(channel, Answer((b"x", bytes(2 * SEND_BYTES + 1))))
+    _write(channel, ClientAnswer((b"x", bytes(2 * SEND_BYTES + 1))))
     assert channel.of("sent") == [1, SEND_BYTES, SEND_BYTES, 1]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.server.protocol import packets
-from cdc_engine.server.protocol.listener import Address, Listener
+from cdc_engine.server.protocol.listener import Address, CanalListener
 from cdc_engine.server.protocol.packets import Packet, PacketType, parsed
 from tests.canal_client.fix_served import CANAL, Destination
 from tests.parser.test_connection import write_certificate
@@ -29,14 +29,14 @@ def stack() -> Iterator[contextlib.ExitStack]:
         yield opened
 
 
-def listening(stack: contextlib.ExitStack, address: Address) -> Listener:
-    listener = Listener(address)
+def listening(stack: contextlib.ExitStack, address: Address) -> CanalListener:
+    listener = CanalListener(address)
     listener.serve("example", Destination([]))
     stack.callback(listener.close)
     return listener
 
 
-def connected(stack: contextlib.ExitStack, listener: Listener) -> socket.socket:
+def connected(stack: contextlib.ExitStack, listener: CanalListener) -> socket.socket:
     """A connection that has read the server's greeting."""
     client = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
     assert packet_of(client).kind == PacketType.HANDSHAKE
@@ -73,7 +73,7 @@ def test_a_client_above_the_limit_is_told_so_by_the_answer_to_its_authentication
     assert _admitted_again(stack, listener)
 
 
-def _admitted_again(stack: contextlib.ExitStack, listener: Listener) -> bool:
+def _admitted_again(stack: contextlib.ExitStack, listener: CanalListener) -> bool:
     """The server sees the end of a client a moment later."""
     for _ in range(1000):
         client = connected(stack, listener)

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.canal.server import java_command
 from canal_client import CanalClient
 from cdc_engine.instance.engine import Engine
-from cdc_engine.server.protocol.listener import Address, Listener
+from cdc_engine.server.protocol.listener import Address, CanalListener
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from tests.canal_client.fix_served import Destination
@@ -56,7 +56,7 @@ def test_canals_java_client_gets_rolls_back_comes_again_and_acks(
 @pytest.mark.found
 def test_canals_java_client_shows_why_it_is_not_let_in() -> None:
     """Number 21: above the limit of connections Canal's clients were closed without a reason."""
-    with contextlib.closing(Listener(Address(connections_max=1))) as listener:
+    with contextlib.closing(CanalListener(Address(connections_max=1))) as listener:
         listener.serve("example", Destination([]))
         with CanalClient("example", port=listener.port):
             done = subprocess.run(

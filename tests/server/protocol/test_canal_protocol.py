@@ -14,9 +14,9 @@ import pytest
 
 from cdc_engine.errors import BatchNotFoundError, ConfigurationError, NotSubscribedError
 from cdc_engine.server.protocol import packets
-from cdc_engine.server.protocol.listener import Address, Listener, listen
+from cdc_engine.server.protocol.listener import Address, CanalListener, listen
 from cdc_engine.server.protocol.packets import Packet, PacketType, parsed
-from cdc_engine.server.protocol.session import Access, Session
+from cdc_engine.server.protocol.session import Access, ClientSession
 from cdc_engine.server.protocol.token import knows_password
 from tests.parser.test_connection import write_certificate
 
@@ -73,8 +73,8 @@ def told(*parts: bytes) -> Packet:
     return parsed(b"".join(parts)[4:])
 
 
-def admitted(example: Example) -> Session:
-    session = Session(Access(), lambda _name: example)
+def admitted(example: Example) -> ClientSession:
+    session = ClientSession(Access(), lambda _name: example)
     session.authenticated = True
     return session
 
@@ -95,7 +95,7 @@ def test_a_token_proves_the_password_and_nothing_else_does() -> None:
 
 
 def test_a_stranger_is_refused_and_gone() -> None:
-    session = Session(Access(user="canal", password_hash=HASH), lambda _name: Example())
+    session = ClientSession(Access(user="canal", password_hash=HASH), lambda _name: Example())
     session.seed = SEED
     for first in (SUBSCRIPTION, b"\x18\x02\x2a\x07" + b"\x0a\x05canal", b""):
         answer = session.answered(first)
@@ -149,8 +149,8 @@ def test_a_get_waits_as_long_as_it_says() -> None:
 
 
 @pytest.fixture
-def listener() -> Iterator[Listener]:
-    made = Listener(Address(access=Access(user="canal", password_hash=HASH), connections_max=2))
+def listener() -> Iterator[CanalListener]:
+    made = CanalListener(Address(access=Access(user="canal", password_hash=HASH), connections_max=2))
     made.serve("example", Example())
     yield made
     made.close()
@@ -165,7 +165,7 @@ def received(client: socket.socket) -> bytes:
     return data
 
 
-def test_a_lying_length_is_refused_before_it_costs_anything(listener: Listener) -> None:
+def test_a_lying_length_is_refused_before_it_costs_anything(listener: CanalListener) -> None:
     with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as client:
         client.sendall(b"\x7f\xff\xff\xff")
         frames = received(client)
@@ -173,7 +173,7 @@ def test_a_lying_length_is_refused_before_it_costs_anything(listener: Listener) 
     assert b"Traceback" not in frames
 
 
-def test_random_bytes_from_strangers_end_their_connections_and_nothing_else_canal(listener: Listener) -> None:
+def test_random_bytes_from_strangers_end_their_connections_and_nothing_else_canal(listener: CanalListener) -> None:
     chance = random.Random(13)  # noqa: S311  no secret
     for turn in range(60):
         with socket.create_connection(("127.0.0.1", listener.port), timeout=30) as client:
@@ -204,7 +204,7 @@ def test_two_destinations_share_an_address_only_if_they_agree() -> None:
     end = listen(address, "one", Example())
     try:
         with pytest.raises(ConfigurationError, match="cannot listen at"):
-            Listener(Address(host="127.0.0.1", port=_port_of("one")))
+            CanalListener(Address(host="127.0.0.1", port=_port_of("one")))
     finally:
         end()
 
@@ -218,7 +218,7 @@ def _port_of(_destination: str) -> int:
 def test_a_client_comes_in_by_tls_canal(tmp_path: Path) -> None:
     files = write_certificate(tmp_path, "127.0.0.1")
     address = Address(access=Access(), certificate_file=files["server"], key_file=files["server_key"])
-    listener = Listener(address)
+    listener = CanalListener(address)
     context = ssl.create_default_context(cafile=str(files["ca"]))
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     with contextlib.closing(listener), socket.create_connection(("127.0.0.1", listener.port), timeout=30) as plain:

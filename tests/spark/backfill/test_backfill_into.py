@@ -17,8 +17,8 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.ports import MergeFailedError, Ports
 from orchestration.run.backfill.into import after_a_quiet_time, base_of, place_of
-from orchestration.run.backfill.run import Done, Told, Wish, run_backfill
-from orchestration.run.backfill.swap import SwapWish, plan_swap, run_swap
+from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done, run_backfill
+from orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.fold import folded
 from spark_jobs.backfill.into import PastState, build
@@ -27,8 +27,8 @@ from spark_jobs.fence import BY_HAND
 from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.tables.commit_record import Interval
 from tests.instance.fix_destination import running
-from tests.spark.beside.fix_beside import NAME, Beside, before, changes, delete, insert, update
 from tests.spark.fix_pipeline import SECOND_US, Pipeline
+from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update
 
 
 @pytest.fixture
@@ -65,11 +65,11 @@ def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tu
 def test_a_version_and_the_changes_after_it_are_a_past_state_backfill(lake: Beside) -> None:
     lake.merge(lake.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c"), insert(4, 16, "d")])))
     version = deltalake.DeltaTable(lake.target.path).version()
-    stretch = [update(1, 32, "A"), delete(2, 48), before(4, 48, "d"), update(40, 48, "d"), insert(5, 64, "e")]
+    interval = [update(1, 32, "A"), delete(2, 48), before(4, 48, "d"), update(40, 48, "d"), insert(5, 64, "e")]
     later = [update(1, 80, "AA"), delete(3, 80), insert(2, 96, "again")]
-    lake.merge(lake.stage(changes([*stretch, *later])))
+    lake.merge(lake.stage(changes([*interval, *later])))
     live = deltalake.DeltaTable(lake.target.path)
-    assert past(lake, version, lake.stage(changes([*stretch, *later])), 64) == [
+    assert past(lake, version, lake.stage(changes([*interval, *later])), 64) == [
         (1, "A"),
         (3, "c"),
         (5, "e"),
@@ -137,9 +137,9 @@ def test_a_place_that_is_none_is_refused_backfill(
 ) -> None:
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     (tmp_path / "conf" / "destinations" / "shop.yaml").write_text("source: {user: u}\ntables: {shop.orders: {}}\n")
-    wish = Wish(destination="shop", from_us=1, to_us=None, tables=tables, into=into)
+    request = BackfillRequest(destination="shop", from_us=1, to_us=None, tables=tables, into=into)
     with pytest.raises(ConfigurationError, match=sentence):
-        place_of(load_config(tmp_path / "conf"), wish)
+        place_of(load_config(tmp_path / "conf"), request)
 
 
 @pytest.mark.servers
@@ -155,9 +155,11 @@ def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
     def into(begin: int, end: int | None) -> Done:
         to_us = None if end is None else (pipeline.base + end) * SECOND_US
         from_us = (pipeline.base + begin) * SECOND_US
-        wish = Wish(destination="shop", from_us=from_us, to_us=to_us, tables=(numbers,), into=f"past.at_{end}")
+        request = BackfillRequest(
+            destination="shop", from_us=from_us, to_us=to_us, tables=(numbers,), into=f"past.at_{end}"
+        )
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-        return run_backfill(ports, pipeline.config, wish, Told(say=lambda _: None), run="by hand")
+        return run_backfill(ports, pipeline.config, request, BackfillListener(say=lambda _: None), run="by hand")
 
     with running(pipeline.captured) as engine:
         for number in range(3):
@@ -187,7 +189,7 @@ def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
 def swapped_with(pipeline: Pipeline, engine: Engine, newest: str, older: str) -> None:
     """Another hand loses rows of the live table; what was rebuilt brings them back, and the stream goes on in it."""
     ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-    asked = {name: SwapWish(destination="shop", table=pipeline.name, rebuilt=name) for name in (newest, older)}
+    asked = {name: SwapRequest(destination="shop", table=pipeline.name, rebuilt=name) for name in (newest, older)}
     rows = pipeline.rows()
     deltalake.DeltaTable(pipeline.path).delete("n IN (0, 4)")
     assert "changes from after the past state" in plan_swap(pipeline.config, asked[older]).refused

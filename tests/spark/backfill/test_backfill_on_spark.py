@@ -16,7 +16,7 @@ from cdc_engine import destination_files
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.time_words import time_text
+from cdc_engine.time_text import time_text
 from console.lake.history import captured_table, history_of
 from console.main import app
 from console.toolchain.database.server import DatabaseServer

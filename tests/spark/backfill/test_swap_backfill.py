@@ -19,14 +19,14 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from console.main import app
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.backfill.swap import SwapWish, plan_swap, run_swap
+from orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.into import PastState, build
-from spark_jobs.backfill.swap import Rebuilt, refusal
+from spark_jobs.backfill.swap import PastTable, refusal
 from spark_jobs.fence import BY_HAND
 from spark_jobs.tables.commit_record import Interval, read_commit
 from spark_jobs.tables.table_owner import Owner
-from tests.spark.beside.fix_beside import NAME, Beside, changes, delete, insert, update
+from tests.spark.side_tables.fix_beside import NAME, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID
 
 PAST = "past.orders"
@@ -72,7 +72,7 @@ class Shop(Beside):
 
     def swap(self) -> int:
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-        return run_swap(ports, self.config, SwapWish(destination="shop", table=NAME, rebuilt=PAST), lambda _: None)
+        return run_swap(ports, self.config, SwapRequest(destination="shop", table=NAME, rebuilt=PAST), lambda _: None)
 
     def live(self) -> list[tuple[Any, ...]]:
         return self.rows(self.target.path, "id, note", "id")
@@ -93,8 +93,8 @@ def shop(tmp_path: Path) -> Shop:
 
 def test_a_swap_gives_the_rows_and_leaves_the_table_what_it_is_backfill(shop: Shop) -> None:
     before = deltalake.DeltaTable(shop.target.path)
-    wish = SwapWish(destination="shop", table=NAME, rebuilt=PAST)
-    plan = plan_swap(shop.config, wish)
+    request = SwapRequest(destination="shop", table=NAME, rebuilt=PAST)
+    plan = plan_swap(shop.config, request)
     assert (plan.refused, plan.rows_before, plan.rows_after, plan.version) == ("", 2, 3, before.version())
     assert shop.live() == [(1, "a"), (3, "wrong")], "a plan changes nothing"
     assert shop.swap() == before.version() + 1
@@ -187,7 +187,7 @@ def interval(version: int, key: int, **more: Any) -> Interval:
     return Interval(operation="MERGE", committed_at_us=0, last_order_key=key, **told)
 
 
-GOOD = Rebuilt(path="/lake/past", of=NAME, ledger=LEDGER_ID, base=3, up_to={}, columns=COLUMNS, version=0, rows=1)
+GOOD = PastTable(path="/lake/past", of=NAME, ledger=LEDGER_ID, base=3, up_to={}, columns=COLUMNS, version=0, rows=1)
 TOLD = (interval(3, 90), interval(4, 100), interval(5, 200, kind="maintenance"), interval(6, 0, table="", ledger=""))
 
 

@@ -8,11 +8,11 @@ import deltalake
 import pyarrow as pa
 
 from spark_jobs.fence import BY_HAND
-from spark_jobs.maintain.beside import BesideTable, compact, planned, vacuum
 from spark_jobs.maintain.rule import SMALL_FILES_MAX
+from spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum
 from spark_jobs.maintain.tables import MaintainedTable
 from spark_jobs.tables.table_owner import Owner
-from tests.spark.beside.fix_beside import NAME, Beside, changes, insert
+from tests.spark.side_tables.fix_beside import NAME, Beside, changes, insert
 from tests.spark.staged import LEDGER_ID
 
 
@@ -28,7 +28,7 @@ def test_a_log_and_a_history_of_many_small_files_are_joined_and_vacuumed_history
         fence=BY_HAND,
     )
     for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
-        given = BesideTable(mirror=mirror, path=path, kind=kind)
+        given = MaintainedSideTable(mirror=mirror, path=path, kind=kind)
         rows = count(path)
         plan = planned(given)
         assert plan is not None
@@ -39,7 +39,7 @@ def test_a_log_and_a_history_of_many_small_files_are_joined_and_vacuumed_history
         assert gone.removed_files >= files
         assert len(list(Path(path).glob("*.parquet"))) == 1
         assert count(path) == rows == files
-    assert planned(BesideTable(mirror=mirror, path=str(tmp_path / "nothing"), kind="log")) is None
+    assert planned(MaintainedSideTable(mirror=mirror, path=str(tmp_path / "nothing"), kind="log")) is None
     beside.write(beside.stage(changes([insert(1000, 16 * files + 16)])))
     assert len(beside.history()) == files + 1
 

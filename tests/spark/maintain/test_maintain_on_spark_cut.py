@@ -24,7 +24,7 @@ from console.toolchain.spark.server import SparkConnectServer
 from lake_cut.cut import SCHEMA, CutError, cuts_path, read_cut
 from orchestration import failpoints
 from orchestration.ports import Ports
-from orchestration.run.maintain_run import Looked, MaintainWish, run_maintenance
+from orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.fence import BY_HAND
 from spark_jobs.maintain import rule
@@ -33,10 +33,10 @@ from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline, killed_at
 
 
-def maintained(pipeline: Pipeline, **wish: Any) -> Looked:
+def maintained(pipeline: Pipeline, **request: Any) -> Looked:
     ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
     return run_maintenance(
-        ports, pipeline.config, MaintainWish(destination="shop", **wish), lambda _: None, run="by hand"
+        ports, pipeline.config, MaintainRequest(destination="shop", **request), lambda _: None, run="by hand"
     )
 
 

@@ -21,8 +21,8 @@ from spark_jobs.maintain.rule import (
     MARGIN_HOURS,
     RETENTION_HOURS,
     SMALL_FILES_MAX,
-    Act,
     FileFacts,
+    MaintenanceAct,
     cut_hours,
     depth_of,
     due,
@@ -39,19 +39,23 @@ DEEP = FileFacts(files=9, large_files=9, fresh_files=3, rows=9, depth=DEPTH_MAX 
 @pytest.mark.parametrize(
     ("facts", "act"),
     [
-        (FileFacts(), Act.NOTHING),
-        (FileFacts(files=SMALL_FILES_MAX, small_files=SMALL_FILES_MAX, rows=100), Act.NOTHING),
-        (FileFacts(files=SMALL_FILES_MAX + 1, small_files=SMALL_FILES_MAX + 1, rows=100), Act.COMPACT),
-        (FileFacts(files=1, rows=1000, deleted=round(1000 * DELETED_SHARE_MAX)), Act.NOTHING),
-        (FileFacts(files=1, rows=1000, deleted=round(1000 * DELETED_SHARE_MAX) + 1), Act.COMPACT),
-        (FileFacts(files=9, large_files=9, fresh_files=9, rows=9, depth=DEPTH_MAX), Act.NOTHING),
-        (DEEP, Act.CLUSTER),
-        (FileFacts(files=9, large_files=DEPTH_FILES_MIN - 1, fresh_files=9, rows=9, depth=99.0), Act.NOTHING),
-        (dataclasses.replace(DEEP, fresh_files=1), Act.NOTHING),  # a key of few values stays deep, whatever is done
-        (dataclasses.replace(DEEP, bytes=CLUSTER_BYTES_MAX + 1), Act.NOTHING),
+        (FileFacts(), MaintenanceAct.NOTHING),
+        (FileFacts(files=SMALL_FILES_MAX, small_files=SMALL_FILES_MAX, rows=100), MaintenanceAct.NOTHING),
+        (FileFacts(files=SMALL_FILES_MAX + 1, small_files=SMALL_FILES_MAX + 1, rows=100), MaintenanceAct.COMPACT),
+        (FileFacts(files=1, rows=1000, deleted=round(1000 * DELETED_SHARE_MAX)), MaintenanceAct.NOTHING),
+        (FileFacts(files=1, rows=1000, deleted=round(1000 * DELETED_SHARE_MAX) + 1), MaintenanceAct.COMPACT),
+        (FileFacts(files=9, large_files=9, fresh_files=9, rows=9, depth=DEPTH_MAX), MaintenanceAct.NOTHING),
+        (DEEP, MaintenanceAct.CLUSTER),
+        (
+            FileFacts(files=9, large_files=DEPTH_FILES_MIN - 1, fresh_files=9, rows=9, depth=99.0),
+            MaintenanceAct.NOTHING,
+        ),
+        # a key of few values stays deep, whatever is done
+        (dataclasses.replace(DEEP, fresh_files=1), MaintenanceAct.NOTHING),
+        (dataclasses.replace(DEEP, bytes=CLUSTER_BYTES_MAX + 1), MaintenanceAct.NOTHING),
     ],
 )
-def test_files_are_written_anew_where_it_pays(facts: FileFacts, act: Act) -> None:
+def test_files_are_written_anew_where_it_pays(facts: FileFacts, act: MaintenanceAct) -> None:
     assert due(facts)[0] is act
     assert due(facts)[1]
 
@@ -59,19 +63,26 @@ def test_files_are_written_anew_where_it_pays(facts: FileFacts, act: Act) -> Non
 @pytest.mark.parametrize("facts", [FileFacts(files=21, small_files=21), FileFacts(files=1, rows=1000, deleted=999)])
 def test_what_would_keep_merges_waiting_for_long_is_done_for_who_wants_it(facts: FileFacts) -> None:
     most = dataclasses.replace(facts, compact_bytes=COMPACT_BYTES_MAX)
-    assert due(most)[0] is Act.COMPACT
+    assert due(most)[0] is MaintenanceAct.COMPACT
     more = dataclasses.replace(facts, compact_bytes=COMPACT_BYTES_MAX + 1)
-    assert due(more)[0] is Act.NOTHING
+    assert due(more)[0] is MaintenanceAct.NOTHING
     assert "sluice maintain DESTINATION --tables DATABASE.TABLE --optimize" in due(more)[1]
-    assert due(more, wanted=True)[0] is Act.COMPACT
+    assert due(more, wanted=True)[0] is MaintenanceAct.COMPACT
 
 
 def test_who_wants_it_gets_what_there_is_to_do() -> None:
-    assert due(FileFacts(files=2, small_files=2, rows=9), wanted=True)[0] is Act.COMPACT
-    assert due(FileFacts(files=1, small_files=1, rows=9, deleted=1), wanted=True)[0] is Act.COMPACT
-    assert due(FileFacts(files=1, small_files=1, rows=9), wanted=True)[0] is Act.NOTHING, "one file is one file"
-    assert due(dataclasses.replace(DEEP, fresh_files=1, bytes=CLUSTER_BYTES_MAX + 1), wanted=True)[0] is Act.CLUSTER
-    assert due(dataclasses.replace(DEEP, fresh_files=0), wanted=True)[0] is Act.NOTHING, "it was in order a moment ago"
+    assert due(FileFacts(files=2, small_files=2, rows=9), wanted=True)[0] is MaintenanceAct.COMPACT
+    assert due(FileFacts(files=1, small_files=1, rows=9, deleted=1), wanted=True)[0] is MaintenanceAct.COMPACT
+    assert due(FileFacts(files=1, small_files=1, rows=9), wanted=True)[0] is MaintenanceAct.NOTHING, (
+        "one file is one file"
+    )
+    assert (
+        due(dataclasses.replace(DEEP, fresh_files=1, bytes=CLUSTER_BYTES_MAX + 1), wanted=True)[0]
+        is MaintenanceAct.CLUSTER
+    )
+    assert due(dataclasses.replace(DEEP, fresh_files=0), wanted=True)[0] is MaintenanceAct.NOTHING, (
+        "it was in order a moment ago"
+    )
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,11 +11,11 @@ import pytest
 from spark_jobs.errors import TableError
 from spark_jobs.merging.merge import TRIES_MAX, _TableMerge
 from spark_jobs.report import TableTarget
-from spark_jobs.tables.delta_table import CommitCounts, Snapshot
-from spark_jobs.tables.table_owner import OWNER_PROPERTY, Found, Owner, TableRecord, Writer
+from spark_jobs.tables.delta_table import CommitCounts, DeltaSnapshot
+from spark_jobs.tables.table_owner import OWNER_PROPERTY, FoundTable, LakeWriter, Owner, TableRecord
 
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
-WRITER = Writer(owner=OURS, epoch=1, delivery=1)
+WRITER = LakeWriter(owner=OURS, epoch=1, delivery=1)
 TOLD = "(io.delta.exceptions.ConcurrentAppendException) [DELTA_CONCURRENT_APPEND.WITHOUT_HINT] Transaction conflict detected."
 
 
@@ -27,7 +27,7 @@ class Table:
     def __init__(self, *others: str) -> None:
         self._others = list(others)
         self._commits: list[dict[str, Any]] = []
-        self.snapshot = Snapshot(
+        self.snapshot = DeltaSnapshot(
             version=3, columns={}, properties={OWNER_PROPERTY: OURS.to_text()}, applied_order_key=-1
         )
 
@@ -38,20 +38,22 @@ class Table:
         if operation != "MERGE":
             raise RuntimeError(TOLD)
 
-    def refresh(self) -> Snapshot:
+    def refresh(self) -> DeltaSnapshot:
         self.snapshot = dataclasses.replace(self.snapshot, version=3 + len(self._commits))
         return self.snapshot
 
-    def found(self, record: TableRecord, _owner: str = "") -> Found:
+    def found(self, record: TableRecord, _owner: str = "") -> FoundTable:
         later = [each for each in self._commits if each["version"] > record.version]
-        return Found(exists=True, path=self.path, version=self.snapshot.version, owner=OURS.to_text(), commits=later)
+        return FoundTable(
+            exists=True, path=self.path, version=self.snapshot.version, owner=OURS.to_text(), commits=later
+        )
 
     def own_commit(self, before: int, *_: object) -> CommitCounts:
         assert self.snapshot.version == before + 1
         return CommitCounts(rows_inserted=1)
 
 
-class Lane:
+class LakeSession:
     def __init__(self, table: Table) -> None:
         self._table, self.versions = table, list[int]()
 
@@ -62,31 +64,31 @@ class Lane:
         self._table.commit()
 
 
-def merging(*others: str) -> tuple[_TableMerge, Lane]:
+def merging(*others: str) -> tuple[_TableMerge, LakeSession]:
     table = Table(*others)
-    lane = Lane(table)
+    session = LakeSession(table)
     target = TableTarget(path=table.path)
-    return _TableMerge(lane, table, target, "app", WRITER, "{}", None), lane  # type: ignore[arg-type]
+    return _TableMerge(session, table, target, "app", WRITER, "{}", None), session  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("conflicts", range(TRIES_MAX))
 def test_fault_a_merge_that_a_user_s_optimize_came_before_is_done_again(conflicts: int) -> None:
-    merge, lane = merging(*itertools.repeat("OPTIMIZE", conflicts))
+    merge, session = merging(*itertools.repeat("OPTIMIZE", conflicts))
     assert merge._commit("MERGE", 7) == CommitCounts(rows_inserted=1)
-    assert lane.versions == [7] * (conflicts + 1), "under the same transaction"
+    assert session.versions == [7] * (conflicts + 1), "under the same transaction"
 
 
 def test_fault_a_user_who_never_ends_tidying_stops_no_table() -> None:
-    merge, lane = merging(*itertools.repeat("OPTIMIZE", 99))
+    merge, session = merging(*itertools.repeat("OPTIMIZE", 99))
     with pytest.raises(TableError, match="others write to the Delta table") as refused:
         merge._commit("MERGE", 7)
     assert not refused.value.own
-    assert len(lane.versions) == TRIES_MAX
+    assert len(session.versions) == TRIES_MAX
 
 
 def test_fault_a_restore_amid_a_merge_is_not_written_over() -> None:
-    merge, lane = merging("RESTORE")
+    merge, session = merging("RESTORE")
     with pytest.raises(TableError) as refused:
         merge._commit("MERGE", 7)
     assert refused.value.state == "TABLE_RESTORED"
-    assert len(lane.versions) == 1
+    assert len(session.versions) == 1

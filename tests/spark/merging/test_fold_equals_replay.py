@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, merge_batch, session
-from spark_jobs.small.ways import Wish
+from spark_jobs.small.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage
 
@@ -103,7 +103,7 @@ def deliveries(transactions: Sequence[list[Image]], cuts: Sequence[tuple[int, in
 
 
 @pytest.fixture(scope="module", params=["small job", "small", "large"])
-def size(request: pytest.FixtureRequest) -> Iterator[Wish]:
+def size(request: pytest.FixtureRequest) -> Iterator[SmallSetting]:
     """The ways of a merge, and both in which Spark executes its own."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "large":
@@ -115,7 +115,11 @@ def size(request: pytest.FixtureRequest) -> Iterator[Wish]:
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, cuts=CUTS)
 def test_the_lake_equals_the_replay_of_the_stream(
-    size: Wish, spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any
+    size: SmallSetting,
+    spark_server: SparkConnectServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    streams: Any,
+    cuts: Any,
 ) -> None:
     models = replay(streams)
     folder = tmp_path_factory.mktemp("fold")
@@ -128,7 +132,7 @@ def test_the_lake_equals_the_replay_of_the_stream(
         compare(lake, models, transactions)
 
 
-def merge_all(lake: Lake, number: int, images: list[Image], ways: Mapping[str, Wish]) -> None:
+def merge_all(lake: Lake, number: int, images: list[Image], ways: Mapping[str, SmallSetting]) -> None:
     """One batch into the three tables; `ways`: of the tables whose way is another than the lake's."""
     tables = {
         "shop.hard": [Changes(KEYED, images)],

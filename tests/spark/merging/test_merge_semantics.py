@@ -13,7 +13,7 @@ import pytest
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, merge_batch
 from spark_jobs.errors import MergeError
-from spark_jobs.small.ways import Wish
+from spark_jobs.small.ways import SmallSetting
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
@@ -132,7 +132,7 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, way: Wish) -> Story:
+def story(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, way: SmallSetting) -> Story:
     return Story(Lake(tmp_path_factory.mktemp("story"), SparkSettings(remote=spark_server.url), way))
 
 
@@ -231,7 +231,7 @@ def test_identity_an_older_image_never_overwrites_a_newer_row(story: Story) -> N
     assert story.rows("shop.orders", "id", "name") == [(1, "A"), (3, "newer")]
 
 
-def test_a_column_of_another_type_is_named_and_the_other_tables_are_merged(lake: Lake, way: Wish) -> None:
+def test_a_column_of_another_type_is_named_and_the_other_tables_are_merged(lake: Lake, way: SmallSetting) -> None:
     lake.way = way
     lake.merge({"shop.orders": [ABC]})
     other = Schema({"id": "bigint", "name": "int"}, key=("id",))

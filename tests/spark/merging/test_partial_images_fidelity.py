@@ -23,7 +23,7 @@ from cdc_engine.staging.manifest import ChangesSegment
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings
 from spark_jobs.errors import MergeError
-from spark_jobs.small.ways import Wish
+from spark_jobs.small.ways import SmallSetting
 from tests.binlog.rows.event_bytes import block
 from tests.binlog.rows.partial_events import Change, number, partial_event, text
 from tests.spark.conftest import Lake
@@ -130,7 +130,7 @@ class Lakes:
 
     folder: Path
     spark: SparkSettings
-    way: Wish = "auto"
+    way: SmallSetting = "auto"
     deliveries: int = 0
     segments: list[ChangesSegment] = dataclasses.field(default_factory=list)
 
@@ -153,7 +153,7 @@ class Lakes:
 
 
 @pytest.fixture
-def lakes(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, way: Wish) -> Lakes:
+def lakes(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, way: SmallSetting) -> Lakes:
     return Lakes(tmp_path_factory.mktemp("partial"), SparkSettings(remote=spark_server.url), way)
 
 
@@ -161,7 +161,11 @@ def lakes(spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFac
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(histories=HISTORIES, cuts=CUTS)
 def test_the_lake_equals_the_replay_of_full_rows_fidelity(
-    way: Wish, spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, histories: Any, cuts: Any
+    way: SmallSetting,
+    spark_server: SparkConnectServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    histories: Any,
+    cuts: Any,
 ) -> None:
     events: list[Change] = []
     models = [Model(number, events) for number in range(len(histories))]

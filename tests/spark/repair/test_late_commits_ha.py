@@ -19,10 +19,10 @@ from cdc_engine.instance.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.lake_settings import LANES_FILE
-from orchestration.run.maintain_run import Looked, MaintainWish, run_maintenance
+from orchestration.run.lake_settings import SESSIONS_FILE
+from orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from orchestration.run.spark_merge import spark_merge
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 from tests.instance.fix_destination import running
 from tests.spark.repair.test_repair_on_spark_equality import Broken
 from tests.waiting import wait_for
@@ -37,20 +37,20 @@ class Late(Broken):
     @contextlib.contextmanager
     def standing_still(self, *statements: str) -> Iterator[None]:
         """Meanwhile another host merges what `statements` change at the source. `merge_next` is what that host does."""
-        commit, marker = Lane.commit, next(self._markers)
+        commit, marker = LakeSession.commit, next(self._markers)
         stalled = list[str]()
 
-        def late(lane: Lane, name: str, statement: str) -> None:
+        def late(session: LakeSession, name: str, statement: str) -> None:
             if not stalled and not self._merges:
                 stalled.append(statement)
                 (self.captured.directory / "run.lock").unlink()
-                (self.captured.directory / LANES_FILE).unlink()
+                (self.captured.directory / SESSIONS_FILE).unlink()
                 self.change(*statements, f"INSERT INTO {self.name} VALUES ({marker}, 'marker')")
                 wait_for("the other host has merged them", lambda: marker in self.rows(), 180)
-            commit(lane, name, statement)
+            commit(session, name, statement)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Lane, "commit", late)
+            patch.setattr(LakeSession, "commit", late)
             yield
         assert stalled, "nothing came to a commit"
 
@@ -69,7 +69,7 @@ class Late(Broken):
 
     def maintain(self) -> Looked:
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-        return run_maintenance(ports, self.config, MaintainWish(destination="shop", force=True), lambda _: None)
+        return run_maintenance(ports, self.config, MaintainRequest(destination="shop", force=True), lambda _: None)
 
 
 @pytest.mark.found

@@ -27,7 +27,7 @@ from console.toolchain.spark.server import SparkConnectServer
 from orchestration import failpoints
 from orchestration.equality_check import evaluation_of
 from orchestration.ports import Ports
-from orchestration.run.repair_run import Listener, Repaired, RepairWish, plan_repair, run_repair
+from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
 from orchestration.run.spark_merge import spark_merge
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline, killed_at
@@ -50,9 +50,9 @@ class Broken(Pipeline):
 
     def repair(self, *tables: str) -> Repaired:
         ports = Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge)  # type: ignore[arg-type,return-value]
-        wish = RepairWish(destination="shop", tables=tables, settle_seconds=120.0)
-        plan = plan_repair(self.config, wish)
-        return run_repair(ports, self.config, wish, plan, Listener(say=lambda _: None), run="by hand")
+        request = RepairRequest(destination="shop", tables=tables, settle_seconds=120.0)
+        plan = plan_repair(self.config, request)
+        return run_repair(ports, self.config, request, plan, RepairListener(say=lambda _: None), run="by hand")
 
     @contextmanager
     def streaming(self, engine: Engine) -> Iterator[None]:

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from console.toolchain.spark.server import SparkConnectServer
-from object_stores.placed import PlacedFiles
+from object_stores.stored_files import StoredFiles
 from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
 from spark_jobs.errors import MergeError
 from spark_jobs.fence import BY_HAND
-from spark_jobs.session import open_lanes
-from spark_jobs.small.ways import Wish
-from spark_jobs.snapshot.publication import Publication, Published
+from spark_jobs.session import open_sessions
+from spark_jobs.small.ways import SmallSetting
+from spark_jobs.snapshot.publication import Publication, PublishedSnapshot
 from spark_jobs.snapshot.publish import publish_snapshot
 from spark_jobs.sql_text import delta_path
 from spark_jobs.staged_batch import Column
@@ -127,7 +127,7 @@ class Shards:
             assert all(each.skipped for each in again.values())
             assert self.rows() == self.after[called]
 
-    def publish(self, name: str, rows: Sequence[dict[str, Any]], place: int) -> Published:
+    def publish(self, name: str, rows: Sequence[dict[str, Any]], place: int) -> PublishedSnapshot:
         """A snapshot of one shard, of rows that were read at `place`."""
         folder, target = self.lake.folder / f"{name}-chunks", self.target(name)
         folder.mkdir()
@@ -139,9 +139,9 @@ class Shards:
             target=target,
             columns=tuple(Column(name=each, type=kind) for each, kind in ORDERS.columns.items()),
             key=("id",),
-            chunks=PlacedFiles(folder=folder),
+            chunks=StoredFiles(folder=folder),
             rows=len(rows),
-            changes=PlacedFiles(folder=self.lake.folder / "none"),
+            changes=StoredFiles(folder=self.lake.folder / "none"),
             place=place,
             read_at_us=TIME_US,
             run="the-run",
@@ -167,8 +167,8 @@ BY_SPARK: dict[str, Any] = {
 }
 
 
-def played(folder: Path, spark: SparkConnectServer, way: Wish, story: dict[str, Any]) -> Shards:
-    shards = Shards(Lake(folder, SparkSettings(remote=spark.url, lanes_file=folder / "lanes.json"), way))
+def played(folder: Path, spark: SparkConnectServer, way: SmallSetting, story: dict[str, Any]) -> Shards:
+    shards = Shards(Lake(folder, SparkSettings(remote=spark.url, sessions_file=folder / "lanes.json"), way))
     for called, tables in story.items():
         shards.play(called, tables)
     return shards
@@ -260,8 +260,8 @@ def test_a_wider_column_takes_shards_that_are_narrower_yet_in_a_group(by_spark: 
     )
     for tables in story:
         shards.merge(shards.lake.stage(tables), list(tables))
-        with open_lanes(shards.lake.spark, 1) as (lane,):  # deltalake reads no table whose types were widened
-            found = lane.session.sql(f"SELECT shard, n FROM {delta_path(shards.lake.path('orders'))}").collect()
+        with open_sessions(shards.lake.spark, 1) as (session,):  # deltalake reads no table whose types were widened
+            found = session.spark.sql(f"SELECT shard, n FROM {delta_path(shards.lake.path('orders'))}").collect()
         shards.after[str(len(shards.after))] = {tuple(row) for row in found}
     assert shards.after["1"] == {("1", 1 << 40), ("2", 3)}
     assert shards.after["2"] == {("1", 1 << 40), ("2", 1 << 41)}

@@ -17,7 +17,7 @@ from cdc_engine import destination_files
 from cdc_engine.acts import snapshot
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
@@ -26,13 +26,13 @@ from console.shards_check import shards_sentence
 from console.sources import known_path_clashes
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent
 from orchestration.ports import MergeFailedError, MergeOrder, Ports
-from orchestration.run.maintain_run import MaintainWish, run_maintenance
+from orchestration.run.maintain_run import MaintainRequest, run_maintenance
 from orchestration.run.spark_merge import spark_merge
 from orchestration.run.spark_publish import spark_publish
-from orchestration.run.turns import writers_of
+from orchestration.run.table_locks import writers_of
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
@@ -96,13 +96,13 @@ class Side:
         def publish(record: object, table: object) -> int:
             return spark_publish(self.config, self.name, record, table, "run", refusal=str).label  # type: ignore[arg-type]
 
-        outside = Outside(
+        outside = SnapshotCallbacks(
             run_lock=lambda: destination_files.run_lock(self.directory, 60),
             publish=publish,
             say=lambda _: None,
             progress=lambda _: None,
         )
-        run_all(snapshot_hands(self.config, self.name, outside), 0.0)
+        run_all(snapshot_dependencies(self.config, self.name, outside), 0.0)
         return not any(each.has_work for each in SnapshotRecords(self.directory).all())
 
     def rows(self) -> dict[int, str]:
@@ -113,7 +113,7 @@ class Side:
         return {row["id"]: row["word"] for row in found.to_pylist()}
 
     def equals(self) -> bool:
-        asked = Asked(self.config, self.name, source_of(self.config.destinations[self.name]))
+        asked = ComparedDestination(self.config, self.name, source_of(self.config.destinations[self.name]))
         (found,) = compare_destination(asked, [NAME], Extent())
         return bool(found.equal)
 
@@ -172,7 +172,7 @@ def test_two_servers_fill_one_table_while_one_of_them_is_read_in_a_group(sides: 
             made = run_maintenance(
                 Ports(host=lambda: None, files=lambda: destination_files, merge=spark_merge),  # type: ignore[arg-type,return-value]
                 east.config,
-                MaintainWish(destination="east", vacuum=True, force=True),
+                MaintainRequest(destination="east", vacuum=True, force=True),
                 lambda _: None,
             )
             assert not made.failed

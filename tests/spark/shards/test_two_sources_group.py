@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.contracts import MetaPlace
+from cdc_engine.contracts import LedgerLocation
 from cdc_engine.destination_files import TableLock
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, merge_batch
 from spark_jobs.errors import MergeError
-from spark_jobs.session import open_lanes
-from spark_jobs.small.ways import Wish
+from spark_jobs.session import open_sessions
+from spark_jobs.small.ways import SmallSetting
 from spark_jobs.staged_batch import app_id_of
+from spark_jobs.table_locks import TableLocks, Writing
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.shards import LOCKS_PROPERTY, Shard
 from spark_jobs.tables.table_owner import Owner, behind_our_back
-from spark_jobs.turns import Turns, Writing
 from tests.spark.conftest import Lake
 from tests.spark.shards.test_shards_group import changes, image
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Records, Segment, Truncate
@@ -45,7 +45,7 @@ class Side:
 
     lake: Lake
     destination: str
-    way: Wish
+    way: SmallSetting
     locks: str = "one place"
     records: Records = dataclasses.field(default_factory=Records)
     lock: type[TableLock] = TableLock
@@ -55,9 +55,11 @@ class Side:
     def owner(self) -> Owner:
         return Owner(ledger_id=f"ledger-{self.destination}", destination=self.destination, table=NAME)
 
-    def turns(self) -> Turns:
-        place = MetaPlace(destination=self.destination, directory=self.lake.folder / "engine" / self.destination)
-        return Turns(lock=lambda _: self.lock(place, "orders"), who=f"a run of {self.destination}", wait_seconds=120.0)
+    def table_locks(self) -> TableLocks:
+        place = LedgerLocation(destination=self.destination, directory=self.lake.folder / "engine" / self.destination)
+        return TableLocks(
+            lock=lambda _: self.lock(place, "orders"), who=f"a run of {self.destination}", wait_seconds=120.0
+        )
 
     def stage(self, *segments: Segment) -> Path:
         words = {"destination": self.destination, "ledger_id": self.owner.ledger_id}
@@ -71,8 +73,8 @@ class Side:
         target = self.lake.target(
             "orders", shard=Shard(column="shard", name=name or self.destination, locks=self.locks), merge=self.way
         )
-        spark = dataclasses.replace(self.lake.spark, lanes_file=self.lake.folder / f"{self.destination}.lanes")
-        (report,) = merge_batch(directory, {NAME: target}, spark, records=self.records, turns=self.turns())
+        spark = dataclasses.replace(self.lake.spark, sessions_file=self.lake.folder / f"{self.destination}.lanes")
+        (report,) = merge_batch(directory, {NAME: target}, spark, records=self.records, table_locks=self.table_locks())
         return report
 
     def play(self, *segments: Segment) -> TableReport:
@@ -169,19 +171,19 @@ def test_what_a_dead_run_left_running_in_spark_is_ended_in_a_group(sides: tuple[
     east, west = sides
     ended = threading.Event()
 
-    def run(session: Any) -> None:
+    def run(spark: Any) -> None:
         try:
-            session.sql("SELECT reflect('java.lang.Thread', 'sleep', id + 600000) FROM range(1)").collect()
+            spark.sql("SELECT reflect('java.lang.Thread', 'sleep', id + 600000) FROM range(1)").collect()
         except Exception:
             ended.set()
 
-    with open_lanes(east.lake.spark, 1) as (lane,):
-        lock = east.turns().lock("orders")
+    with open_sessions(east.lake.spark, 1) as (session,):
+        lock = east.table_locks().lock("orders")
         assert lock is not None
         assert lock.try_take()
-        lock.write(Writing.of("a run of east", east.lake.spark, [lane]).to_text())
+        lock.write(Writing.of("a run of east", east.lake.spark, [session]).to_text())
         lock.release()  # as by its death
-        thread = threading.Thread(target=run, args=(lane.session,))
+        thread = threading.Thread(target=run, args=(session.spark,))
         thread.start()
         west.play(west.writes(5_000, (UPDATE_AFTER, 13, "after it")))
         wait_for("it has ended", ended.is_set)

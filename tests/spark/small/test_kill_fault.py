@@ -21,7 +21,7 @@ from pyspark import cloudpickle
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, SparkUnavailableError
 from spark_jobs.small import merge as small_merge
-from spark_jobs.small.ways import Wish
+from spark_jobs.small.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
 from tests.waiting import wait_for
@@ -132,13 +132,13 @@ def test_fault_a_run_killed_in_the_job_is_finished_by_the_next(
 @pytest.mark.parametrize("way", ["small", "spark"])
 @pytest.mark.parametrize("place", [BEFORE, AFTER])
 def test_fault_a_task_that_outlives_its_run_and_the_next_changes_nothing_twice(
-    filled: Lake, tmp_path: Path, runs: list[BaseProcess], place: str, way: Wish
+    filled: Lake, tmp_path: Path, runs: list[BaseProcess], place: str, way: SmallSetting
 ) -> None:
     """Nothing ends it here: the next run knows nothing of the killed one's session."""
-    assert filled.spark.lanes_file is not None
+    assert filled.spark.sessions_file is not None
     gate, directory = Gate(tmp_path, place), filled.stage(BOTH)
     run_killed_at(gate, filled, directory, runs)
-    filled.spark.lanes_file.unlink()
+    filled.spark.sessions_file.unlink()
     filled.way = way
     filled.merge_staged(directory, BOTH)
     versions = [filled.log(name).version() for name in BOTH]
@@ -154,7 +154,7 @@ def test_fault_a_task_that_outlives_its_run_and_the_next_changes_nothing_twice(
 @pytest.mark.timeout(300)
 def test_fault_spark_killed_in_the_job_is_one_sentence_and_the_batch_is_finished_afterwards(tmp_path: Path) -> None:
     server = SparkConnectServer(None, tmp_path / "spark", memory="1g").start()
-    lake = Lake(tmp_path, SparkSettings(remote=server.url, lanes_file=tmp_path / "lanes.json"), way="small")
+    lake = Lake(tmp_path, SparkSettings(remote=server.url, sessions_file=tmp_path / "lanes.json"), way="small")
     try:
         lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(LOG, FIRST)]})
         gate, directory = Gate(tmp_path, AFTER), lake.stage(BOTH)

@@ -298,8 +298,8 @@ def test_values_of_every_type_and_keys_of_any(table: Table, kind: str) -> None:
 def test_keys_of_two_columns_and_long_text_that_statistics_cut(table: Table) -> None:
     schema = Schema({"a": "string", "b": "int", "n": "string"}, key=("a", "b"))
     table.make(schema)
-    for number, letter in enumerate(("\U0010ffff", "ÿ", "a")):
-        key = {"a": letter * 200, "b": number}
+    for number, mail in enumerate(("\U0010ffff", "ÿ", "a")):
+        key = {"a": mail * 200, "b": number}
         table.merge(Image(INSERT, 10 * number + 1, {**key, "n": "x"}), schema=schema)
         table.merge(Image(UPDATE_AFTER, 10 * number + 2, {**key, "n": "y"}), schema=schema)
         table.merge(Image(INSERT, 10 * number + 3, {**key, "b": 9, "n": "z"}), schema=schema)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.small.ways import ASKED, BYTES_MAX, ROWS_MAX, Choice, Facts, choose
+from spark_jobs.small.ways import ASKED, BYTES_MAX, ROWS_MAX, MergeChoice, MergeFacts, choose
 from spark_jobs.staged_batch import Alteration, ChangesSegment, Column, SchemaSegment, TruncateSegment
 
 ID, NOTE = Column(name="id", type="bigint", nullable=False), Column(name="note", type="string")
@@ -16,7 +16,7 @@ CHANGES = ChangesSegment(
     path=Path("f"), size_bytes=1, rows=1, inserts=1, updates=0, deletes=0, key_changes=0, unique_keys=True, first_order_key=1,
     last_order_key=1, first_commit_time_us=1, last_commit_time_us=1, key=("id",), key_min=(1,), key_max=(1,), columns=(ID, NOTE),
 )  # fmt: skip
-FACTS = Facts(
+FACTS = MergeFacts(
     exists=True,
     writer_version=7,
     features=frozenset({"deletionVectors", "columnMapping", "timestampNtz"}),
@@ -50,9 +50,9 @@ def keyed(column: Column) -> ChangesSegment:
         dataclasses.replace(FACTS, segments=(dataclasses.replace(CHANGES, partial=True, moves=2),)),
     ],
 )
-def test_what_is_small_and_plain_goes_to_the_job(facts: Facts) -> None:
+def test_what_is_small_and_plain_goes_to_the_job(facts: MergeFacts) -> None:
     assert choose("auto", facts).way == "small"
-    assert choose("spark", facts) == Choice(way="spark", reason=ASKED)
+    assert choose("spark", facts) == MergeChoice(way="spark", reason=ASKED)
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_what_deltalake_is_not_for_goes_to_spark_whatever_was_asked_for(reason: 
 def test_what_is_large_goes_to_spark_unless_the_job_was_asked_for(changed: dict[str, Any]) -> None:
     facts = dataclasses.replace(FACTS, **changed)
     assert choose("auto", facts).way == "spark"
-    assert choose("small", facts) == Choice(way="small", reason=ASKED)
+    assert choose("small", facts) == MergeChoice(way="small", reason=ASKED)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.acts import snapshot
-from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent
 from orchestration.ports import PublishOutcome
 from orchestration.run.spark_publish import spark_publish
@@ -76,7 +76,7 @@ def test_tables_with_awkward_keys_equal_the_source_though_they_change_while_a_sn
         published[record.table] = done  # type: ignore[attr-defined]
         return done.label
 
-    outside = Outside(run_lock=contextlib.nullcontext, publish=publish, say=print, progress=lambda _: None)
+    outside = SnapshotCallbacks(run_lock=contextlib.nullcontext, publish=publish, say=print, progress=lambda _: None)
     with running(captured) as engine:
         pipeline.merge(engine)
         snapshot.start(captured.directory, tables)
@@ -84,7 +84,7 @@ def test_tables_with_awkward_keys_equal_the_source_though_they_change_while_a_sn
 
         def is_published() -> bool:
             pipeline.merge_next(engine)
-            run_all(snapshot_hands(pipeline.config, "shop", outside), 0.0)
+            run_all(snapshot_dependencies(pipeline.config, "shop", outside), 0.0)
             return not any(each.has_work for each in records.all())
 
         with ThreadPoolExecutor(1) as thread:
@@ -95,7 +95,7 @@ def test_tables_with_awkward_keys_equal_the_source_though_they_change_while_a_sn
                 ending.set()
                 changing.result()
         pipeline.merge(engine)
-        asked = Asked(pipeline.config, "shop", source_of(pipeline.config.destinations["shop"]))
+        asked = ComparedDestination(pipeline.config, "shop", source_of(pipeline.config.destinations["shop"]))
         for found in compare_destination(asked, tables, Extent()):
             assert found.equal, found
     ways = {name: (done.way, done.reason) for name, done in published.items() if done.way != "files"}

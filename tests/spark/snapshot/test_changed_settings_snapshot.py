@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.tables.table_snapshots import Outside, snapshot_hands
+from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.meta.resume_requests import request
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -20,7 +20,7 @@ from cdc_engine.snapshot.work import run_all
 from console.status import StatusReport, read_status, render
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent, TableResult, Verdict
 from lake_cut import read_cut
 from orchestration.checks import older_tables
@@ -47,13 +47,13 @@ class Shop(Pipeline):
 
     def read_rows(self) -> None:
         """What a run of the snapshot job does."""
-        outside = Outside(
+        outside = SnapshotCallbacks(
             run_lock=contextlib.nullcontext,
             publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run", refusal=str).label,
             say=print,
             progress=lambda _: None,
         )
-        run_all(snapshot_hands(self.config, "shop", outside), 0.0)
+        run_all(snapshot_dependencies(self.config, "shop", outside), 0.0)
 
     def settle(self, engine: Engine) -> None:
         """Until no table is stopped and none is read; a run that fails ends the test."""
@@ -89,7 +89,7 @@ class Shop(Pipeline):
         assert {each.name for each in read_cut(self.config.lake, "shop").tables.values() if each.stopped} == names
 
     def compared(self) -> dict[str, TableResult]:
-        asked = Asked(self.config, "shop", source_of(self.config.destinations["shop"]))
+        asked = ComparedDestination(self.config, "shop", source_of(self.config.destinations["shop"]))
         found = compare_destination(asked, (), Extent(settle_seconds=60.0))
         return {each.table.partition(".")[2]: each for each in found}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.snapshot.hold import RESTARTS_MAX
+from spark_jobs.snapshot.buffering import RESTARTS_MAX
 from spark_jobs.snapshot.publication import ColumnsDifferError
 from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import Holding, Reading

@@ -15,16 +15,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.snapshot.read import Marks
-from console.lake.history import LakeTable, history_of
+from console.lake.history import HistoryTable, history_of
 from console.toolchain.spark.server import SparkConnectServer
-from object_stores.placed import PlacedFiles
+from object_stores.stored_files import StoredFiles
 from spark_jobs import SparkSettings, merge_batch
-from spark_jobs.beside import change_log
-from spark_jobs.beside.side_table import SideTable
 from spark_jobs.errors import TableError
 from spark_jobs.fence import BY_HAND, Fence
-from spark_jobs.snapshot.hold import Held
-from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, Published
+from spark_jobs.side_tables import change_log
+from spark_jobs.side_tables.side_table import SideTable
+from spark_jobs.snapshot.buffering import BufferedChanges
+from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, PublishedSnapshot
 from spark_jobs.snapshot.publish import publish_snapshot
 from spark_jobs.staged_batch import Column
 from spark_jobs.tables.layout import PLAIN, Layout
@@ -54,20 +54,20 @@ ORDERS = Schema({"id": "int", "value": "string"}, key=("id",))
 
 @dataclasses.dataclass
 class Holding:
-    """`Holds` over folders of the test; `open`: "database.table" → where its changes are held."""
+    """`SnapshotBuffers` over folders of the test; `open`: "database.table" → where its changes are held."""
 
     folder: Path
-    open: dict[str, Held] = dataclasses.field(default_factory=dict)
+    open: dict[str, BufferedChanges] = dataclasses.field(default_factory=dict)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
 
-    def begin(self, name: str, after: int = -1) -> Held:
-        self.open[name] = Held(files=PlacedFiles(folder=self.folder / f"{name}-{after}"), after=after)
+    def begin(self, name: str, after: int = -1) -> BufferedChanges:
+        self.open[name] = BufferedChanges(files=StoredFiles(folder=self.folder / f"{name}-{after}"), after=after)
         return self.open[name]
 
-    def get(self, name: str) -> Held | None:
+    def get(self, name: str) -> BufferedChanges | None:
         return self.open.get(name)
 
-    def again(self, name: str, order_key: int, _why: str) -> Held:
+    def again(self, name: str, order_key: int, _why: str) -> BufferedChanges:
         restarts = self.open[name].restarts + 1
         self.open[name] = dataclasses.replace(self.begin(name, order_key), restarts=restarts)
         return self.open[name]
@@ -104,7 +104,7 @@ class Reading:
         targets = {self.name: self.lake.target(self.name, **options)}
         merge_batch(directory, targets, self.lake.spark, holds=self.holds, records=self.records)
 
-    def publish(self, place: int, *, since: int | None = None, **options: Any) -> Published:
+    def publish(self, place: int, *, since: int | None = None, **options: Any) -> PublishedSnapshot:
         return publish_snapshot(
             self.publication(place, since, **options), self.lake.spark, fence=BY_HAND, records=self.records
         )
@@ -120,7 +120,7 @@ class Reading:
                 for name, kind in self.schema.columns.items()
             ),
             key=self.schema.key,
-            chunks=PlacedFiles(folder=self.lake.folder / f"{self.name}-chunks"),
+            chunks=StoredFiles(folder=self.lake.folder / f"{self.name}-chunks"),
             rows=sum(pq.read_metadata(path).num_rows for path in (self.lake.folder / f"{self.name}-chunks").iterdir()),
             changes=self.holds.open[self.name].files,
             place=place,
@@ -252,7 +252,7 @@ def test_a_second_snapshot_at_the_same_place_is_published_too(reading: Reading) 
 def _is_told(reading: Reading) -> None:
     """Each publication is an interval of its own in the table's history, though none has a delivery that tells it from the others."""
     target = reading.lake.target("shop.orders")
-    told = history_of(LakeTable("shop", "shop.orders", target.path, ("id",), {}))
+    told = history_of(HistoryTable("shop", "shop.orders", target.path, ("id",), {}))
     published = [each for each in told if each.kind == "snapshot"]
     assert [(each.rows_inserted, each.run, each.last_order_key) for each in published] == [(1, "the-run", 100)] * 2
     assert [each.version - each.version_before for each in published] == [1, 1]
@@ -313,7 +313,7 @@ def _publish_as(reading: Reading, owner: Owner) -> None:
         target=reading.lake.target("shop.orders"),
         columns=(Column(name="id", type="int", nullable=False), Column(name="value", type="string")),
         key=("id",),
-        chunks=PlacedFiles(folder=reading.lake.folder / "shop.orders-chunks"),
+        chunks=StoredFiles(folder=reading.lake.folder / "shop.orders-chunks"),
         rows=0,
         changes=reading.holds.open["shop.orders"].files,
         place=500,

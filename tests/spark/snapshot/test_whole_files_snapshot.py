@@ -20,16 +20,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cdc_engine.snapshot.read import Marks
-from object_stores.placed import PlacedFiles
+from object_stores.stored_files import StoredFiles
 from spark_jobs import SparkSettings
 from spark_jobs.errors import TableError
 from spark_jobs.fence import BY_HAND, Fence
-from spark_jobs.session import open_lanes
+from spark_jobs.session import open_sessions
 from spark_jobs.snapshot import publish as publish_module
 from spark_jobs.snapshot import whole_files
-from spark_jobs.snapshot.held_keys import HeldKeys
-from spark_jobs.snapshot.hold import hold_table
-from spark_jobs.snapshot.publication import Published
+from spark_jobs.snapshot.buffered_keys import BufferedKeys
+from spark_jobs.snapshot.buffering import buffer_table
+from spark_jobs.snapshot.publication import PublishedSnapshot
 from spark_jobs.snapshot.publish import publish
 from spark_jobs.staged_batch import Column, read_staged_batch
 from spark_jobs.tables import new_table
@@ -69,10 +69,10 @@ def hold(reading: Reading, images: Sequence[Image], number: int) -> None:
     changes = {reading.name: [Changes(reading.schema, images)]}
     batch = read_staged_batch(stage(reading.lake.folder / "staging", changes, delivery=number))
     target = reading.lake.target(reading.name)
-    hold_table(batch.tables[0], target, reading.holds, reading.holds.open[reading.name])
+    buffer_table(batch.tables[0], target, reading.holds, reading.holds.open[reading.name])
 
 
-def publish_files(reading: Reading, place: int, **options: Any) -> Published:
+def publish_files(reading: Reading, place: int, **options: Any) -> PublishedSnapshot:
     done = publish(NoSpark(), reading.publication(place, SINCE, **options), {}, reading.records)  # type: ignore[arg-type]
     assert done.way == "files", done.reason
     return done
@@ -227,7 +227,7 @@ def test_a_key_of_a_snapshot_is_found_by_its_very_value(tmp_path: Path, more: tu
                 images.schema.get_field_index("_sluice_operation"), "_sluice_operation", [[DELETE]]
             )
             pq.write_table(held, tmp_path / "1.parquet")
-            keys = HeldKeys(PlacedFiles(folder=tmp_path), ("id", *more), images.drop(["_sluice_row"]).schema)
+            keys = BufferedKeys(StoredFiles(folder=tmp_path), ("id", *more), images.drop(["_sluice_row"]).schema)
             assert keys.among(rows).tolist() == [each == place for each in range(len(column))], kind
 
 
@@ -269,7 +269,7 @@ def test_a_snapshot_leaves_many_held_changes_to_spark(reading: Reading, monkeypa
     hold(reading, [image(INSERT, 100, 7), image(INSERT, 100, 8)], 1)
     given = reading.publication(100, SINCE)
     assert not whole_files.why_not(given, NO_TABLE, ())
-    monkeypatch.setattr(whole_files, "HELD_ROWS_MAX", 1)
+    monkeypatch.setattr(whole_files, "BUFFERED_ROWS_MAX", 1)
     assert "2 changes of it were held" in whole_files.why_not(given, NO_TABLE, ())
     nullable = dataclasses.replace(given, columns=(Column(name="id", type="int"), given.columns[1]))
     assert "may be NULL" in whole_files.why_not(nullable, NO_TABLE, ())
@@ -381,8 +381,8 @@ def test_a_table_that_a_snapshot_made_of_files_is_spark_s_own(lake: Lake) -> Non
         found[way] = reading.publish(100, since=SINCE, merge=way), reading
     assert [found[way][0].way for way in ("auto", "spark")] == ["files", "spark"]
 
-    with open_lanes(lake.spark, 1) as lanes:
-        session = lanes[0].session
+    with open_sessions(lake.spark, 1) as sessions:
+        session = sessions[0].spark
         mine, other = (f"delta.`{lake.path(f'shop.{way}')}`" for way in ("auto", "spark"))
         assert session.sql(f"(SELECT * FROM {mine} EXCEPT ALL SELECT * FROM {other})").collect() == []
         assert session.sql(f"SELECT count(*) FROM {mine}").collect()[0][0] == 2

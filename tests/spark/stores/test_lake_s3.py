@@ -19,7 +19,7 @@ from console.lake.store import store_findings
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.merged import NothingToWaitFor
 from equality.values import Extent, Verdict
 from lake_cut import deltalake_tables, read_cut, spark_views
@@ -29,8 +29,8 @@ from orchestration.run.lake_settings import storage_options
 from orchestration.run.spark_merge import spark_merge
 from orchestration.sensor.lake_watch import LakeWatch
 from spark_jobs.errors import MergeError
-from spark_jobs.session import SparkSettings, open_lanes
-from spark_jobs.tables.delta_table import DeltaTable, Snapshot
+from spark_jobs.session import SparkSettings, open_sessions
+from spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
 from spark_jobs.tables.exact_bounds import rounded_files
 from tests.equality.shelf import Shelf
 from tests.orchestration.fix_location import make_config
@@ -105,12 +105,12 @@ def test_s3_fault_a_task_that_outlives_its_killed_run_changes_nothing_twice(
     runs: list[BaseProcess],
 ) -> None:
     """The store refuses its late commit: the version is there already, and what it brings as well."""
-    assert s3_lake.spark.lanes_file is not None
+    assert s3_lake.spark.sessions_file is not None
     s3_lake.way = "small"
     s3_lake.merge({"shop.keyed": [Changes(ORDERS, FIRST)], "shop.log": [Changes(Schema(ORDERS.columns), FIRST)]})
     gate, directory = Gate(tmp_path, BEFORE), s3_lake.stage(BOTH)
     run_killed_at(gate, s3_lake, directory, runs)
-    s3_lake.spark.lanes_file.unlink()
+    s3_lake.spark.sessions_file.unlink()
     s3_lake.merge_staged(directory, BOTH)
     require_all_once(s3_lake)
     gate.is_open.touch()
@@ -136,9 +136,9 @@ def test_s3_a_run_merges_and_publishes_its_cut_and_the_table_is_watched(
     cut = read_cut(config.lake, "shop", storage_options=options)
     (table,) = deltalake_tables(cut, options).values()
     assert pa.table(table.scan()).num_rows == len(FIRST)
-    with open_lanes(SparkSettings(remote=spark_server.url), 1) as (lane,):
-        (view,) = spark_views(lane.session, cut, options)
-        assert lane.session.table(view).count() == len(FIRST)
+    with open_sessions(SparkSettings(remote=spark_server.url), 1) as (session,):
+        (view,) = spark_views(session.spark, cut, options)
+        assert session.spark.table(view).count() == len(FIRST)
     watch = LakeWatch(config, "shop", begin=lambda act: act())
     watch.look(())
     assert watch.troubles() == ()
@@ -156,7 +156,7 @@ def test_s3_equality_compares_a_lake_there(s3_config: SluiceConfig, mysql80: Dat
         shelf.make("CREATE TABLE t (id BIGINT PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
         rows = pa.table({"id": [1, 2], "_sluice_order_key": [1, 1]})
         source = Source(destination="shelf", host="127.0.0.1", port=mysql80.port, user="root")
-        asked = Asked(shelf.config, "shelf", source, options, merged=NothingToWaitFor())
+        asked = ComparedDestination(shelf.config, "shelf", source, options, merged=NothingToWaitFor())
         verdicts = []
         for mode in ("overwrite", "append"):
             write_deltalake(shelf.path("t"), rows, mode=mode, storage_options=options)
@@ -234,7 +234,7 @@ def test_s3_a_commit_that_was_written_over_is_no_success(
     monkeypatch.setenv("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
     refresh, before, over = DeltaTable.refresh, s3_lake.log(NAME).version(), list[str]()
 
-    def written_over(table: DeltaTable) -> Snapshot:
+    def written_over(table: DeltaTable) -> DeltaSnapshot:
         if not over and s3_lake.log(NAME).version() > before:
             over.append(f"{before + 1:020d}.json")
             told = json.dumps({"commitInfo": {"timestamp": 1, "operation": "OPTIMIZE"}}).encode()

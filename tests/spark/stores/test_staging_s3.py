@@ -19,14 +19,14 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from console.toolchain.spark.server import SparkConnectServer
 from object_stores.folder import StoreFolder
-from object_stores.placed import PlacedFiles
+from object_stores.stored_files import StoredFiles
 from orchestration.batch_reference import BatchReference
 from orchestration.ports import MergeFailedError, MergeOrder
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs import run_batch
-from spark_jobs.lent_files import Lending
 from spark_jobs.session import SparkSettings
-from spark_jobs.snapshot.hold import Held
+from spark_jobs.snapshot.buffering import BufferedChanges
+from spark_jobs.uploaded_files import Lending
 from tests.instance.fix_destination import Captured, running
 from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import ORDERS, Holding, Reading, image
@@ -77,7 +77,7 @@ class Destination:
             batch_dir=self.captured.directory / batch.path,
             tables=batch.tables,
             refusal=str,
-            stored=config.meta_place("shop").staged_url(batch.ledger_id, batch.path),
+            stored=config.ledger_location("shop").staged_url(batch.ledger_id, batch.path),
         )
 
     def merge(self, batch: OutstandingBatch) -> list[str]:
@@ -184,9 +184,10 @@ def test_s3_rows_that_were_read_and_changes_that_were_held_are_lent_to_spark(
 ) -> None:
     lending = Lending(url=f"{prefix}/_sluice_lent/shop", storage_options=s3_store.options)
     remote = lake.spark.remote
-    lake.spark = SparkSettings(remote=remote, lanes_file=lake.spark.lanes_file, lending=lending)
+    lake.spark = SparkSettings(remote=remote, sessions_file=lake.spark.sessions_file, lending=lending)
     holds = Holding(
-        lake.folder / "held", {"shop.orders": Held(files=PlacedFiles(folder=lake.folder / "held" / "orders"), after=-1)}
+        lake.folder / "held",
+        {"shop.orders": BufferedChanges(files=StoredFiles(folder=lake.folder / "held" / "orders"), after=-1)},
     )
     reading = Reading(lake, "shop.orders", ORDERS, holds)
     reading.chunk(0, [{"id": 1, "value": "read"}, {"id": 2, "value": "read"}])

@@ -14,7 +14,7 @@ from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
 from spark_jobs.fence import BY_HAND
 from spark_jobs.merging.merge import merge_table
-from spark_jobs.session import Lane, open_lanes
+from spark_jobs.session import LakeSession, open_sessions
 from spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
@@ -150,9 +150,9 @@ def test_ddl_a_type_is_widened_in_place(followed: Followed) -> None:
         column: type_name for column, type_name in followed.first["ddl.widened"].columns if column in WIDE_AFTER.columns
     }
     assert types == WIDE_AFTER.columns
-    with open_lanes(followed.lake.spark, 1) as lanes:
+    with open_sessions(followed.lake.spark, 1) as sessions:
         path = followed.lake.target("ddl.widened").path
-        found = lanes[0].session.sql(f"SELECT id, a, d, f, t, u FROM delta.`{path}` ORDER BY id").collect()
+        found = sessions[0].spark.sql(f"SELECT id, a, d, f, t, u FROM delta.`{path}` ORDER BY id").collect()
     assert [tuple(row) for row in found] == [
         (1, 10, Decimal(1), 1.5, None, Decimal(7)),
         (2, 2**40, Decimal(10**9), 1e300, None, Decimal(2**64 - 1)),
@@ -169,12 +169,12 @@ def test_ddl_a_batch_that_comes_again_changes_nothing(followed: Followed) -> Non
     assert all(report.skipped for report in repeated.values())
 
 
-class LaneThatBreaks(Lane):
+class LaneThatBreaks(LakeSession):
     """A lane that is cut off before its nth statement of a kind that changes a table."""
 
-    def __init__(self, lane: Lane, statements: int) -> None:
-        super().__init__(lane.session)
-        self.fence = lane.fence
+    def __init__(self, session: LakeSession, statements: int) -> None:
+        super().__init__(session.spark)
+        self.fence = session.fence
         self.left = statements
 
     def commit(self, name: str, statement: str) -> None:
@@ -191,12 +191,12 @@ def test_ddl_a_merge_that_broke_anywhere_is_taken_up_again(followed: Followed) -
     target = TableTarget(path=str(lake.folder / "lake" / "ddl.cut"))
     batch = read_staged_batch(lake.stage({name: STORIES[name]}))
     tries = 0
-    with open_lanes(lake.spark, 1, BY_HAND) as lanes:
+    with open_sessions(lake.spark, 1, BY_HAND) as sessions:
         while tries < 40:
             # A copy is made again when what follows it failed, so one would not do.
             allowed = 1 + tries % 2 if tries else 0
             try:
-                merge_table(LaneThatBreaks(lanes[0], allowed), batch, batch.tables[0], target, {})
+                merge_table(LaneThatBreaks(sessions[0], allowed), batch, batch.tables[0], target, {})
                 break
             except ConnectionError:
                 tries += 1

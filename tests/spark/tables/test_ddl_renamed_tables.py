@@ -15,7 +15,7 @@ from spark_jobs.errors import MergeError, StagedBatchError
 from spark_jobs.fence import BY_HAND
 from spark_jobs.merging.merge import merge_table
 from spark_jobs.quarantine.replay import RowValues, put_back
-from spark_jobs.session import Lane, open_lanes
+from spark_jobs.session import LakeSession, open_sessions
 from spark_jobs.staged_batch import StagedBatch, read_staged_batch
 from spark_jobs.tables.table_owner import TABLE_MISSING
 from tests.spark.conftest import Lake
@@ -103,12 +103,12 @@ def test_ddl_tables_that_swap_names_swap_rows_and_columns(lake: Lake) -> None:
     assert everything(lake) == GONE_ON, "a rename that comes again, as after a resume, does nothing"
 
 
-class LaneThatBreaks(Lane):
+class LaneThatBreaks(LakeSession):
     """Is cut off before or after its write."""
 
-    def __init__(self, lane: Lane, *, after: bool) -> None:
-        super().__init__(lane.session)
-        self.fence = lane.fence
+    def __init__(self, session: LakeSession, *, after: bool) -> None:
+        super().__init__(session.spark)
+        self.fence = session.fence
         self.after = after
 
     def commit(self, name: str, statement: str) -> None:
@@ -125,12 +125,12 @@ def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: 
     targets = {name: lake.target(name) for name in CYCLE}
     merge_batch(lake.stage(BEFORE), targets, lake.spark, records=records)
     batch = read_staged_batch(lake.stage(CYCLE))
-    with open_lanes(lake.spark, 1, BY_HAND) as (lane,):
+    with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         for name, after in itertools.product(order, (False, True)):
             with pytest.raises(ConnectionError):
-                _merged(LaneThatBreaks(lane, after=after), batch, name, targets, records)
+                _merged(LaneThatBreaks(session, after=after), batch, name, targets, records)
         for name in order:
-            _merged(lane, batch, name, targets, records)
+            _merged(session, batch, name, targets, records)
     assert everything(lake) == MOVED
     assert {name: record.version for name, record in records.kept.items()} == {
         name: lake.log(name).version() for name in CYCLE
@@ -139,9 +139,11 @@ def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: 
     assert everything(lake) == GONE_ON
 
 
-def _merged(lane: Lane, batch: StagedBatch, name: str, targets: dict[str, TableTarget], records: Records) -> None:
+def _merged(
+    session: LakeSession, batch: StagedBatch, name: str, targets: dict[str, TableTarget], records: Records
+) -> None:
     (table,) = (table for table in batch.tables if table.name == name)
-    merge_table(lane, batch, table, targets[name], {}, records=records, target_of=targets.get)
+    merge_table(session, batch, table, targets[name], {}, records=records, target_of=targets.get)
 
 
 @pytest.mark.spark
@@ -209,9 +211,9 @@ def test_ddl_identity_a_quarantined_value_of_the_table_that_had_the_name_is_not_
         "named_0": [None, None],
     }
     pq.write_table(pa.table(values, pa.schema({name: TYPES.get(name, pa.string()) for name in values})), file)
-    with open_lanes(lake.spark, 1, BY_HAND) as (lane,):
+    with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         given = RowValues(file=file, type_name="string", names=["other"], keyed=False)
-        assert put_back(lane, "s.b", lake.target("s.b").path, "word", given) == {1}
+        assert put_back(session, "s.b", lake.target("s.b").path, "word", given) == {1}
     assert lake.rows("s.b", "word") == [("one",), ("two",)]
 
 

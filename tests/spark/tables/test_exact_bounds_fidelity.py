@@ -19,16 +19,16 @@ from spark_jobs.backfill.into import PastState, build
 from spark_jobs.backfill.swap import read_rebuilt, swap
 from spark_jobs.errors import MergeError
 from spark_jobs.fence import BY_HAND
-from spark_jobs.maintain.rule import Act
+from spark_jobs.maintain.rule import MaintenanceAct
 from spark_jobs.maintain.tables import MaintainedTable, looked_at, optimize
-from spark_jobs.session import Lane
+from spark_jobs.session import LakeSession
 from spark_jobs.staged_batch import app_id_of
 from spark_jobs.tables import exact_bounds
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.exact_bounds import writer_properties
 from spark_jobs.tables.table_owner import Owner
-from tests.spark.beside.fix_beside import Beside
 from tests.spark.conftest import Lake
+from tests.spark.side_tables.fix_beside import Beside
 from tests.spark.staged import (
     DELETE,
     INSERT,
@@ -185,19 +185,19 @@ def test_files_with_rounded_bounds_are_rewritten_before_the_next_merge(
     path = rounded_by_an_earlier_version(lake, monkeypatch)
     assert by_every_reader(session, path, BIG) != [1, 1, 1], "the fault that is repaired"
     reading = deltalake.DeltaTable(path)
-    whole = Lane.commit
+    whole = LakeSession.commit
 
-    def cut_off(lane: Lane, name: str, statement: str) -> None:
+    def cut_off(merging: LakeSession, name: str, statement: str) -> None:
         if exact_bounds.EXACT_PROPERTY in statement:
             raise ConnectionError("cut off")
-        whole(lane, name, statement)
+        whole(merging, name, statement)
 
-    monkeypatch.setattr(Lane, "commit", cut_off)
+    monkeypatch.setattr(LakeSession, "commit", cut_off)
     changed = {"shop.renamed": [rows_of(SWAPPED, UPDATE_AFTER, 300, BIG, n=1), rows_of(SWAPPED, DELETE, 310, BIG + 1)]}
     with pytest.raises(MergeError):
         lake.merge(changed)
     assert by_every_reader(session, path, BIG) == [1, 1, 1]
-    monkeypatch.setattr(Lane, "commit", whole)
+    monkeypatch.setattr(LakeSession, "commit", whole)
     assert lake.merge(changed)["shop.renamed"].way == "spark"
     assert lake.rows("shop.renamed", "id", "n") == [(1, 0), (2, 0), (BIG, 1)]
     assert {by_every_reader(session, path, key)[0] for key in (1, 2, BIG)} == {1}
@@ -224,7 +224,7 @@ def test_maintenance_rewrites_files_with_rounded_bounds(
     assert by_every_reader(session, path, BIG) == [1, 1, 1]
     later = looked_at(table)
     assert later is not None
-    assert later.act == Act.NOTHING
+    assert later.act == MaintenanceAct.NOTHING
 
 
 def rounded_by_an_earlier_version(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from console.lake import history, life
-from console.lake.history import LakeTable
+from console.lake.history import HistoryTable
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, merge_batch
 from spark_jobs.tables.commit_record import Interval
@@ -48,7 +48,7 @@ BATCHES: list[Sequence[Segment]] = [
 
 @dataclasses.dataclass
 class Told:
-    table: LakeTable
+    table: HistoryTable
     reports: list[TableReport]
     history: list[Interval]
 
@@ -57,12 +57,12 @@ class Told:
 def told(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectServer) -> Told:
     """Five batches of one table, each merged by a run of its own name."""
     folder: Path = tmp_path_factory.mktemp("history")
-    lake = Lake(folder, SparkSettings(remote=spark_server.url, lanes_file=folder / "lanes.json"))
+    lake = Lake(folder, SparkSettings(remote=spark_server.url, sessions_file=folder / "lanes.json"))
     reports = []
     for number, segments in enumerate(BATCHES):
         staged = lake.stage({NAME: segments})
         reports += merge_batch(staged, {NAME: lake.target(NAME)}, lake.spark, run=f"run-{number}")
-    table = LakeTable("shop", NAME, lake.target(NAME).path, ("id",), {})
+    table = HistoryTable("shop", NAME, lake.target(NAME).path, ("id",), {})
     return Told(table, reports, history.history_of(table))
 
 

@@ -11,7 +11,7 @@ from cdc_engine.instance.wiring import source_of
 from console.lake.sql import ask, lake_tables
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import Asked, compare_destination
+from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent, Verdict
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline
@@ -84,7 +84,7 @@ def test_tables_with_names_that_no_file_has(
         tables = {log.parent for log in tmp_path.rglob("_delta_log") if log.is_dir()} - {lake / "_sluice_cuts" / "shop"}
         assert {path.parent for path in tables} == {lake / odd.captured.database}
         assert len(tables) == len(NAMES) + 4  # `numbers`, and `log/ged` with its change log and its history
-        asked = Asked(odd.config, "shop", source_of(odd.config.destinations["shop"]))
+        asked = ComparedDestination(odd.config, "shop", source_of(odd.config.destinations["shop"]))
         found = {each.table: each for each in compare_destination(asked, (), Extent(settle_seconds=60.0))}
         assert {name: each.reason for name, each in found.items() if each.verdict is not Verdict.EQUAL} == {}
         assert len(found) == len(NAMES) + 2

@@ -8,7 +8,7 @@ import pytest
 
 from spark_jobs.errors import TableError
 from spark_jobs.tables.delta_table import DeltaTable
-from tests.spark.beside.fix_beside import Beside, changes, insert, update
+from tests.spark.side_tables.fix_beside import Beside, changes, insert, update
 
 
 def test_a_merge_tells_what_it_changed_and_what_it_wrote_anew_history(tmp_path: Path) -> None:

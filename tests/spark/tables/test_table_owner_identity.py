@@ -16,10 +16,10 @@ from spark_jobs.errors import TableError
 from spark_jobs.tables.table_owner import (
     TABLE_REPLACED,
     TABLE_RESTORED,
-    Found,
+    FoundTable,
+    LakeWriter,
     Owner,
     TableRecord,
-    Writer,
     behind_our_back,
     refuse_unless_ours,
 )
@@ -27,12 +27,12 @@ from spark_jobs.tables.table_owner import (
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 END = {"epoch": 2, "file": "binlog.000003", "offset": 900}
 START = {"epoch": 1, "file": "binlog.000009", "offset": 500}
-WRITER = Writer(owner=OURS, epoch=2, delivery=7, start=START, end=END)
+WRITER = LakeWriter(owner=OURS, epoch=2, delivery=7, start=START, end=END)
 LEFT = TableRecord(table_id="t-1", version=5)
-THERE = Found(
+THERE = FoundTable(
     exists=True, path="/lake/shop/orders", table_id="t-1", version=5, owner=OURS.to_text(), applied_epoch=2, commits=()
 )
-GONE = Found(exists=False, path="/lake/shop/orders")
+GONE = FoundTable(exists=False, path="/lake/shop/orders")
 
 
 def commit(
@@ -47,7 +47,7 @@ def restored(version: int) -> Mapping[str, Any]:
     return {**commit("RESTORE"), "operationParameters": {"version": str(version), "timestamp": None}}
 
 
-def after(*commits: Mapping[str, Any]) -> Found:
+def after(*commits: Mapping[str, Any]) -> FoundTable:
     """With commits after version 5, the newest first, as Delta tells them."""
     numbered = [{**each, "version": 6 + place} for place, each in enumerate(commits)]
     return dataclasses.replace(THERE, version=5 + len(commits), commits=numbered[::-1])
@@ -73,7 +73,7 @@ def after(*commits: Mapping[str, Any]) -> Found:
         (LEFT, after(commit("MERGE", delivery=7), restored(3), restored(6))),
     ],
 )
-def test_identity_a_table_that_is_ours_is_written(record: TableRecord | None, found: Found) -> None:
+def test_identity_a_table_that_is_ours_is_written(record: TableRecord | None, found: FoundTable) -> None:
     refuse_unless_ours(WRITER, record, found)
 
 
@@ -107,7 +107,7 @@ def test_identity_a_table_that_is_ours_is_written(record: TableRecord | None, fo
     ],
 )
 def test_identity_a_table_that_is_not_is_refused_by_name_with_a_way_out(
-    state: str, record: TableRecord | None, found: Found
+    state: str, record: TableRecord | None, found: FoundTable
 ) -> None:
     with pytest.raises(TableError) as refusal:
         refuse_unless_ours(WRITER, record, found)
@@ -123,7 +123,7 @@ def test_ddl_identity_a_table_that_took_over_rows_of_another_is_ours() -> None:
         batch = {"sluice": 1, "ledger": ledger, "table": table, "delivery": 7, "end": END}
         return {**commit("CREATE OR REPLACE TABLE AS SELECT"), "userMetadata": json.dumps(batch)}
 
-    def found(*commits: Mapping[str, Any]) -> Found:
+    def found(*commits: Mapping[str, Any]) -> FoundTable:
         return dataclasses.replace(after(*commits), table_id="t-2")
 
     refuse_unless_ours(WRITER, LEFT, found(replaced(OURS.table)))

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_jobs import session
+from spark_jobs import session as settings
 from spark_jobs.maintain.tables import VACUUM_SETTINGS
-from spark_jobs.session import Lane, open_lanes
+from spark_jobs.session import LakeSession, open_sessions
 from spark_jobs.sql_text import delta_path
 from spark_jobs.tables.lake_look import LakeLook
 from spark_jobs.tables.table_owner import Owner, TableRecord
@@ -31,16 +31,16 @@ def changes(operation: int, keys: range, start: int) -> Changes:
 class User:
     """Compacts the table while a merge is at it: begins whenever a merge says MERGE. `conflicts`: those that the user lost."""
 
-    def __init__(self, lane: Lane, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self._lane, self._table = lane, delta_path(path)
+    def __init__(self, session: LakeSession, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._session, self._table = session, delta_path(path)
         self.conflicts = 0
         # as maintenance does: a VACUUM lists files by ten thousand tasks unless told otherwise
-        lane.configure({**session.SMALL_SETTINGS, **VACUUM_SETTINGS})
-        whole = Lane.commit
+        session.configure({**settings.SMALL_SETTINGS, **VACUUM_SETTINGS})
+        whole = LakeSession.commit
 
-        def commit(merging: Lane, name: str, statement: str) -> None:
+        def commit(merging: LakeSession, name: str, statement: str) -> None:
             beside = threading.Thread(target=self._optimize)
-            if merging is not lane and statement.startswith("MERGE"):
+            if merging is not session and statement.startswith("MERGE"):
                 beside.start()
             try:
                 whole(merging, name, statement)
@@ -48,26 +48,26 @@ class User:
                 if beside.ident is not None:
                     beside.join()
 
-        monkeypatch.setattr(Lane, "commit", commit)
+        monkeypatch.setattr(LakeSession, "commit", commit)
 
     def _optimize(self) -> None:
         try:
-            self._lane.session.sql(f"OPTIMIZE {self._table}")
+            self._session.spark.sql(f"OPTIMIZE {self._table}")
         except Exception as error:
             if "concurrent" not in str(error).lower():
                 raise
             self.conflicts += 1
 
     def vacuum(self) -> None:
-        self._lane.session.sql(f"VACUUM {self._table} RETAIN 0 HOURS")
+        self._session.spark.sql(f"VACUUM {self._table} RETAIN 0 HOURS")
 
 
 @pytest.fixture
 def user(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
-    monkeypatch.setattr(session, "SMALL_ROWS_MAX", -1)  # rows are marked, which is what OPTIMIZE rewrites
-    of_the_user = dataclasses.replace(lake.spark, lanes_file=None)  # a run ends the sessions that its file names
-    with open_lanes(of_the_user, 1) as (lane,):
-        yield User(lane, lake.target(NAME).path, monkeypatch)
+    monkeypatch.setattr(settings, "SMALL_ROWS_MAX", -1)  # rows are marked, which is what OPTIMIZE rewrites
+    of_the_user = dataclasses.replace(lake.spark, sessions_file=None)  # a run ends the sessions that its file names
+    with open_sessions(of_the_user, 1) as (session,):
+        yield User(session, lake.target(NAME).path, monkeypatch)
 
 
 def test_fault_a_user_who_optimizes_and_vacuums_costs_no_rows_and_is_no_trouble(lake: Lake, user: User) -> None:

@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 
 from cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, TableChange, TableChangeKind
 from cdc_engine.position import Position
-from cdc_engine.store.window.places import Piece, Place
+from cdc_engine.store.window.positions import WindowPiece, WindowPosition
 from cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER, Source, gtid_set, numbers_of
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
 
 
-def numbers(pieces: tuple[Piece, ...]) -> list[int]:
+def numbers(pieces: tuple[WindowPiece, ...]) -> list[int]:
     return [number for each in pieces for number in numbers_of(each.block, each.first_event, each.last_event)]
 
 
-def drained(window: Window, place: Place, bytes_max: int = 1 << 20) -> tuple[list[int], Place]:
+def drained(window: Window, place: WindowPosition, bytes_max: int = 1 << 20) -> tuple[list[int], WindowPosition]:
     found: list[int] = []
     while (reading := window.read(place, bytes_max, 1 << 20)) is not None and reading.pieces:
         found += numbers(reading.pieces)
@@ -32,9 +32,9 @@ def drained(window: Window, place: Place, bytes_max: int = 1 << 20) -> tuple[lis
 def test_readers_at_places_of_their_own_read_all_of_it() -> None:
     window, source = Window(START, bytes_max=1 << 20), Source()
     window.put(source.block([2, 3], 2))
-    first, middle = drained(window, Place(START))
+    first, middle = drained(window, WindowPosition(START))
     window.put(source.block([1, 4]))
-    assert (first, drained(window, Place(START))[0]) == ([*range(7)], [*range(12)])
+    assert (first, drained(window, WindowPosition(START))[0]) == ([*range(7)], [*range(12)])
     assert drained(window, middle)[0] == [*range(7, 12)]
     assert (middle.events, middle.begun is not None) == (2, True)
 
@@ -42,7 +42,7 @@ def test_readers_at_places_of_their_own_read_all_of_it() -> None:
 def test_a_reading_ends_with_a_transaction_where_one_ends_within_its_limits() -> None:
     window, source = Window(START, bytes_max=1 << 20), Source()
     window.put(source.block([2, 3, 9], size=16))
-    reading = window.read(Place(START), 6 * 16, 1 << 20)
+    reading = window.read(WindowPosition(START), 6 * 16, 1 << 20)
     assert reading is not None
     assert (numbers(reading.pieces), reading.end.events) == ([*range(5)], 0)
     rest = window.read(reading.end, 6 * 16, 1 << 20)
@@ -62,7 +62,7 @@ def test_a_reading_ends_before_a_table_that_comes_under_another_name_or_stops_co
     )
     for changes in ((), (renamed,), (dataclasses.replace(renamed, kind=TableChangeKind.STOPPED, renamed_from=""),)):
         window.put(source.block([2], changes=changes))
-    place, found = Place(START), list[list[int]]()
+    place, found = WindowPosition(START), list[list[int]]()
     while (reading := window.read(place, 1 << 20, 1 << 20)) is not None and reading.pieces:
         found.append(numbers(reading.pieces))
         place = reading.end
@@ -73,30 +73,30 @@ def test_what_is_above_the_bounds_goes_and_whoever_needs_it_is_told() -> None:
     window, source = Window(START, bytes_max=64), Source()
     for _ in range(4):
         window.put(source.block([2], size=16))
-    assert window.read(Place(START), 1 << 20, 1 << 20) is None
-    assert drained(window, Place(window.begin))[0] == [*range(4, 8)]
+    assert window.read(WindowPosition(START), 1 << 20, 1 << 20) is None
+    assert drained(window, WindowPosition(window.begin))[0] == [*range(4, 8)]
 
 
 def test_a_place_at_the_same_offset_with_another_executed_set_is_another_place() -> None:
     """Streams that were asked for by GTID set begin at one offset, and each left out what its reader had."""
     window, source = Window(START, bytes_max=64), Source(transaction=6)
     window.put(source.block([1, 1, 1], size=16))
-    ended = window.read(Place(START), 1, 1 << 20)
+    ended = window.read(WindowPosition(START), 1, 1 << 20)
     assert ended is not None
     here = ended.end.position
     for executed, found in ((here.gtid_set, [1, 2]), (gtid_set(5), None), (gtid_set(9), None), ("", None)):
-        place = Place(dataclasses.replace(here, gtid_set=executed))
+        place = WindowPosition(dataclasses.replace(here, gtid_set=executed))
         assert window.has(place) == (found is not None), executed
         assert found is None or drained(window, place)[0] == found
     window.put(source.block([4], size=16))  # what was read goes, and the place is the oldest
     assert window.begin.gtid_set == gtid_set(9)
-    assert not window.has(Place(dataclasses.replace(window.begin, gtid_set=gtid_set(8))))
+    assert not window.has(WindowPosition(dataclasses.replace(window.begin, gtid_set=gtid_set(8))))
 
 
 def test_an_open_transaction_that_comes_again_is_read_once() -> None:
     window, source = Window(START, bytes_max=1 << 20), Source()
     window.put(source.block([1], 3))
-    found, place = drained(window, Place(START))
+    found, place = drained(window, WindowPosition(START))
     window.drop_open()
     again = Source(offset=source.offset - 3 * 19, number=1, transaction=1)
     window.put(again.block([5]))
@@ -107,7 +107,7 @@ def test_another_transaction_than_the_one_that_was_begun_is_read_whole_failover(
     """The server dies amid a transaction; another one has committed something else before it. What comes twice is told to be anew."""
     window = Window(START, bytes_max=1 << 20)
     window.put(Source().block([], 4))
-    begun = window.read(Place(START), 3 * 16, 1 << 20)
+    begun = window.read(WindowPosition(START), 3 * 16, 1 << 20)
     assert begun is not None
     window.drop_open()
     other = Source(epoch=2, number=100)
@@ -128,7 +128,7 @@ def test_a_stream_of_its_own_goes_on_amid_the_transaction_that_was_begun_and_no_
     """What was taken of it goes as it comes: it may be more than the window holds."""
     live, source = Window(START, bytes_max=1 << 20), Source()
     live.put(source.block([], 9, size=16))
-    begun = live.read(Place(START), 7 * 16, 1 << 20)
+    begun = live.read(WindowPosition(START), 7 * 16, 1 << 20)
     assert begun is not None
     own, again = Window(START, bytes_max=2 * 16, waits=True), Source(number=100 if is_another else 0)
     again.offset += 64 if is_another else 0
@@ -152,7 +152,7 @@ def test_a_statement_names_the_transaction_that_it_begins() -> None:
     blocks = [dataclasses.replace(source.block([]), statement=statement), source.block([], 1), source.block([], 2)]
     for each in blocks:
         live.put(each)
-    begun = live.read(Place(START), 16, 1)
+    begun = live.read(WindowPosition(START), 16, 1)
     assert begun is not None
     assert (numbers(begun.pieces), begun.end.events) == ([0], 2)
     found = []
@@ -167,7 +167,7 @@ def test_a_statement_names_the_transaction_that_it_begins() -> None:
 def test_what_came_of_a_transaction_that_was_dropped_names_no_other_one_failover() -> None:
     own, source = Window(START, bytes_max=1 << 20, waits=True), Source()
     own.put(source.block([], 2))
-    _, place = drained(own, Place(START))
+    _, place = drained(own, WindowPosition(START))
     assert own.read(place, 1, 1) is not None  # it goes from the window
     own.drop_open()
     own.put(Source(epoch=2, number=100).block([1]))
@@ -180,12 +180,12 @@ def test_what_was_put_before_is_not_put_twice() -> None:
     window = Window(START, bytes_max=1 << 20)
     window.put(Source().block([2, 2]))
     window.put(Source().block([2, 2, 3]))
-    assert drained(window, Place(START))[0] == [*range(7)]
+    assert drained(window, WindowPosition(START))[0] == [*range(7)]
 
 
 def test_a_window_that_waits_is_read_whole_though_it_holds_little() -> None:
     window, source = Window(START, bytes_max=32, waits=True), Source()
-    place, found = Place(START), list[int]()
+    place, found = WindowPosition(START), list[int]()
     for ends, open_events in [([1], 2), ([1], 0)] * 20:
         window.put(source.block(ends, open_events, size=16))
         more, place = drained(window, place, bytes_max=20)
@@ -211,7 +211,7 @@ def test_any_cut_of_a_stream_read_in_any_steps_is_the_stream_consumer(
     cuts: list[tuple[list[int], int]], sizes: list[int], drops: set[int]
 ) -> None:
     window, source = Window(START, bytes_max=1 << 20), Source()
-    place, found, open_events = Place(START), list[int](), 0
+    place, found, open_events = WindowPosition(START), list[int](), 0
     for turn, (ends, more) in enumerate(cuts):
         block: Block = source.block(ends, more)
         window.put(block)
@@ -239,8 +239,10 @@ def test_a_window_keeps_a_bounded_number_of_blocks_without_bytes(monkeypatch: py
         window.put(source.block([0]))
         ends.append(source.offset)
     assert window.begin.offset == ends[-9], "the last eight blocks are kept"
-    assert window.read(Place(START), 1 << 20, 1 << 20) is None, "a position before them is no longer in the window"
-    assert window.has(Place(window.begin))
+    assert window.read(WindowPosition(START), 1 << 20, 1 << 20) is None, (
+        "a position before them is no longer in the window"
+    )
+    assert window.has(WindowPosition(window.begin))
 
 
 def test_a_window_remembers_a_bounded_number_of_executed_sets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,7 +250,7 @@ def test_a_window_remembers_a_bounded_number_of_executed_sets(monkeypatch: pytes
     monkeypatch.setattr("cdc_engine.store.window.window.EXECUTED_MAX", 4)
     window, source = Window(START, bytes_max=1 << 20), Source(transaction=1)
     window.put(source.block([1] * 20, size=16))
-    place, places = Place(START), []
+    place, places = WindowPosition(START), []
     while (reading := window.read(place, 16, 1 << 20)) is not None and reading.pieces:
         place = reading.end
         places.append(place)

@@ -14,7 +14,7 @@ from cdc_engine.contracts import StatementSession
 from cdc_engine.table_meta.change.alteration import Altered, altered
 from cdc_engine.table_meta.ddl.reader import read_statement
 from cdc_engine.table_meta.ddl.statement import AlterTable
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from tests.binlog.scan.event_factory import TIME, EventFactory
 
 T = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(DeclaredColumn(name="id", type="int"),))
@@ -89,7 +89,7 @@ def test_ddl_a_bare_timestamp_is_null_where_the_session_says_so() -> None:
 
 
 def test_ddl_a_session_has_of_the_server_what_its_event_does_not_tell() -> None:
-    server = ServerFacts(flavour="mysql", charset="", explicit_timestamps=True, system_time_zone="UTC")
+    server = DdlServerFacts(flavour="mysql", charset="", explicit_timestamps=True, system_time_zone="UTC")
     known = server.known(StatementSession(time_zone="SYSTEM", started_us=1))
     assert known == StatementSession(time_zone="UTC", started_us=1, explicit_timestamps=True, flavour="mysql")
     told = StatementSession(time_zone="+01:00", explicit_timestamps=False)

@@ -20,8 +20,8 @@ from cdc_engine.table_meta.ddl.reader import (
 from cdc_engine.table_meta.ddl.statement import AlterTable, Unread
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
 
 COLUMNS = (
     DeclaredColumn(name="id", type="int", nullable=False),
@@ -202,7 +202,7 @@ def test_types_that_are_the_same_in_the_lake_are_no_alteration() -> None:
 @pytest.fixture
 def history(tmp_path: Path) -> TableHistory:
     made = TableHistory(tmp_path / "schema.jsonl", lambda _, table: not table.startswith("skip_"))
-    made.seed(Snapshot(ServerFacts(flavour="mysql", charset="latin1"), (("shop", "latin1"),), (T,)), at(100))
+    made.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="latin1"), (("shop", "latin1"),), (T,)), at(100))
     return made
 
 

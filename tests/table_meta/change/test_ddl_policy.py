@@ -20,8 +20,8 @@ from cdc_engine.table_meta.change.policy import (
     HOLD,
     PLANS,
     STOP,
-    Held,
     Item,
+    PendingChange,
     PolicyAnswer,
     SchemaDecisions,
     choices,
@@ -30,8 +30,8 @@ from cdc_engine.table_meta.change.policy import (
 )
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.review_files import ReviewFiles
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 
 COLUMNS = (
     DeclaredColumn(name="id", type="int", nullable=False),
@@ -139,7 +139,9 @@ class Reviewed:
         path = self.folder / "schema.jsonl"
         path.unlink(missing_ok=True)
         made = TableHistory(path, lambda *_: True, review)
-        made.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (T,)), at(100))
+        made.seed(
+            SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (T,)), at(100)
+        )
         return made
 
     @property
@@ -257,7 +259,7 @@ def test_ddl_an_approval_that_cannot_be_read_is_no_approval_and_no_refusal(revie
 @pytest.mark.parametrize("name", ["plain", "a.b", "*[x]?", "/../..", 64 * "你"])
 def test_ddl_a_table_of_any_name_is_held_and_approved(reviewed: Reviewed, name: str) -> None:
     item = Item(kind="rename", what="rename a to b")
-    held = Held(
+    held = PendingChange(
         destination="d",
         database=name,
         table=name,

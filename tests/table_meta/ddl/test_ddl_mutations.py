@@ -14,9 +14,9 @@ from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.contracts import TableChangeKind
 from cdc_engine.errors import UnknownEventError
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.repository import Record
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import ServerFacts
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts
 from tests.binlog.scan.event_factory import START, EventFactory, feed
 from tests.table_meta.ddl_corpus import groups
 
@@ -74,15 +74,15 @@ class InMemory:
     """A repository that keeps records for as long as it lives."""
 
     def __init__(self) -> None:
-        self.records: list[Record] = []
+        self.records: list[HistoryRecord] = []
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[HistoryRecord]:
         return list(self.records)
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[HistoryRecord]) -> None:
         self.records += records
 
-    def replace(self, records: Iterable[Record]) -> None:
+    def replace(self, records: Iterable[HistoryRecord]) -> None:
         self.records = list(records)
 
 
@@ -144,9 +144,9 @@ class Stream:
 
     def __init__(self, flavour: str) -> None:
         self.history = TableHistory(InMemory(), captured)
-        server = ServerFacts(flavour=flavour, charset="utf8mb4")
+        server = DdlServerFacts(flavour=flavour, charset="utf8mb4")
         databases = tuple((group.database, "utf8mb4") for group in groups())
-        self.history.seed(Snapshot(server, databases, ()), START)
+        self.history.seed(SchemaSnapshot(server, databases, ()), START)
         self.make, self.scan = EventFactory(), self.scanner()
 
     def scanner(self) -> Scanner:

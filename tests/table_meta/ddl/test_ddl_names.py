@@ -24,8 +24,8 @@ from cdc_engine.table_meta.ddl.statement import (
     Unread,
 )
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from console.toolchain.database.server import DatabaseServer
 from tests.binlog.scan.event_factory import START, EventFactory, feed
 
@@ -37,16 +37,16 @@ LETTERS_A_QUERY = 800
 def test_ddl_names_are_folded_as_the_server_folds_them(server: str, request: pytest.FixtureRequest) -> None:
     """Every letter of the plane that names can have."""
     source: DatabaseServer = request.getfixturevalue(server)
-    letters = [chr(place) for place in range(0x21, 0x10000) if not 0xD800 <= place < 0xE000]
-    letters = [letter for letter in letters if letter.lower() != letter or lowered(letter) != letter]
-    assert len(letters) > 1000
+    mails = [chr(place) for place in range(0x21, 0x10000) if not 0xD800 <= place < 0xE000]
+    mails = [mail for mail in mails if mail.lower() != mail or lowered(mail) != mail]
+    assert len(mails) > 1000
     with source.connect() as connection, connection.cursor() as cursor:
-        for start in range(0, len(letters), LETTERS_A_QUERY):
-            chunk = letters[start : start + LETTERS_A_QUERY]
-            folded = (f"HEX(LOWER(CONVERT(_utf8mb4 x'{letter.encode().hex()}' USING utf8mb3)))" for letter in chunk)
+        for start in range(0, len(mails), LETTERS_A_QUERY):
+            chunk = mails[start : start + LETTERS_A_QUERY]
+            folded = (f"HEX(LOWER(CONVERT(_utf8mb4 x'{mail.encode().hex()}' USING utf8mb3)))" for mail in chunk)
             cursor.execute(f"SELECT {', '.join(folded)}")
             wanted = [bytes.fromhex(text).decode() for text in cursor.fetchall()[0]]
-            assert [lowered(letter) for letter in chunk] == wanted
+            assert [lowered(mail) for mail in chunk] == wanted
 
 
 def test_ddl_a_name_is_folded_letter_by_letter() -> None:
@@ -171,7 +171,7 @@ def test_ddl_alter_ignore_may_delete_rows(actions: str, lost: bool) -> None:
 def test_ddl_an_alter_in_two_phases_counts_where_it_commits(tmp_path: Path, phase: bytes, columns: int) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
     table = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(DeclaredColumn(name="a", type="int"),))
-    history.seed(Snapshot(ServerFacts(flavour="mariadb", charset="utf8mb4"), (), (table,)), START)
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mariadb", charset="utf8mb4"), (), (table,)), START)
     make = EventFactory()
     status = b"\x83\x01\x08\x00\x2f\x00" + phase + b"\x04\x2d\x00\x08\x00\x08\x00"
     begin, event = make.mariadb_gtid(1, flags=1), make.query("ALTER TABLE t ADD b int", status=status)

@@ -21,7 +21,7 @@ def test_a_quoted_text_is_one_string(text: str) -> None:
 @given(TEXT)
 def test_a_quoted_name_is_one_name(name: str) -> None:
     escaped = name.replace("`", "``")
-    in_utf8mb3 = "".join(letter if letter <= "\uffff" else "?" for letter in name)
+    in_utf8mb3 = "".join(mail if mail <= "\uffff" else "?" for mail in name)
     assert tokens(f"a.`{escaped}`b")[2:3] == [Token(TokenKind.NAME, in_utf8mb3)]
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_snapshot
-from cdc_engine.table_meta.schema import ForeignKey, ServerFacts, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, ForeignKey, TableSchema
 from console.toolchain.database.server import DatabaseServer
 
 BEGIN = Position(epoch=1, file="binlog.000001", offset=100)
 ACTIONS, PASSWORD = "ON DELETE SET NULL ON UPDATE CASCADE", "only for this test"
-SERVER = ServerFacts(flavour="mysql", charset="utf8mb4")
+SERVER = DdlServerFacts(flavour="mysql", charset="utf8mb4")
 
 
 @pytest.mark.servers
@@ -51,7 +51,7 @@ def test_an_account_that_may_only_read_sees_what_cascades(flavour: str, request:
 
 def history_after(folder: Path, *statements: str) -> tuple[TableHistory, Position]:
     history = TableHistory(folder / "schema.jsonl", lambda *_: True)
-    history.seed(Snapshot(SERVER, (("d", "utf8mb4"),), ()), BEGIN)
+    history.seed(SchemaSnapshot(SERVER, (("d", "utf8mb4"),), ()), BEGIN)
     place = BEGIN
     for number, statement in enumerate(statements):
         place = Position(epoch=1, file=BEGIN.file, offset=1000 + 1000 * number)

@@ -13,7 +13,7 @@ from cdc_engine.source.server import Source
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.source.live_schema import schema_now
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_snapshot
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from console.toolchain.database.server import DatabaseServer
 from tests.table_meta.replay import Scene, scene
 
@@ -70,7 +70,7 @@ def test_ddl_a_statement_no_rule_reads_is_answered_at_the_live_end_once_and_for_
     assert (stop.kind, stop.state) == (TableChangeKind.STOPPED, "SCHEMA_UNKNOWN")
 
 
-def answered(folder: Path, source: Source, played: Scene, begun: Position, snapshot: Snapshot) -> TableHistory:
+def answered(folder: Path, source: Source, played: Scene, begun: Position, snapshot: SchemaSnapshot) -> TableHistory:
     review = SchemaDecisions(resolved=SchemaAnswers(lambda: source, folder).resolved)
     history = TableHistory(folder / "schema.jsonl", played.captured, review)
     history.seed(snapshot, begun)

@@ -17,8 +17,8 @@ from cdc_engine.errors import MetaError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history import effects, fitting, history
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
 from tests.binlog.scan.event_factory import EventFactory
 
 EXCEPTIONS = (
@@ -61,7 +61,7 @@ def known(tmp_path: Path) -> TableHistory:
         for name in (*TABLES, "not_ours")
     )
     databases = (("shop", "utf8mb4"), ("elsewhere", "latin1"))
-    made.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), databases, tables), at(100))
+    made.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), databases, tables), at(100))
     return made
 
 

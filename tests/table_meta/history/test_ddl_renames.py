@@ -11,8 +11,8 @@ from cdc_engine.position import Position
 from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
 from cdc_engine.table_meta.change.renaming import moved
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
 
 UUID = "6ace8bcef73211ea87e9f875a4d24e90"
 UUID_APART = "6ace8bce_f732_11ea_87e9_f875a4d24e90"
@@ -44,8 +44,10 @@ def history(request: pytest.FixtureRequest, tmp_path: Path) -> TableHistory:
     made = TableHistory(
         tmp_path / "schema.jsonl", lambda _, name: everything or name in {"orders", "items", LONG}, REVIEW
     )
-    facts = ServerFacts(flavour="mysql", charset="utf8mb4")
-    made.seed(Snapshot(facts, (("shop", "utf8mb4"),), (*map(table, ("orders", "items", LONG, "everything")),)), at(100))
+    facts = DdlServerFacts(flavour="mysql", charset="utf8mb4")
+    made.seed(
+        SchemaSnapshot(facts, (("shop", "utf8mb4"),), (*map(table, ("orders", "items", LONG, "everything")),)), at(100)
+    )
     return made
 
 
@@ -102,8 +104,8 @@ def captures_all(history: TableHistory) -> bool:
 def test_ddl_a_copy_that_was_there_before_the_stream_brings_no_rows(tmp_path: Path, swap: str) -> None:
     """Number 26: the lake has of such a copy only the rows that came since; that it is captured by now proves nothing."""
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
-    facts = ServerFacts(flavour="mysql", charset="utf8mb4")
-    history.seed(Snapshot(facts, (), (table("orders"), table("_orders_gho"))), at(100))
+    facts = DdlServerFacts(flavour="mysql", charset="utf8mb4")
+    history.seed(SchemaSnapshot(facts, (), (table("orders"), table("_orders_gho"))), at(100))
     history.apply("ALTER TABLE _orders_gho ADD added int", "shop", at(200))
     if swap.startswith("ALTER"):
         history.apply("RENAME TABLE orders TO _orders_del", "shop", at(250))
@@ -115,9 +117,9 @@ def test_ddl_a_copy_that_was_there_before_the_stream_brings_no_rows(tmp_path: Pa
 @pytest.mark.found
 def test_ddl_a_copy_that_was_created_while_it_was_excluded_brings_no_rows(tmp_path: Path) -> None:
     """Number 26: it is captured when it is swapped in, and its first rows were left out."""
-    path, facts = tmp_path / "schema.jsonl", ServerFacts(flavour="mysql", charset="utf8mb4")
+    path, facts = tmp_path / "schema.jsonl", DdlServerFacts(flavour="mysql", charset="utf8mb4")
     before = TableHistory(path, lambda _, name: name == "orders", DEFAULT)
-    before.seed(Snapshot(facts, (), (table("orders"),)), at(100))
+    before.seed(SchemaSnapshot(facts, (), (table("orders"),)), at(100))
     before.apply("CREATE TABLE _orders_gho LIKE orders", "shop", at(200))
     later = TableHistory(path, lambda *_: True, DEFAULT)
     (change,) = later.apply("RENAME TABLE orders TO _orders_del, _orders_gho TO orders", "shop", at(300))
@@ -144,7 +146,9 @@ def test_ddl_two_captured_tables_that_swap_names_take_their_rows_along(history: 
 def test_ddl_chains_and_cycles_of_captured_tables_take_their_rows_along(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name != "t", REVIEW)
     names = ("a", "b", "c")
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), tuple(map(table, names))), at(100))
+    history.seed(
+        SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), tuple(map(table, names))), at(100)
+    )
     cycle = history.apply("RENAME TABLE a TO t, b TO a, c TO b, t TO c", "shop", at(200))
     assert told(cycle) == {
         "a": ("schema", "shop.b"),
@@ -158,7 +162,7 @@ def test_ddl_chains_and_cycles_of_captured_tables_take_their_rows_along(tmp_path
 
 def test_ddl_a_plain_rename_brings_the_rows_under_the_new_name(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
     assert told(history.apply("ALTER TABLE a RENAME TO b", "shop", at(200))) == {"b": ("schema", "shop.a")}
     assert told(history.apply("RENAME TABLE b TO other.b", "shop", at(300))) == {"b": ("schema", "shop.b")}
     created = history.apply("CREATE TABLE a (id int PRIMARY KEY)", "shop", at(400))
@@ -168,7 +172,7 @@ def test_ddl_a_plain_rename_brings_the_rows_under_the_new_name(tmp_path: Path) -
 
 def test_ddl_a_rename_that_alters_too_takes_the_rows_first_and_alters_them_then(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, REVIEW)
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
     changes = history.apply("ALTER TABLE a ADD x int NOT NULL DEFAULT 7, RENAME TO b", "shop", at(200))
     changes = tuple(change for change in changes if change.table == "b")
     key = at(200).order_key
@@ -183,7 +187,9 @@ def test_ddl_a_rename_that_alters_too_takes_the_rows_first_and_alters_them_then(
 
 def test_ddl_a_table_that_has_stopped_takes_its_stop_along(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, DEFAULT)
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"), table("b"))), at(100))
+    history.seed(
+        SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"), table("b"))), at(100)
+    )
     history.apply("ALTER TABLE a ENGINE=BLACKHOLE", "shop", at(200))
     (change,) = history.apply("RENAME TABLE a TO t, b TO a, t TO b", "shop", at(300))
     assert (change.table, change.kind, change.renamed_from) == ("b", TableChangeKind.STOPPED, "shop.a")
@@ -195,7 +201,7 @@ def test_ddl_a_table_that_has_stopped_takes_its_stop_along(tmp_path: Path) -> No
 
 def test_ddl_a_captured_table_that_leaves_the_filter_is_no_longer_fed(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name == "a", DEFAULT)
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"),)), at(100))
     assert history.apply("RENAME TABLE a TO outside", "shop", at(200)) == ()
     (change,) = history.apply("RENAME TABLE outside TO a", "shop", at(300))
     assert (change.kind, change.renamed_from) == (TableChangeKind.STOPPED, "")
@@ -221,7 +227,7 @@ def test_ddl_a_copy_that_replaces_nothing_is_no_swap(history: TableHistory) -> N
 
 def test_ddl_the_schema_of_a_table_outside_the_filter_is_known_when_a_rename_brings_it_in(tmp_path: Path) -> None:
     history = TableHistory(tmp_path / "schema.jsonl", lambda _, name: name == "orders")
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("outside"),)), at(100))
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("outside"),)), at(100))
     assert history.apply("ALTER TABLE outside ADD added int FIRST, DROP v", "shop", at(200)) == ()
     (change,) = history.apply("RENAME TABLE outside TO orders", "shop", at(300))
     assert change.kind is TableChangeKind.STOPPED

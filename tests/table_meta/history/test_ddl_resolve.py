@@ -27,11 +27,11 @@ from cdc_engine.table_meta.history.ddl_context import DdlContext
 from cdc_engine.table_meta.history.effects import effects_of
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 from cdc_engine.table_meta.history.questions import Question, Unknown
 from cdc_engine.table_meta.history.resolutions import Resolutions
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from tests.binlog.events.table_map_writer import table_map_of
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
@@ -54,7 +54,9 @@ def opened(folder: Path) -> TableHistory:
 def stopped(tmp_path: Path) -> tuple[TableHistory, TableChange]:
     """A history in which the table stopped at 200, and the change that told so."""
     history = opened(tmp_path)
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100))
+    history.seed(
+        SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100)
+    )
     (change,) = history.apply(UNREADABLE, "shop", at(200))
     assert (change.kind, change.state) == (TableChangeKind.STOPPED, "SCHEMA_UNKNOWN")
     return history, change
@@ -92,7 +94,7 @@ def test_ddl_a_column_whose_values_in_old_rows_no_one_knows_stays_a_stop(
 
 def test_ddl_a_table_map_that_fits_nothing_known_is_answered_too(tmp_path: Path) -> None:
     history = opened(tmp_path)
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), (ORDERS,)), at(100))
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (ORDERS,)), at(100))
     given = schema_of(ANSWER, "shop", "orders")
     bare = table_map_of(given, [(Field.SIGNEDNESS, b"\x00")])
     with pytest.raises(TableStoppedError) as error:
@@ -168,7 +170,9 @@ def test_resume_says_that_a_snapshot_is_still_being_canceled(tmp_path: Path) -> 
 def test_ddl_the_rules_ask_for_what_they_need_to_know_and_look_nowhere_themselves() -> None:
     known = KnownSchemas()
     known.remember(
-        Record(kind=RecordKind.SNAPSHOT, position=at(1), database="shop", table="orders", content=ORDERS.to_json())
+        HistoryRecord(
+            kind=RecordKind.SNAPSHOT, position=at(1), database="shop", table="orders", content=ORDERS.to_json()
+        )
     )
     context = DdlContext(known, at(2).order_key, lambda *_: True, "shop", lower_case_names=False, place="here")
     asked, meant = [], effects_of(read_statement("ALTER TABLE orders DROP id, ADD n int", "mysql"), context)
@@ -199,7 +203,9 @@ def test_ddl_each_question_is_asked_once_and_an_answer_that_fails_is_no_answer(
         return given
 
     history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True, SchemaDecisions(resolved=resolved))
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100))
+    history.seed(
+        SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100)
+    )
     with pytest.raises(SourceConnectionError):
         history.apply(UNREADABLE, "shop", at(200))
     assert isinstance(history.state("shop", "orders", at(300)), TableSchema), "nothing is kept of what was not answered"

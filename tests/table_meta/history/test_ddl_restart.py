@@ -12,8 +12,8 @@ from cdc_engine.binlog.charsets.statement_text import statement_text
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import ServerFacts, Stopped
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, Stopped
 from tests.table_meta.ddl_corpus import Group, groups
 
 GROUPS = {group.name: group for group in groups() if len(group.of("mysql80")) > 10}
@@ -31,8 +31,8 @@ def opened(folder: Path) -> TableHistory:
 
 def begun(folder: Path, group: Group) -> TableHistory:
     history = opened(folder)
-    facts = ServerFacts(flavour="mysql", charset="utf8mb4")
-    history.seed(Snapshot(facts, ((group.database, "utf8mb4"),), ()), at(-1))
+    facts = DdlServerFacts(flavour="mysql", charset="utf8mb4")
+    history.seed(SchemaSnapshot(facts, ((group.database, "utf8mb4"),), ()), at(-1))
     return history
 
 

@@ -13,8 +13,8 @@ from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import NotATableError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import DeclaredColumn, ServerFacts, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from tests.binlog.events.table_map_writer import table_map_bytes, table_map_of
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
@@ -25,8 +25,8 @@ def table(name: str, *columns: DeclaredColumn) -> TableSchema:
     return TableSchema(database="shop", table=name, charset="utf8mb4", columns=columns or (ID, NAME), key=("id",))
 
 
-SNAPSHOT = Snapshot(
-    ServerFacts(flavour="mysql", charset="utf8mb4"),
+SNAPSHOT = SchemaSnapshot(
+    DdlServerFacts(flavour="mysql", charset="utf8mb4"),
     (("shop", "utf8mb4"), ("other", "latin1")),
     (table("orders"), table("items"), dataclasses.replace(table("hole"), database="other", engine="BLACKHOLE")),
 )
@@ -252,8 +252,8 @@ def test_a_column_added_twice_is_a_mismatch(history: TableHistory) -> None:
 
 def test_names_are_folded_where_the_server_folds_them(tmp_path: Path) -> None:
     folding = TableHistory(tmp_path / "schema.jsonl", captured)
-    facts = ServerFacts(flavour="mysql", charset="utf8mb4", lower_case_names=True)
-    folding.seed(Snapshot(facts, SNAPSHOT.databases, SNAPSHOT.tables), at(100))
+    facts = DdlServerFacts(flavour="mysql", charset="utf8mb4", lower_case_names=True)
+    folding.seed(SchemaSnapshot(facts, SNAPSHOT.databases, SNAPSHOT.tables), at(100))
     (change,) = folding.apply("ALTER TABLE Shop.ORDERS ADD c int", "SHOP", at(200))
     assert (change.kind, change.database, change.table) == (TableChangeKind.SCHEMA, "shop", "orders")
     assert change.schema is not None
@@ -289,7 +289,9 @@ def test_ddl_row_events_of_a_sequence_are_of_no_table(tmp_path: Path) -> None:
     """MariaDB logs what NEXTVAL takes as rows. A table that is known may have such columns; what has others stops as ever."""
     made = TableHistory(tmp_path / "schema.jsonl", captured)
     known = table("known", *SEQUENCE)
-    made.seed(Snapshot(ServerFacts(flavour="mariadb", charset="utf8mb4"), (("shop", "utf8mb4"),), (known,)), at(100))
+    made.seed(
+        SchemaSnapshot(DdlServerFacts(flavour="mariadb", charset="utf8mb4"), (("shop", "utf8mb4"),), (known,)), at(100)
+    )
     columns = ", ".join(f"{column.name} {column.type} NOT NULL" for column in SEQUENCE)
     for statement in ("CREATE SEQUENCE s", f"CREATE TABLE s ({columns}) ENGINE=InnoDB SEQUENCE=1 COMMENT='x'"):
         assert made.apply(statement, "shop", at(200)) == ()

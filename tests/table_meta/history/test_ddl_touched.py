@@ -9,20 +9,20 @@ from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.table_meta.ddl.declared_type import MYSQL
 from cdc_engine.table_meta.history.changed_tables import TouchedTables, changed_by
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import ServerFacts, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, TableSchema
 
 PLACE = Position(epoch=1, file="binlog.000001", offset=4)
-SERVER = ServerFacts(flavour=MYSQL, charset="utf8mb4")
+SERVER = DdlServerFacts(flavour=MYSQL, charset="utf8mb4")
 ORDERS, ITEMS, OTHER = ("shop", "orders"), ("shop", "items"), ("depot", "items")
 
 
-def touched(statement: str, server: ServerFacts = SERVER) -> TouchedTables:
+def touched(statement: str, server: DdlServerFacts = SERVER) -> TouchedTables:
     tables = tuple(
         TableSchema(database=key[0], table=key[1], charset="utf8mb4", columns=(), key=())
         for key in (ORDERS, ITEMS, OTHER)
     )
-    found = TouchedTables(Snapshot(server, databases=(), tables=tables))
+    found = TouchedTables(SchemaSnapshot(server, databases=(), tables=tables))
     assert found.apply(statement, "shop", PLACE) == ()
     return found
 
@@ -55,7 +55,7 @@ def test_ddl_tables_that_a_statement_may_change(statement: str, names: set[tuple
 
 
 def test_ddl_names_are_folded_where_the_server_folds_them() -> None:
-    folding = ServerFacts(flavour=MYSQL, charset="utf8mb4", lower_case_names=True)
+    folding = DdlServerFacts(flavour=MYSQL, charset="utf8mb4", lower_case_names=True)
     assert touched("ALTER TABLE Orders DROP COLUMN a", folding).names == {ORDERS}
     assert touched("ALTER TABLE Orders DROP COLUMN a").names == {("shop", "Orders")}
 

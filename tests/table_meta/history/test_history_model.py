@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cdc_engine.contracts import TableChange
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import ServerFacts
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts
 
 TABLES = ("a", "b")
 COLUMNS = ("c0", "c1", "c2", "c3")
@@ -41,7 +41,9 @@ class HistoryMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.history = self.opened()
-        self.history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("d", "utf8mb4"),), ()), at(START))
+        self.history.seed(
+            SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("d", "utf8mb4"),), ()), at(START)
+        )
 
     def opened(self) -> TableHistory:
         return TableHistory(self.folder / "schema.jsonl", lambda database, _: database == "d")

@@ -9,10 +9,10 @@ import pytest
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.position import Position
 from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.ddl.statement import RowChange
+from cdc_engine.table_meta.ddl.statement import StatementRowChange
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import DeclaredColumn, ForeignKey, ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, Stopped, TableSchema
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
 LIKEWISE = {"orders", "items", "lines", "notes"}
@@ -51,7 +51,7 @@ def history(tmp_path: Path) -> TableHistory:
     made = TableHistory(
         tmp_path / "schema.jsonl", lambda base, name: base in {"shop", "depot"} and not name.startswith("skip_")
     )
-    made.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (), TABLES), at(1))
+    made.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), TABLES), at(1))
     return made
 
 
@@ -89,7 +89,7 @@ def stopped(changes: tuple[TableChange, ...]) -> set[str]:
 )
 def test_the_tables_that_a_row_change_writes_to_fidelity(statement: str, names: list[str]) -> None:
     read = read_statement(statement, "mysql")
-    assert isinstance(read, RowChange)
+    assert isinstance(read, StatementRowChange)
     assert [f"{name.database}.{name.table}".lstrip(".") for name in read.names] == names
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from cdc_engine.binlog.block import end_position
 from cdc_engine.contracts import Int64s
-from cdc_engine.store.window.places import Piece, Place, Reading
+from cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
 NOTHING: Int64s = np.zeros(0, np.int64)
 
@@ -19,19 +19,19 @@ NOTHING: Int64s = np.zeros(0, np.int64)
 class Ahead:
     """The available part of a member's stream. `pieces`: from a position on, up to `end`. `times`: commit times (µs since 1970) of the
     transactions that end in them, in the stream's order; if none ends, the time of the one that they are a part of. `anew`: as in
-    `Reading`.
+    `WindowReading`.
     """
 
-    pieces: tuple[Piece, ...]
-    end: Place
+    pieces: tuple[WindowPiece, ...]
+    end: WindowPosition
     times: Int64s
     anew: bool = False
 
-    def first(self, count: int) -> tuple[Piece, ...]:
+    def first(self, count: int) -> tuple[WindowPiece, ...]:
         """Returns the pieces of the first transactions, 1 ≤ count ≤ len(times)."""
         if count == len(self.times):
             return self.pieces
-        taken: list[Piece] = []
+        taken: list[WindowPiece] = []
         left = count
         for piece in self.pieces:
             ends = _ends_in(piece)
@@ -56,7 +56,7 @@ class Ahead:
         raise ValueError(f"there are no {count} transactions in {len(self.pieces)} pieces")
 
 
-def ahead_of(reading: Reading) -> Ahead:
+def ahead_of(reading: WindowReading) -> Ahead:
     """Returns what was read of a member."""
     if not reading.pieces:
         return Ahead((), reading.end, NOTHING)
@@ -69,23 +69,23 @@ def ahead_of(reading: Reading) -> Ahead:
     return Ahead(reading.pieces, reading.end, times, reading.anew)
 
 
-def end_of(pieces: tuple[Piece, ...]) -> Place:
+def end_of(pieces: tuple[WindowPiece, ...]) -> WindowPosition:
     """Returns the end of pieces that end with a transaction. The time for its executed GTID set is proportional to the transactions in
     its block.
     """
-    return Place(end_position(pieces[-1].block, pieces[-1].last_transaction - 1))
+    return WindowPosition(end_position(pieces[-1].block, pieces[-1].last_transaction - 1))
 
 
-def size_of(pieces: tuple[Piece, ...]) -> int:
+def size_of(pieces: tuple[WindowPiece, ...]) -> int:
     """Returns the bytes of the row events in the pieces."""
     return sum(int(piece.block.event_length[piece.first_event : piece.last_event].sum()) for piece in pieces)
 
 
-def _ends_in(piece: Piece) -> int:
+def _ends_in(piece: WindowPiece) -> int:
     return piece.last_transaction - piece.first_transaction
 
 
-def _parted(piece: Piece, count: int) -> tuple[Piece, Piece]:
+def _parted(piece: WindowPiece, count: int) -> tuple[WindowPiece, WindowPiece]:
     """Splits a piece at the end of its transaction with that number."""
     ended = piece.first_transaction + count
     event = int(piece.block.transaction_events[ended - 1])
@@ -93,7 +93,7 @@ def _parted(piece: Piece, count: int) -> tuple[Piece, Piece]:
     return head, dataclasses.replace(piece, first_event=event, first_transaction=ended)
 
 
-def _time_us(pieces: tuple[Piece, ...]) -> int:
+def _time_us(pieces: tuple[WindowPiece, ...]) -> int:
     """Returns the commit time of the transaction that the pieces are a part of; 0 if it is unknown."""
     for piece in pieces:
         if piece.last_event > piece.first_event:

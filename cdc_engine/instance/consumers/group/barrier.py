@@ -32,7 +32,7 @@ class Known:
 
 
 @dataclasses.dataclass(frozen=True)
-class Turn:
+class NextTransactions:
     """The decision that the next `count` available transactions of `member` are next."""
 
     member: str
@@ -40,13 +40,13 @@ class Turn:
 
 
 @dataclasses.dataclass(frozen=True)
-class Wait:
+class BarrierWait:
     """The decision to wait: `member` may still have what is next."""
 
     member: str
 
 
-def decide(known: Mapping[str, Known], barrier_us: int = 0) -> Turn | Wait:
+def decide(known: Mapping[str, Known], barrier_us: int = 0) -> NextTransactions | BarrierWait:
     """Decides. `known`: for each member, at least one. A transaction that was partly handed out continues first, so that no other
     transaction interrupts it.
 
@@ -54,19 +54,19 @@ def decide(known: Mapping[str, Known], barrier_us: int = 0) -> Turn | Wait:
     """
     for member, each in sorted(known.items()):
         if each.begun:
-            return Turn(member, 1) if len(each.times) else Wait(member)
+            return NextTransactions(member, 1) if len(each.times) else BarrierWait(member)
     counted = {member: each for member, each in known.items() if len(each.times) or not each.absent}
     if not counted:
-        return Wait(min((max(each.clock_us, barrier_us), member) for member, each in known.items())[1])
+        return BarrierWait(min((max(each.clock_us, barrier_us), member) for member, each in known.items())[1])
     least = sorted((max(_next_us(each), barrier_us), member) for member, each in counted.items())
     member = least[0][1]
     times = counted[member].times
     if not len(times):
-        return Wait(member)
+        return BarrierWait(member)
     if len(least) == 1:
-        return Turn(member, len(times))
+        return NextTransactions(member, len(times))
     limit_us, other = least[1]
-    return Turn(member, int(np.searchsorted(times, limit_us, "right" if member < other else "left")))
+    return NextTransactions(member, int(np.searchsorted(times, limit_us, "right" if member < other else "left")))
 
 
 def _next_us(each: Known) -> int:

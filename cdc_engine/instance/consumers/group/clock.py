@@ -13,7 +13,7 @@ import structlog
 
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.source_clock import ClockAnswer, ask_clock, begin_asking
-from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.parser.watch import StreamState
 from cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25
@@ -78,7 +78,7 @@ class MemberClock:
         answers = list(self._answers)
         return answers[-1].now_us if answers else 0
 
-    def reached_us(self, place: StreamPlace | None) -> int:
+    def reached_us(self, place: StreamState | None) -> int:
         """Returns the newest time before which a stream at a position has read everything, in µs since 1970; 0 if there is none."""
         return max((each.before_us for each in list(self._answers) if each.holds(place)), default=0)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from cdc_engine.instance.consumers.feed import FeedPlace, Reader
-from cdc_engine.instance.consumers.group.feed import GroupFeed, GroupPlace, Run
+from cdc_engine.instance.consumers.consumer_stream import StreamPosition, StreamReader
+from cdc_engine.instance.consumers.group.group_stream import GroupStream, GroupStreamPosition, Run
 from cdc_engine.instance.consumers.group.members import Members, MemberStream
 from cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
 from cdc_engine.meta.ledger import GroupConsumer, Ledger
@@ -17,15 +17,15 @@ from cdc_engine.meta.manager import MetaManager
 from cdc_engine.position import GroupPosition, Position
 from cdc_engine.server.consumer import ConsumerService
 from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.places import Place, key_of
+from cdc_engine.store.window.positions import WindowPosition, key_of
 
 Runs = tuple[Run, ...]
-Service = ConsumerService[GroupPlace, Runs]
+Service = ConsumerService[GroupStreamPosition, Runs]
 
 
-class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
+class GroupConsumers(Subscriptions[GroupConsumer, GroupStreamPosition, Runs]):
     """The consumers of a group. `group_filter`: the group's filter, in addition to those of its members and of a consumer.
-    `wait_seconds`: as in `GroupFeed`.
+    `wait_seconds`: as in `GroupStream`.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
     ) -> None:
         super().__init__(meta, brokers or {})
         self._name, self._members, self._filter, self._wait_seconds = name, members, group_filter, wait_seconds
-        self._feeds: dict[int, GroupFeed] = {}
+        self._feeds: dict[int, GroupStream] = {}
 
     def statuses(self) -> tuple[ConsumerStatus, ...]:
         return tuple(self._status(record) for record in self._meta.ledger.group_consumers)
@@ -55,7 +55,7 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
         record = GroupConsumer(client_id=client_id, filter=client_filter, cursor=GroupPosition())
         return self._begun_everywhere(record)
 
-    def _moved(self, record: GroupConsumer, client_filter: str, acked: GroupPlace | None) -> GroupConsumer:
+    def _moved(self, record: GroupConsumer, client_filter: str, acked: GroupStreamPosition | None) -> GroupConsumer:
         cursor = acked.position if acked is not None else record.cursor
         return dataclasses.replace(record, filter=client_filter, cursor=cursor)
 
@@ -63,9 +63,9 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
         complete = self._begun_everywhere(record)
         if complete != record:  # a member joined: its start is saved before any of its changes is handed out
             self._meta.update(lambda ledger: ledger.with_group_consumer(complete))
-        reader = Reader(record.client_id, self._name)
+        reader = StreamReader(record.client_id, self._name)
         streams = [MemberStream(name, reader, self._members, [self._filter, tables]) for name in self._members.names]
-        feed = self._feeds[record.client_id] = GroupFeed(streams, self._wait_seconds)
+        feed = self._feeds[record.client_id] = GroupStream(streams, self._wait_seconds)
         return ConsumerService(record.client_id, feed, self._place(complete.cursor))
 
     def _begun_everywhere(self, record: GroupConsumer) -> GroupConsumer:
@@ -80,10 +80,10 @@ class GroupConsumers(Subscriptions[GroupConsumer, GroupPlace, Runs]):
             record, cursor=dataclasses.replace(cursor, members=tuple(sorted((*cursor.members, *new))))
         )
 
-    def _place(self, cursor: GroupPosition) -> GroupPlace:
+    def _place(self, cursor: GroupPosition) -> GroupStreamPosition:
         members = {name: position for name, position in cursor.members if name in self._members.names}
-        return GroupPlace(
-            members={name: FeedPlace(Place(position)) for name, position in members.items()},
+        return GroupStreamPosition(
+            members={name: StreamPosition(WindowPosition(position)) for name, position in members.items()},
             barrier_us=cursor.barrier_us,
             late=cursor.late,
             newest_us={name: position.time_us for name, position in members.items()},

@@ -25,7 +25,7 @@ from cdc_engine.instance.consumers.group.served import GroupEntries, GroupMessag
 from cdc_engine.instance.consumers.group.status import figures_of
 from cdc_engine.instance.consumers.sending import Sending, name_of
 from cdc_engine.instance.consumers.served import Serving, address_of
-from cdc_engine.instance.consumers.subscriptions import forget_asked_for
+from cdc_engine.instance.consumers.subscriptions import forget_requested
 from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.managers import open_meta
@@ -179,7 +179,7 @@ class GroupEngine:
         group = self._group
         self._meta = open_meta(self.directory, self._lease)
         self._meta.update(lambda ledger: ledger)  # a new ledger is saved
-        forget_asked_for(self.directory, self._meta, None)
+        forget_requested(self.directory, self._meta, None)
         self._members = Members(group.members, self._consumers_of)
         self._consumers = GroupConsumers(
             self.name,
@@ -204,7 +204,7 @@ class GroupEngine:
         if self._serving is not None:
             self._serving.again()
         if self._meta is not None:
-            forget_asked_for(self.directory, self._meta, self._consumers)
+            forget_requested(self.directory, self._meta, self._consumers)
         if self._consumers is not None:
             self._consumers.keep()
 

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from cdc_engine.binlog.entries.elements import State
 from cdc_engine.errors import NotStartedError, SluiceError
+from cdc_engine.instance.consumers.consumer_stream import Chosen, DestinationStream, StreamReader
 from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.feed import Chosen, ConsumerFeed, Reader
 from cdc_engine.instance.consumers.forms import Forms
 from cdc_engine.instance.consumers.group.ahead import NOTHING, Ahead, ahead_of
 from cdc_engine.instance.consumers.group.clock import MemberClock, SourceAsker
 from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.places import Piece, Place
+from cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
 
 class Here(NamedTuple):
@@ -105,10 +105,10 @@ class View:
 class MemberStream:
     """One member's stream for one consumer of a group. `look`, `wait` and `chosen` for one thread at a time."""
 
-    def __init__(self, name: str, reader: Reader, members: Members, filters: Sequence[TableFilter]) -> None:
+    def __init__(self, name: str, reader: StreamReader, members: Members, filters: Sequence[TableFilter]) -> None:
         self.name = name
         self._reader, self._members, self._filters = reader, members, filters
-        self._read: tuple[Consumers, ConsumerFeed] | None = None
+        self._read: tuple[Consumers, DestinationStream] | None = None
         self._woken = threading.Event()
 
     @property
@@ -120,7 +120,7 @@ class MemberStream:
         """The settings for the rows that were chosen last."""
         return self._read[0].forms if self._read is not None else Forms()
 
-    def look(self, place: Place, bytes_max: int) -> View:
+    def look(self, place: WindowPosition, bytes_max: int) -> View:
         """Returns what is available, without waiting. Raises nothing: the view contains the error if nothing can be read."""
         try:
             here = self._members.here(self.name)
@@ -142,7 +142,7 @@ class MemberStream:
         told = "" if clock_us else here.clock.trouble or here.consumers.told()
         return View(Ahead((), place, NOTHING), clock_us, newest_us, told=told)
 
-    def wait(self, place: Place, seconds: float, given_up: Callable[[], bool]) -> None:
+    def wait(self, place: WindowPosition, seconds: float, given_up: Callable[[], bool]) -> None:
         """Waits until more may be available, at most for that time."""
         self._woken.clear()
         try:
@@ -153,7 +153,7 @@ class MemberStream:
         if reading is None and not given_up():
             self._woken.wait(seconds)
 
-    def chosen(self, pieces: Sequence[Piece], state: State) -> tuple[tuple[Chosen, ...], State]:
+    def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
         """Selects from pieces of the last look. Raises ConsumerStoppedError as `Selection` does."""
         if self._read is None:
             raise NotStartedError(f"{self.name} is not read")
@@ -170,7 +170,7 @@ class MemberStream:
         if read is not None:
             read[1].close()
 
-    def _feed(self, here: Here) -> ConsumerFeed:
+    def _feed(self, here: Here) -> DestinationStream:
         if self._read is None or self._read[0] is not here.consumers:
             self.close()
             self._read = (here.consumers, here.consumers.feed(self._reader, self._filters))

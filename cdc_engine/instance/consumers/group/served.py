@@ -9,7 +9,7 @@ from cdc_engine.binlog.entries.texts import Display
 from cdc_engine.brokers.publisher import Message
 from cdc_engine.config.brokers import BrokerConfig
 from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.group.feed import Run
+from cdc_engine.instance.consumers.group.group_stream import Run
 from cdc_engine.instance.consumers.sending import message_maker
 from cdc_engine.instance.consumers.served import entry_maker
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 
 from cdc_engine.gtid import has_executed
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
 FROM_ITS_PLACE_ON = frozenset({RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT})
 
 
-def holds_at(record: Record, place: Position) -> bool:
+def holds_at(record: HistoryRecord, place: Position) -> bool:
     """Returns whether a reader that has everything up to a position has passed the record. Raises ValueError if an executed set cannot
     be read.
     """
@@ -28,7 +28,7 @@ def holds_at(record: Record, place: Position) -> bool:
     return record.kind in FROM_ITS_PLACE_ON or not has_executed(at.gtid_set, place.gtid_set)
 
 
-def needed(records: Sequence[Record], places: Iterable[Position]) -> list[Record]:
+def needed(records: Sequence[HistoryRecord], places: Iterable[Position]) -> list[HistoryRecord]:
     """Returns the records that are needed to continue from one of the positions: those that do not apply there yet and, of the others,
     the last one per table, database and server.
     """

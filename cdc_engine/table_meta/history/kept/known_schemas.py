@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 from cdc_engine.table_meta.history.kept.timeline import Timeline
-from cdc_engine.table_meta.schema import Dropped, ServerFacts, Stopped, TableSchema
+from cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
 
-KnownTable = TableSchema | Stopped | Dropped | None
+KnownTable = TableSchema | Stopped | DroppedTable | None
 TableKey = tuple[str, str]
 
 
@@ -14,12 +14,12 @@ class KnownSchemas:
     """The known schemas, queried by order key. Records are added in ascending order; `drop_after` goes back."""
 
     def __init__(self) -> None:
-        self._server: Timeline[ServerFacts] = Timeline()
+        self._server: Timeline[DdlServerFacts] = Timeline()
         self._databases: dict[str, Timeline[str]] = {}
-        self._tables: dict[TableKey, Timeline[TableSchema | Stopped | Dropped]] = {}
+        self._tables: dict[TableKey, Timeline[TableSchema | Stopped | DroppedTable]] = {}
         self.head = -1
 
-    def server(self, key: int) -> ServerFacts | None:
+    def server(self, key: int) -> DdlServerFacts | None:
         return self._server.at(key)
 
     def database_charset(self, database: str, key: int) -> str | None:
@@ -38,17 +38,17 @@ class KnownSchemas:
         """Returns every database that has or had a record, sorted."""
         return sorted(self._databases)
 
-    def remember(self, record: Record) -> None:
+    def remember(self, record: HistoryRecord) -> None:
         key = record.position.order_key
         self.head = max(self.head, key)
         if record.kind is RecordKind.SERVER:
-            self._server.put(key, ServerFacts(**record.content))
+            self._server.put(key, DdlServerFacts(**record.content))
         elif record.kind is RecordKind.DATABASE:
             self._databases.setdefault(record.database, Timeline()).put(key, record.content["charset"])
         else:
             self._tables.setdefault((record.database, record.table), Timeline()).put(key, table_state(record))
 
-    def holds(self, record: Record) -> bool:
+    def holds(self, record: HistoryRecord) -> bool:
         """Returns whether the record's content is already known at its position."""
         key = record.position.order_key
         if record.kind is RecordKind.DATABASE:
@@ -64,9 +64,9 @@ class KnownSchemas:
         return any(dropped)
 
 
-def table_state(record: Record) -> TableSchema | Stopped | Dropped:
+def table_state(record: HistoryRecord) -> TableSchema | Stopped | DroppedTable:
     """Returns the state of a record's table. Raises KeyError or TypeError on a record of another structure."""
     if record.kind is RecordKind.STOPPED:
         return Stopped.from_json(record.database, record.table, record.content)
     schema = TableSchema.from_json(record.database, record.table, record.content)
-    return Dropped(schema=schema) if record.kind is RecordKind.DROPPED else schema
+    return DroppedTable(schema=schema) if record.kind is RecordKind.DROPPED else schema

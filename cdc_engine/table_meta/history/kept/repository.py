@@ -37,7 +37,7 @@ class RecordKind(enum.Enum):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Record:
+class HistoryRecord:
     """A record. `content` depends on `kind`. A record about a table names it; one about a database has no table."""
 
     kind: RecordKind
@@ -57,7 +57,7 @@ class Record:
         return json.dumps(record, sort_keys=True).encode() + b"\n"
 
     @classmethod
-    def from_line(cls, line: bytes) -> Record:
+    def from_line(cls, line: bytes) -> HistoryRecord:
         """Inverse of `to_line`. Raises ValueError, KeyError or TypeError on anything else."""
         record = json.loads(line)
         return cls(
@@ -72,13 +72,13 @@ class Record:
 class Repository(Protocol):
     """Stores records in the order in which they were written. All methods raise MetaError if that is not possible."""
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[HistoryRecord]:
         """Returns all valid records, without those that a REWIND invalidated and without the REWIND."""
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[HistoryRecord]) -> None:
         """Adds all of the records or none; they are durable when this returns."""
 
-    def replace(self, records: Iterable[Record]) -> None:
+    def replace(self, records: Iterable[HistoryRecord]) -> None:
         """Replaces all records by these, atomically."""
 
 
@@ -87,16 +87,16 @@ class RecordsInMemory:
     history.
     """
 
-    def __init__(self, records: list[Record]) -> None:
+    def __init__(self, records: list[HistoryRecord]) -> None:
         self._records = records
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[HistoryRecord]:
         return self._records
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[HistoryRecord]) -> None:
         """Does nothing: the history has the records."""
 
-    def replace(self, records: Iterable[Record]) -> None:
+    def replace(self, records: Iterable[HistoryRecord]) -> None:
         """Does nothing, as `append`."""
 
 
@@ -109,7 +109,7 @@ class SchemaRepository:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[HistoryRecord]:
         """Returns all valid records, in the order they were written. Removes an incomplete last line.
 
         Raises MetaError if the file is not a schema history, has another format, or is damaged before its last line.
@@ -119,7 +119,7 @@ class SchemaRepository:
             self._truncate(len(whole))
         return self._holding(whole)
 
-    def look(self) -> list[Record]:
+    def look(self) -> list[HistoryRecord]:
         """Does the same as `load` for a file that another process may be writing: changes nothing. Raises the same errors."""
         return self._holding(self._read()[1])
 
@@ -128,7 +128,7 @@ class SchemaRepository:
         content = self._path.read_bytes() if self._path.exists() else b""
         return content, content[: content.rfind(b"\n") + 1]
 
-    def _holding(self, whole: bytes) -> list[Record]:
+    def _holding(self, whole: bytes) -> list[HistoryRecord]:
         lines = whole.splitlines(keepends=True)
         if not lines:
             return []
@@ -136,7 +136,7 @@ class SchemaRepository:
             raise MetaError(f"{self._path} is not a schema history of format {FORMAT}; move it away and start again")
         return holding(self._record(line, number) for number, line in enumerate(lines[1:], start=2))
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[HistoryRecord]) -> None:
         """Writes records; they are on disk when this returns. Raises MetaError if they cannot be written."""
         lines = b"".join(record.to_line() for record in records)
         try:
@@ -149,7 +149,7 @@ class SchemaRepository:
         except OSError as error:
             raise MetaError(f"the schema history {self._path} cannot be written: {error.strerror}") from error
 
-    def replace(self, records: Iterable[Record]) -> None:
+    def replace(self, records: Iterable[HistoryRecord]) -> None:
         """Writes a new file next to the old one, syncs and renames it: a crash leaves the old file or the new one."""
         try:
             replace_file(self._path, _HEADER + b"".join(record.to_line() for record in records))
@@ -159,9 +159,9 @@ class SchemaRepository:
     def __str__(self) -> str:
         return str(self._path)
 
-    def _record(self, line: bytes, number: int) -> Record:
+    def _record(self, line: bytes, number: int) -> HistoryRecord:
         try:
-            return Record.from_line(line)
+            return HistoryRecord.from_line(line)
         except (ValueError, KeyError, TypeError) as error:
             raise MetaError(
                 f"line {number} of {self._path} is damaged; restore the file or start a new epoch"
@@ -180,7 +180,7 @@ def has_records(kept: Path | Repository) -> bool:
     return bool(kept.load())
 
 
-def look_at(kept: Path | Repository) -> list[Record]:
+def look_at(kept: Path | Repository) -> list[HistoryRecord]:
     """Returns all valid records while another process may be writing. Raises MetaError if they cannot be read."""
     return SchemaRepository(kept).look() if isinstance(kept, Path) else kept.load()
 
@@ -193,9 +193,9 @@ def forget_history(kept: Path | Repository) -> None:
         SchemaRepository(kept).replace([])
 
 
-def holding(records: Iterable[Record]) -> list[Record]:
+def holding(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:
     """Returns the records that no later REWIND invalidated."""
-    held: list[Record] = []
+    held: list[HistoryRecord] = []
     for record in records:
         if record.kind is RecordKind.REWIND:
             key = record.position.order_key

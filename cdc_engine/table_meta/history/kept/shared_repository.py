@@ -13,9 +13,9 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 
-from cdc_engine.documents.contract import NOT_THERE, Documents, Kept
 from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
-from cdc_engine.table_meta.history.kept.repository import Record, holding
+from cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRecord
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, holding
 
 FORMAT = 1
 PREFIX, HEAD = "schema-", "schema-head"
@@ -24,7 +24,7 @@ TRIES_MAX = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Head:
+class RepositoryHead:
     """The head: which chunks are valid. `version`: of the head itself."""
 
     generation: int = 0
@@ -46,12 +46,12 @@ class Head:
 class SharedRepository:
     """The `Repository` of one destination. `token`: of the lease; 0 for readers."""
 
-    def __init__(self, documents: Documents, token: int = 0) -> None:
+    def __init__(self, documents: RecordStore, token: int = 0) -> None:
         self._documents, self._token = documents, token
-        self._counted: Head | None = None  # the head that this process wrote or read last
+        self._counted: RepositoryHead | None = None  # the head that this process wrote or read last
         self._unsure = False  # whether a write of the head that got no answer may have succeeded
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[HistoryRecord]:
         for _ in range(TRIES_MAX):
             head = self._counted = self._claimed() if self._token else self._head()
             found = self._documents.read_all(f"{PREFIX}{head.generation:06d}-")
@@ -65,13 +65,13 @@ class SharedRepository:
                 )
         raise MetaError(f"{self} is replaced again and again while it is read; try again")
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[HistoryRecord]) -> None:
         texts = list(_texts(records))
         if texts:
             with self._owned():
                 self._add(self._settled(), texts)
 
-    def replace(self, records: Iterable[Record]) -> None:
+    def replace(self, records: Iterable[HistoryRecord]) -> None:
         with self._owned():
             head = self._settled()
             self._add(dataclasses.replace(head, generation=head.generation + 1, texts=0), list(_texts(records)))
@@ -83,7 +83,7 @@ class SharedRepository:
     def __str__(self) -> str:
         return f"the schema history in {self._documents}"
 
-    def _add(self, head: Head, texts: list[str]) -> None:
+    def _add(self, head: RepositoryHead, texts: list[str]) -> None:
         """Writes chunks after those of the head. All become valid with the head's next version."""
         for number, text in enumerate(texts, start=head.texts):
             self._write(head.name(number), text)
@@ -99,7 +99,7 @@ class SharedRepository:
                 "it takes the destination again when the lease is free"
             ) from error
 
-    def _settled(self) -> Head:
+    def _settled(self) -> RepositoryHead:
         """Returns the head. If this process's last write of the head got no answer but succeeded, undoes that write first, because its
         caller got an error.
         """
@@ -109,7 +109,7 @@ class SharedRepository:
         self._unsure = False
         return head
 
-    def _headed(self, head: Head) -> Head:
+    def _headed(self, head: RepositoryHead) -> RepositoryHead:
         """Replaces the head of the given version."""
         self._unsure = True
         version = self._documents.write(HEAD, head.to_text(), version=head.version, token=self._token)
@@ -121,7 +121,7 @@ class SharedRepository:
         there = self._documents.read(name)
         self._documents.write(name, text, version=there.version if there else NOT_THERE, token=self._token)
 
-    def _claimed(self) -> Head:
+    def _claimed(self) -> RepositoryHead:
         """Returns the head under this lease's token, so that writes of earlier holders are refused from now on. Raises LeaseLostError
         if a later holder has it.
         """
@@ -136,32 +136,32 @@ class SharedRepository:
             return dataclasses.replace(head, version=version)
         raise LeaseLostError(f"{self} is written under a later lease than {self._token}; this engine writes no more")
 
-    def _head(self) -> Head:
+    def _head(self) -> RepositoryHead:
         kept = self._documents.read(HEAD)
         if kept is None:
-            return Head()
+            return RepositoryHead()
         try:
             record = json.loads(kept.text)
             if record["format"] != FORMAT:
                 raise ValueError(f"it has format {record['format']}, this version of Sluice reads format {FORMAT}")
-            return Head(int(record["generation"]), int(record["texts"]), kept.version)
+            return RepositoryHead(int(record["generation"]), int(record["texts"]), kept.version)
         except (ValueError, KeyError, TypeError) as error:
             raise MetaError(
                 f"{self} cannot be read ({error}): run the version of Sluice that wrote it, restore {HEAD}, or take a new epoch"
             ) from error
 
-    def _records(self, head: Head, texts: list[Kept]) -> Iterator[Record]:
+    def _records(self, head: RepositoryHead, texts: list[StoredRecord]) -> Iterator[HistoryRecord]:
         for number, kept in enumerate(texts):
             for line in kept.text.splitlines():
                 try:
-                    yield Record.from_line(line.encode())
+                    yield HistoryRecord.from_line(line.encode())
                 except (ValueError, KeyError, TypeError) as error:
                     raise MetaError(
                         f"{head.name(number)} of {self} is damaged; restore it or start a new epoch"
                     ) from error
 
 
-def _texts(records: Iterable[Record]) -> Iterator[str]:
+def _texts(records: Iterable[HistoryRecord]) -> Iterator[str]:
     """Yields lines as in the file, joined into chunks. A record is never split."""
     lines: list[bytes] = []
     size = 0

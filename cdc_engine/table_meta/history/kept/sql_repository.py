@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from cdc_engine.errors import ConfigurationError, MetaError
 from cdc_engine.sql_url import url_with_password
-from cdc_engine.table_meta.history.kept.repository import Record, holding
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, holding
 
 TABLE = "sluice_schema_history"
 LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT ends at 64 KiB
@@ -47,17 +47,17 @@ class SqlRepository:
         with self._told("opened"):
             _metadata.create_all(self._engine)
 
-    def load(self) -> list[Record]:
+    def load(self) -> list[HistoryRecord]:
         query = sqlalchemy.select(_rows.c.id, _rows.c.record).where(_rows.c.destination == self._destination)
         with self._told("read"), self._engine.connect() as connection:
             found = connection.execute(query.order_by(_rows.c.id)).all()
         return holding(self._record(text, number) for number, text in found)
 
-    def append(self, records: Iterable[Record]) -> None:
+    def append(self, records: Iterable[HistoryRecord]) -> None:
         with self._told("written"), self._engine.begin() as connection:
             self._insert(connection, records)
 
-    def replace(self, records: Iterable[Record]) -> None:
+    def replace(self, records: Iterable[HistoryRecord]) -> None:
         with self._told("written"), self._engine.begin() as connection:
             connection.execute(sqlalchemy.delete(_rows).where(_rows.c.destination == self._destination))
             self._insert(connection, records)
@@ -65,14 +65,14 @@ class SqlRepository:
     def __str__(self) -> str:
         return self._name
 
-    def _insert(self, connection: sqlalchemy.Connection, records: Iterable[Record]) -> None:
+    def _insert(self, connection: sqlalchemy.Connection, records: Iterable[HistoryRecord]) -> None:
         rows = [{"destination": self._destination, "record": record.to_line().decode()} for record in records]
         if rows:
             connection.execute(sqlalchemy.insert(_rows), rows)
 
-    def _record(self, text: str, number: int) -> Record:
+    def _record(self, text: str, number: int) -> HistoryRecord:
         try:
-            return Record.from_line(text.encode())
+            return HistoryRecord.from_line(text.encode())
         except (ValueError, KeyError, TypeError) as error:
             raise MetaError(f"row {number} of {self} is damaged; restore the table or start a new epoch") from error
 

@@ -16,7 +16,7 @@ from pymysql.cursors import Cursor
 
 from cdc_engine.table_meta.ddl.reader import read_statement
 from cdc_engine.table_meta.ddl.statement import Nothing
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot, read_snapshot
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
 from cdc_engine.table_meta.schema import TableSchema
 
 EVENTS_BEHIND_MAX = 5000  # between the position and the end; reading more takes too long
@@ -51,7 +51,7 @@ def is_view(session: Connection[Any], database: str, table: str) -> bool:
         return bool(cursor.fetchall())
 
 
-def _of_table(session: Connection[Any], database: str, table: str) -> Snapshot:
+def _of_table(session: Connection[Any], database: str, table: str) -> SchemaSnapshot:
     return read_snapshot(session, lambda *name: name == (database, table))
 
 

@@ -28,16 +28,16 @@ from cdc_engine.table_meta.change.foreign_keys import in_order
 from cdc_engine.table_meta.change.initial_value import known_default
 from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType, declared_type
-from cdc_engine.table_meta.ddl.default_value import EXPRESSION, Default, Notation, read_default
+from cdc_engine.table_meta.ddl.default_value import EXPRESSION, Default, DefaultNotation, read_default
 from cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
 from cdc_engine.table_meta.ddl.reader import read_statement
 from cdc_engine.table_meta.ddl.statement import CreateTable, Statement
 from cdc_engine.table_meta.history.source.system_zone import system_zone
 from cdc_engine.table_meta.schema import (
+    DdlServerFacts,
     DeclaredColumn,
     ForeignKey,
-    ServerFacts,
     TableSchema,
     kept_engine,
     rows_elsewhere,
@@ -90,7 +90,7 @@ _ACTIONS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Snapshot:
+class SchemaSnapshot:
     """The schema of the source. `databases`: (name, default charset). `unreadable`: (database, table, reason) of tables with a column of
     an unknown type.
 
@@ -98,14 +98,14 @@ class Snapshot:
     them.
     """
 
-    server: ServerFacts
+    server: DdlServerFacts
     databases: tuple[tuple[str, str], ...]
     tables: tuple[TableSchema, ...]
     unreadable: tuple[tuple[str, str, str], ...] = ()
     elsewhere: tuple[tuple[str, str, str], ...] = ()
 
 
-def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> Snapshot:
+def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> SchemaSnapshot:
     """Returns the captured tables as they are now. Raises pymysql.MySQLError if the server refuses."""
     with connection.cursor(Cursor) as cursor:
         facts = _rows(cursor, _SERVER)[0]
@@ -140,12 +140,12 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
     with connection.cursor(Cursor) as cursor:
         tables = [_with_cut_defaults(cursor, table, columns[table.database, table.table], notation) for table in tables]
         elsewhere = tuple(_elsewhere(cursor, engines, server.flavour))
-    return Snapshot(server, databases, tuple(tables), tuple(unreadable), elsewhere)
+    return SchemaSnapshot(server, databases, tuple(tables), tuple(unreadable), elsewhere)
 
 
 def stable_snapshot(
     connection: Connection[Any], captured: Callable[[str, str], bool], position_now: Callable[[], Position]
-) -> tuple[Snapshot, Position]:
+) -> tuple[SchemaSnapshot, Position]:
     """Returns a snapshot and a position at which it is valid, without locks: the schema was the same before and after the position.
 
     Raises SourceConnectionError if the schema changed during each of several attempts.
@@ -250,11 +250,11 @@ def _notation(flavour: str, version: str) -> _Notation:
     return _Notation.TEXT if version.startswith("5.") else _Notation.HEXADECIMAL
 
 
-def _server(row: tuple[Any, ...], *, logs_cascades: bool) -> ServerFacts:
+def _server(row: tuple[Any, ...], *, logs_cascades: bool) -> DdlServerFacts:
     version, charset, lower_case, explicit_timestamps, time_zone = row
     flavour = MARIADB if "mariadb" in version.lower() else MYSQL
     numbers = tuple(int(number) for number in re.findall(r"\d+", version.removeprefix("5.5.5-"))[:2])
-    return ServerFacts(
+    return DdlServerFacts(
         flavour=flavour,
         charset=charset_name(charset),
         lower_case_names=int(lower_case) > 0,
@@ -343,7 +343,7 @@ def _shown_default(shown: str | None, extra: str, notation: _Notation, declared:
     if "DEFAULT_GENERATED" in extra:
         return EXPRESSION
     if declared.is_binary_string:
-        return Default(shown.removeprefix("0x"), Notation.BYTES)
+        return Default(shown.removeprefix("0x"), DefaultNotation.BYTES)
     return read_default(TokenCursor(tokens(shown))) if declared.base == "bit" else Default(shown)
 
 
@@ -351,7 +351,7 @@ def _is_cut(shown: str, default: Default, notation: _Notation, declared: Declare
     """Returns whether the shown text may be incomplete: digits of a float, or bytes that are not text."""
     if declared.base == "float" and declared.scale < 0:
         return len(re.sub(r"[-+.]|e.*", "", shown).strip("0")) > FLOAT_DIGITS_SHOWN
-    if not declared.is_binary_string or default.notation is not Notation.STRING:
+    if not declared.is_binary_string or default.notation is not DefaultNotation.STRING:
         return False
     if notation is _Notation.HEXADECIMAL:
         return shown.startswith("0x")
@@ -387,9 +387,9 @@ def _printed(cursor: Cursor, table: TableSchema, columns: list[DeclaredColumn]) 
     found: dict[str, tuple[str | None, ...]] = {}
     for column in columns:
         default, declared = read.get(column.name), declared_type(column.type)
-        text = default.value if default is not None and default.notation is Notation.STRING else None
+        text = default.value if default is not None and default.notation is DefaultNotation.STRING else None
         if declared.is_binary_string and text is not None and text.isascii() and UNKNOWN not in text:
-            bytes_as_hex = Default(text.encode().hex(), Notation.BYTES)
+            bytes_as_hex = Default(text.encode().hex(), DefaultNotation.BYTES)
             definition = ColumnDefinition(column.name, declared, column.charset, nullable=False, default=bytes_as_hex)
             found[column.name] = known_default(definition)
     return found

@@ -15,7 +15,7 @@ from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.source_clock import ClockAnswer
-from cdc_engine.parser.watch import StreamPlace
+from cdc_engine.parser.watch import StreamState
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.store.window.window import Window
@@ -81,8 +81,8 @@ class Fake:
             self.end = end_position(block, block.transaction_count - 1)
         self.held.clear()
 
-    def place(self) -> StreamPlace:
-        return StreamPlace(position=self.end, file=self.end.file, offset=self.end.offset, bytes=0)
+    def place(self) -> StreamState:
+        return StreamState(position=self.end, file=self.end.file, offset=self.end.offset, bytes=0)
 
     def ask(self) -> ClockAnswer:
         end = ServerFacts(

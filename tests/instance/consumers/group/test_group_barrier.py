@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.instance.consumers.group.barrier import Known, Turn, Wait, decide
+from cdc_engine.instance.consumers.group.barrier import BarrierWait, Known, NextTransactions, decide
 
 FOREVER = 1 << 60
 NAMES = ("east", "north", "west")
@@ -29,10 +29,10 @@ class Member:
         return list(itertools.accumulate(self.times, max))
 
     def known(self) -> Known:
-        at_hand = self.effective()[self.taken : self.arrived]
+        local_copy = self.effective()[self.taken : self.arrived]
         rest = self.times[self.arrived :]
         clock = FOREVER if self.ended and not rest else min(rest, default=0)
-        return Known(np.array(at_hand, np.int64), max(clock, *self.effective()[: self.arrived], 0))
+        return Known(np.array(local_copy, np.int64), max(clock, *self.effective()[: self.arrived], 0))
 
 
 def in_order(members: dict[str, Member]) -> list[Transaction]:
@@ -44,7 +44,7 @@ def in_order(members: dict[str, Member]) -> list[Transaction]:
 def handed_out(members: dict[str, Member]) -> list[Transaction]:
     """What the rule gives until it waits."""
     found: list[Transaction] = []
-    while isinstance(turn := decide({name: each.known() for name, each in members.items()}), Turn):
+    while isinstance(turn := decide({name: each.known() for name, each in members.items()}), NextTransactions):
         each = members[turn.member]
         found += [(turn.member, each.taken + place) for place in range(turn.count)]
         each.taken += turn.count
@@ -82,23 +82,23 @@ def known(*times: int, clock: int = 0, begun: bool = False, absent: bool = False
 
 
 def test_group_it_waits_for_who_may_bring_what_is_older_and_at_equal_times_goes_by_name() -> None:
-    assert decide({"east": known(5, 6, 9), "west": known(clock=7)}) == Turn("east", 2)
-    assert decide({"east": known(9), "west": known(clock=7)}) == Wait("west")
-    assert decide({"east": known(7), "west": known(clock=7)}) == Turn("east", 1)
-    assert decide({"east": known(clock=7), "west": known(7)}) == Wait("east")
-    assert decide({"east": known(clock=8), "west": known(clock=7)}) == Wait("west")
+    assert decide({"east": known(5, 6, 9), "west": known(clock=7)}) == NextTransactions("east", 2)
+    assert decide({"east": known(9), "west": known(clock=7)}) == BarrierWait("west")
+    assert decide({"east": known(7), "west": known(clock=7)}) == NextTransactions("east", 1)
+    assert decide({"east": known(clock=7), "west": known(7)}) == BarrierWait("east")
+    assert decide({"east": known(clock=8), "west": known(clock=7)}) == BarrierWait("west")
 
 
 def test_group_no_transaction_is_parted_by_another_and_who_is_absent_is_passed_by() -> None:
-    assert decide({"east": known(9, begun=True), "west": known(2)}) == Turn("east", 1)
-    assert decide({"east": known(begun=True, absent=True), "west": known(2)}) == Wait("east")
-    assert decide({"east": known(9), "west": known(clock=2, absent=True)}) == Turn("east", 1)
-    assert decide({"east": known(9), "west": known(2, absent=True)}) == Turn("west", 1)
-    assert decide({"east": known(clock=3, absent=True), "west": known(clock=2, absent=True)}) == Wait("west")
+    assert decide({"east": known(9, begun=True), "west": known(2)}) == NextTransactions("east", 1)
+    assert decide({"east": known(begun=True, absent=True), "west": known(2)}) == BarrierWait("east")
+    assert decide({"east": known(9), "west": known(clock=2, absent=True)}) == NextTransactions("east", 1)
+    assert decide({"east": known(9), "west": known(2, absent=True)}) == NextTransactions("west", 1)
+    assert decide({"east": known(clock=3, absent=True), "west": known(clock=2, absent=True)}) == BarrierWait("west")
 
 
 def test_group_nothing_counts_as_older_than_what_was_handed_out() -> None:
     """Who comes late comes at once, and nobody waits until its clock has made up for it."""
-    assert decide({"east": known(9), "west": known(clock=2)}, barrier_us=9) == Turn("east", 1)
-    assert decide({"east": known(9), "west": known(2, 9, 10)}, barrier_us=8) == Turn("west", 1)
-    assert decide({"east": known(10), "west": known(clock=2)}, barrier_us=9) == Wait("west")
+    assert decide({"east": known(9), "west": known(clock=2)}, barrier_us=9) == NextTransactions("east", 1)
+    assert decide({"east": known(9), "west": known(2, 9, 10)}, barrier_us=8) == NextTransactions("west", 1)
+    assert decide({"east": known(10), "west": known(clock=2)}, barrier_us=9) == BarrierWait("west")

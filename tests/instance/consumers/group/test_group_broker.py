@@ -14,7 +14,7 @@ from cdc_engine.brokers.publisher import MemoryBroker
 from cdc_engine.config.brokers import AnyBroker, BrokerConfig
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.group.feed import Run
+from cdc_engine.instance.consumers.group.group_stream import Run
 from cdc_engine.instance.consumers.group.served import ByMember, GroupEntries, GroupMessages
 from cdc_engine.instance.consumers.sending import Sending, message_maker
 from cdc_engine.instance.consumers.served import entry_maker

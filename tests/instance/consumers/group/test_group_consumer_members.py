@@ -8,11 +8,11 @@ from cdc_engine.binlog.entries.elements import BEGIN
 from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import ConsumerStoppedError, MetaError, PositionLostError
 from cdc_engine.instance.consumers.group.ahead import ahead_of, end_of
-from cdc_engine.instance.consumers.group.feed import FUTURE_US_MAX
+from cdc_engine.instance.consumers.group.group_stream import FUTURE_US_MAX
 from cdc_engine.instance.consumers.subscriptions import STOPPED
 from cdc_engine.meta.manager import Transition
 from cdc_engine.meta.memory_meta import MemoryMeta
-from cdc_engine.store.window.places import Piece, Place
+from cdc_engine.store.window.positions import WindowPiece, WindowPosition
 from cdc_engine.store.window.window import Window
 from tests.fix_blocks import Source, numbers_of
 from tests.instance.consumers.group.fix_members import START, Fake, Group, Row, away, rows_of
@@ -280,7 +280,7 @@ def test_group_what_is_ahead_of_a_consumer_is_cut_where_transactions_end_also_am
     for number, sizes in enumerate(([1, 2], [1], [0, 3])):
         source.time_us = number
         window.put(source.block(sizes, open_events=2 if number < 2 else 0))
-    reading = window.read(Place(START), 1 << 20, 100)
+    reading = window.read(WindowPosition(START), 1 << 20, 100)
     assert reading is not None
     whole = ahead_of(reading)
     ended = [1, 3, 6, 8, 11]  # rows up to the end of each transaction
@@ -296,5 +296,5 @@ def test_group_what_is_ahead_of_a_consumer_is_cut_where_transactions_end_also_am
     assert not whole.after(5).pieces
 
 
-def numbers_in(pieces: tuple[Piece, ...]) -> list[int]:
+def numbers_in(pieces: tuple[WindowPiece, ...]) -> list[int]:
     return [each for piece in pieces for each in numbers_of(piece.block, piece.first_event, piece.last_event)]

@@ -8,7 +8,7 @@ import pytest
 
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.kept.holding import holds_at, needed
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
 ONE = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -21,8 +21,8 @@ def at(offset: int, executed: int, *, epoch: int = 1) -> Position:
     return Position(epoch=epoch, file="b.000001", offset=offset, gtid_set=gtid_set, server_uuid=server)
 
 
-def record(kind: RecordKind, place: Position, table: str = "orders") -> Record:
-    return Record(kind=kind, position=place, database="shop", table="" if kind is RecordKind.SERVER else table)
+def record(kind: RecordKind, place: Position, table: str = "orders") -> HistoryRecord:
+    return HistoryRecord(kind=kind, position=place, database="shop", table="" if kind is RecordKind.SERVER else table)
 
 
 STATEMENT = record(RecordKind.DDL, at(900, 5))  # the sixth transaction

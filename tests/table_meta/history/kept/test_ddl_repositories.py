@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.documents.memory import MemoryDocuments
 from cdc_engine.errors import ConfigurationError, MetaError
 from cdc_engine.position import Position
+from cdc_engine.records.memory import MemoryRecordStore
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, Repository, SchemaRepository
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository, SchemaRepository
 from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
 from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository
-from cdc_engine.table_meta.history.source.schema_snapshot import Snapshot
-from cdc_engine.table_meta.schema import ServerFacts
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.schema import DdlServerFacts
 from console.toolchain.database.server import DatabaseServer
 
 Open = Callable[[], Repository]
@@ -28,7 +28,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     if request.param == "file":
         yield lambda: SchemaRepository(tmp_path / "schema.jsonl")
     elif request.param == "shared":
-        documents = MemoryDocuments()
+        documents = MemoryRecordStore()
         yield lambda: SharedRepository(documents, token=1)
     elif request.param == "sqlite":
         yield lambda: SqlRepository(f"sqlite:///{tmp_path}/history.db", "shop")
@@ -47,8 +47,8 @@ def at(offset: int) -> Position:
     return Position(epoch=1, file="binlog.000001", offset=offset * 16, gtid_set="a:1-5", server_uuid="u", time_us=7)
 
 
-def record(offset: int, kind: RecordKind = RecordKind.DATABASE, text: str = "ä漢") -> Record:
-    return Record(kind=kind, position=at(offset), database=f"d{offset}", content={"charset": text})
+def record(offset: int, kind: RecordKind = RecordKind.DATABASE, text: str = "ä漢") -> HistoryRecord:
+    return HistoryRecord(kind=kind, position=at(offset), database=f"d{offset}", content={"charset": text})
 
 
 @pytest.mark.servers
@@ -65,7 +65,7 @@ def test_ddl_records_are_read_in_the_order_they_were_written(opened: Open) -> No
 def test_ddl_a_rewind_takes_back_what_is_above_it(opened: Open) -> None:
     repository = opened()
     repository.append([record(1), record(5), record(7)])
-    repository.append([Record(kind=RecordKind.REWIND, position=at(5))])
+    repository.append([HistoryRecord(kind=RecordKind.REWIND, position=at(5))])
     repository.append([record(6)])
     assert opened().load() == [record(1), record(5), record(6)]
 
@@ -82,7 +82,7 @@ def test_ddl_replaced_records_are_the_only_ones(opened: Open) -> None:
 @pytest.mark.servers
 def test_ddl_a_history_is_the_same_after_compaction_from_the_position_on(opened: Open) -> None:
     history = TableHistory(opened(), lambda _, table: table != "outside")
-    history.seed(Snapshot(ServerFacts(flavour="mysql", charset="utf8mb4"), (("d", "latin1"),), ()), at(10))
+    history.seed(SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("d", "latin1"),), ()), at(10))
     statements = [
         "CREATE TABLE a (x int)",
         *(f"ALTER TABLE a ADD c{number} int" for number in range(20)),

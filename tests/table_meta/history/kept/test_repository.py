@@ -14,7 +14,7 @@ from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.repository import Record, RecordKind, SchemaRepository
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
 from cdc_engine.table_meta.history.tables_file import read_tables, write_tables
 
 
@@ -22,8 +22,8 @@ def at(offset: int) -> Position:
     return Position(epoch=1, file="binlog.000001", offset=offset * 16, gtid_set="a:1-5", server_uuid="u", time_us=7)
 
 
-def record(offset: int, kind: RecordKind = RecordKind.DATABASE) -> Record:
-    return Record(
+def record(offset: int, kind: RecordKind = RecordKind.DATABASE) -> HistoryRecord:
+    return HistoryRecord(
         kind=kind,
         position=at(offset),
         database=f"d{offset}",
@@ -53,7 +53,7 @@ def test_a_rewind_takes_back_what_is_above_it(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[bool, int]]
 ) -> None:
     repository = SchemaRepository(tmp_path_factory.mktemp("rewind") / "schema.jsonl")
-    model: list[Record] = []
+    model: list[HistoryRecord] = []
     for rewinds, offset in steps:
         repository.append([record(offset, RecordKind.REWIND if rewinds else RecordKind.DATABASE)])
         model = (
@@ -84,7 +84,7 @@ def test_damage_before_the_last_line_is_refused_with_its_line(tmp_path: Path) ->
 def test_a_record_of_another_shape_is_refused_when_the_history_loads(tmp_path: Path) -> None:
     path = tmp_path / "schema.jsonl"
     SchemaRepository(path).append(
-        [Record(kind=RecordKind.DDL, position=at(1), database="d", table="t", content={"columns": 5})]
+        [HistoryRecord(kind=RecordKind.DDL, position=at(1), database="d", table="t", content={"columns": 5})]
     )
     with pytest.raises(MetaError, match="shape"):
         TableHistory(path, lambda *_: True)

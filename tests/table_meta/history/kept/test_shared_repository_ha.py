@@ -7,16 +7,16 @@ from collections.abc import Mapping
 
 import pytest
 
-from cdc_engine.documents.contract import NOT_THERE, NOTHING
-from cdc_engine.documents.memory import MemoryDocuments
 from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError
+from cdc_engine.records.contract import NOT_THERE, NOTHING
+from cdc_engine.records.memory import MemoryRecordStore
 from cdc_engine.table_meta.history.kept import shared_repository
-from cdc_engine.table_meta.history.kept.repository import Record
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord
 from cdc_engine.table_meta.history.kept.shared_repository import HEAD, SharedRepository
 from tests.table_meta.history.kept.test_ddl_repositories import record
 
 
-class Broken(MemoryDocuments):
+class Broken(MemoryRecordStore):
     """Gives no answer to the write that is `left` ones away. `kept`: that one is done all the same."""
 
     def __init__(self) -> None:
@@ -32,12 +32,12 @@ class Broken(MemoryDocuments):
         raise NotSharedError("no answer; it is tried again")
 
 
-def read_again(documents: MemoryDocuments) -> list[Record]:
+def read_again(documents: MemoryRecordStore) -> list[HistoryRecord]:
     return SharedRepository(documents).load()
 
 
 def test_ha_who_held_the_lease_before_adds_nothing() -> None:
-    documents = MemoryDocuments()
+    documents = MemoryRecordStore()
     old, new = SharedRepository(documents, token=1), SharedRepository(documents, token=2)
     old.load()
     old.append([record(1)])
@@ -90,7 +90,7 @@ def test_ha_what_nobody_answered_about_did_not_happen_for_who_wrote_it(kept: boo
 
 def test_ha_a_reader_beside_a_writer_sees_one_history_or_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction removes the texts that the reader was about to read."""
-    documents = MemoryDocuments()
+    documents = MemoryRecordStore()
     writer = SharedRepository(documents, token=1)
     writer.append([record(1), record(2)])
     read_all, replaced = documents.read_all, list[bool]()
@@ -106,7 +106,7 @@ def test_ha_a_reader_beside_a_writer_sees_one_history_or_the_other(monkeypatch: 
 
 
 def test_ha_a_history_that_is_not_understood_is_refused() -> None:
-    documents = MemoryDocuments()
+    documents = MemoryRecordStore()
     writer = SharedRepository(documents, token=1)
     writer.append([record(1)])
     documents.remove("schema-000000-00000000")

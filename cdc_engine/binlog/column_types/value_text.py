@@ -1,0 +1,33 @@
+"""Converts a default value from a schema (`contracts.Column.default`) to a column's type. Called by `rows` and `staging`."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+from cdc_engine.binlog.column_types.entry import ColumnType
+
+_NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # dates that no calendar of the lake has
+
+
+def text_value(text: str, each: ColumnType) -> str | None:
+    """Returns the text, or None if the value becomes NULL. Raises ValueError if the type does not have it.
+
+    Binary values are hexadecimal digits, all others what SELECT prints.
+    """
+    if not (pa.types.is_date(each.arrow) or pa.types.is_timestamp(each.arrow)) or not _NO_DAY.match(text):
+        return text
+    if each.null_beside_source:
+        return None
+    raise ValueError(f"{text} is a date that is none, and zero_dates is error")
+
+
+def scalar_value(text: str, each: ColumnType) -> pa.Scalar[pa.DataType]:
+    """Returns an Arrow scalar of the type. Raises ValueError if the text is not a value of it."""
+    shown = text_value(text, each)
+    if shown is None:
+        return pa.scalar(None, each.arrow)
+    if pa.types.is_binary(each.arrow):
+        return pa.scalar(bytes.fromhex(shown), each.arrow)
+    return pa.scalar(shown, pa.string()).cast(each.arrow)

@@ -1,0 +1,234 @@
+"""The streams of a group's members as one, for one consumer. `barrier` decides the order; this module reads the members and hands out
+what the decision selects.
+
+    look at all members ─▶ rule ─▶ a run of one member's transactions ─▶ rule ─▶ …     until the batch is full or a member is waited for
+
+Between two calls it keeps only up to where each member was read, so a rollback and a restart are just an earlier position.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from cdc_engine.binlog.entries.elements import State
+from cdc_engine.contracts import Int64s
+from cdc_engine.errors import (
+    ConsumerStoppedError,
+    EngineStartingError,
+    EngineStoppedError,
+    LeaseLostError,
+    NotStartedError,
+    SourceConnectionError,
+)
+from cdc_engine.instance.consumers.consumer_stream import Chosen, StreamPosition
+from cdc_engine.instance.consumers.forms import Forms
+from cdc_engine.instance.consumers.group.ahead import Ahead, end_of, size_of
+from cdc_engine.instance.consumers.group.barrier import Known, NextTransactions, decide
+from cdc_engine.instance.consumers.group.members import MemberStream, View
+from cdc_engine.position import GroupPosition, Position
+from cdc_engine.store.window.positions import WindowPiece, WindowPosition
+
+LOOK_SECONDS = 0.1  # between two looks at the clocks of members that are waited for
+SILENCE_SECONDS_MAX = 1.0  # counted between two looks: a client may not have asked for an hour
+RUNS_MAX = 2000  # runs per batch; each has at least some entries
+FUTURE_US_MAX = 60_000_000  # a time further ahead of its source's clock is not valid (SET timestamp)
+AWAY = (NotStartedError, LeaseLostError, EngineStartingError, EngineStoppedError, SourceConnectionError)
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupStreamPosition:
+    """The position of one consumer of a group. `members`: by name. `barrier_us`, `late`: as in `GroupPosition`. `newest_us`: the commit
+    time of each member's newest transaction that was handed out. `left`: positions of members that left the group.
+    """
+
+    members: Mapping[str, StreamPosition]
+    barrier_us: int = 0
+    late: int = 0
+    newest_us: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    left: tuple[tuple[str, Position], ...] = ()
+
+    @property
+    def position(self) -> GroupPosition:
+        here = ((name, place.position) for name, place in self.members.items())
+        return GroupPosition(members=tuple(sorted((*here, *self.left))), barrier_us=self.barrier_us, late=self.late)
+
+    def restarted(self, members: Sequence[str]) -> GroupStreamPosition:
+        """Returns the position with these members at the start of their transaction, because their streams continue with a different one
+        than was partly handed out; itself if there are none.
+        """
+        begun = {each: StreamPosition(WindowPosition(self.members[each].position)) for each in members}
+        return dataclasses.replace(self, members={**self.members, **begun}) if begun else self
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """Entries of one member, in order. `forms`: the settings for its rows."""
+
+    member: str
+    chosen: tuple[Chosen, ...]
+    forms: Forms
+
+
+class GroupProgress:
+    """The progress of a batch from a position: pieces of members in the order of the decisions. `place` is called once, at its end:
+    executed sets take time.
+    """
+
+    def __init__(self, begin: GroupStreamPosition) -> None:
+        self._begin, self.barrier_us, self._late = begin, begin.barrier_us, begin.late
+        self._newest_us, self._states = dict(begin.newest_us), {each: at.state for each, at in begin.members.items()}
+        self._ends: dict[str, tuple[WindowPiece, ...] | WindowPosition] = {}
+
+    def begun(self, member: str) -> bool:
+        """Returns whether a part of its next transaction was handed out."""
+        return member not in self._ends and self._begin.members[member].place.events > 0
+
+    def state(self, member: str) -> State:
+        return self._states[member]
+
+    def move(self, member: str, end: tuple[WindowPiece, ...] | WindowPosition, state: State, times: Int64s) -> None:
+        """Moves a member forward. `end`: its new position, or the pieces whose last transaction ends there. `times`: commit times of the
+        transactions, ascending; those before the barrier are late.
+        """
+        times = np.maximum(times, self._newest_us.get(member, 0))
+        self._late += int(np.searchsorted(times, self.barrier_us, "left"))
+        self._newest_us[member] = int(times[-1])
+        self.barrier_us = max(self.barrier_us, int(times[-1]))
+        self._ends[member], self._states[member] = end, state
+
+    def place(self) -> GroupStreamPosition:
+        """Returns the new position; the begin itself if nothing has moved."""
+        if not self._ends:
+            return self._begin
+        ends = {each: at if isinstance(at, WindowPosition) else end_of(at) for each, at in self._ends.items()}
+        return dataclasses.replace(
+            self._begin,
+            members={
+                **self._begin.members,
+                **{each: StreamPosition(at, self._states[each]) for each, at in ends.items()},
+            },
+            barrier_us=self.barrier_us,
+            late=self._late,
+            newest_us=self._newest_us,
+        )
+
+
+class GroupStream:
+    """Implements `server.consumer.Feed`. `wait_seconds`: how long to wait for a silent member; None: forever.
+
+    `waits_for`: the member that may have the next transaction, and `why` it is not known whether it has; both for the status.
+    """
+
+    def __init__(
+        self,
+        streams: Sequence[MemberStream],
+        wait_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._streams = {each.name: each for each in streams}
+        self._wait_seconds, self._clock = wait_seconds, clock
+        self._looked_at = clock()
+        self._silent = dict.fromkeys(self._streams, 0.0)  # seconds that a member was silent
+        self._clocks = dict.fromkeys(self._streams, 0)
+        self.waits_for = self.why = ""
+        self.absent: tuple[str, ...] = ()
+
+    @property
+    def reads_alone(self) -> bool:
+        return any(each.reads_alone for each in self._streams.values())
+
+    def take(
+        self, place: GroupStreamPosition, bytes_max: int, timeout_seconds: float, given_up: Callable[[], bool]
+    ) -> tuple[tuple[Run, ...] | None, GroupStreamPosition]:
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            views = {
+                name: each.look(place.members[name].place, bytes_max) for name, each in sorted(self._streams.items())
+            }
+            self._hear(views)
+            place = place.restarted([name for name, view in views.items() if view.ahead.anew])
+            runs, end = self._merged(views, place, bytes_max)
+            if end is not place:
+                return runs or None, end
+            self._refuse_lost(views[self.waits_for])
+            left = deadline - time.monotonic()
+            if given_up() or left <= 0:
+                return None, place
+            waited = self.waits_for
+            self._streams[waited].wait(place.members[waited].place, min(left, LOOK_SECONDS), given_up)
+
+    def wake(self) -> None:
+        for each in self._streams.values():
+            each.wake()
+
+    def close(self) -> None:
+        for each in self._streams.values():
+            each.close()
+
+    def _merged(
+        self, views: Mapping[str, View], place: GroupStreamPosition, bytes_max: int
+    ) -> tuple[tuple[Run, ...], GroupStreamPosition]:
+        """Returns runs up to one batch, and the position after them; the position itself if the decision is to wait at once."""
+        ahead = {name: _counted(view) for name, view in views.items()}
+        runs, moved, left = list[Run](), GroupProgress(place), bytes_max
+        while left > 0 and len(runs) < RUNS_MAX:
+            known = {
+                name: Known(each.times, views[name].clock_us, moved.begun(name), name in self.absent)
+                for name, each in ahead.items()
+            }
+            turn = decide(known, moved.barrier_us)
+            self.waits_for, self.why = (
+                ("", "") if isinstance(turn, NextTransactions) else (turn.member, _why(views[turn.member]))
+            )
+            if not isinstance(turn, NextTransactions):
+                break
+            name, stream, whole = turn.member, self._streams[turn.member], ahead[turn.member]
+            pieces = whole.first(turn.count)
+            try:
+                chosen, state = stream.chosen(pieces, moved.state(name))
+            except ConsumerStoppedError as error:
+                if (end := moved.place()) is not place:  # what precedes it is handed out first
+                    return tuple(runs), end
+                raise ConsumerStoppedError(f"{name}: {error}") from error
+            ahead[name] = whole.after(turn.count)
+            is_all = not ahead[name].pieces
+            moved.move(name, whole.end if is_all else pieces, state, whole.times[: turn.count])
+            if chosen:
+                runs.append(Run(name, chosen, stream.forms))
+            left -= size_of(pieces)
+            if is_all:
+                break  # what follows is not known before the next look
+        return tuple(runs), moved.place()
+
+    def _hear(self, views: Mapping[str, View]) -> None:
+        now, before = self._clock(), self._looked_at
+        self._looked_at = now
+        for name, view in views.items():
+            alive = view.ahead.pieces or view.clock_us > self._clocks[name]
+            self._silent[name] = 0.0 if alive else self._silent[name] + min(now - before, SILENCE_SECONDS_MAX)
+            self._clocks[name] = max(self._clocks[name], view.clock_us)
+        limit = self._wait_seconds
+        self.absent = () if limit is None else tuple(name for name, each in self._silent.items() if each > limit)
+
+    def _refuse_lost(self, view: View) -> None:
+        """Raises the error that ended a member's stream for good, once everything older was handed out; a member that is not available is
+        waited for.
+        """
+        if view.trouble is not None and not isinstance(view.trouble, AWAY):
+            raise ConsumerStoppedError(f"{self.waits_for}: {view.trouble}") from view.trouble
+
+
+def _counted(view: View) -> Ahead:
+    """Returns the transactions with corrected times: never decreasing within a member, and none later than its source knows."""
+    times = view.ahead.times
+    if view.newest_us:
+        times = np.where(times > view.newest_us + FUTURE_US_MAX, view.newest_us, times)
+    return dataclasses.replace(view.ahead, times=np.maximum.accumulate(times))
+
+
+def _why(view: View) -> str:
+    return str(view.trouble) if view.trouble is not None else view.told

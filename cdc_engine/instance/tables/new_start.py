@@ -1,0 +1,103 @@
+"""Starts a destination whose position is lost at its source's current position, and re-snapshots all its tables. Called by `engine`.
+
+The changes between the lost position and the current one are unknown, so buffered changes do not count, and no table continues without
+its rows. First the snapshots are requested, then the schema history starts again, last the cursor moves: a crash in between leaves the
+position lost, and the next attempt repeats it all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import PositionLostError
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.resume_requests import begin_done, new_start_requested
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import read_facts
+from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.snapshot.record import wanted
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.source.server import Source
+from cdc_engine.store.files.forget import forget_events
+from cdc_engine.store.prepared import forget_prepared
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
+
+WHY = "the position was lost: what changed meanwhile is not known"
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NewStartDependencies:
+    """The dependencies of a new start. `seed`: starts the schema history with the schemas of a snapshot at a position."""
+
+    config: DestinationConfig
+    directory: Path
+    source: Source
+    meta: MetaManager
+    seed: Callable[[SchemaSnapshot, Position], None]
+
+
+def is_wanted(config: DestinationConfig, directory: Path) -> bool:
+    """Returns whether an operator requested a new start, or conf/ does."""
+    return new_start_requested(directory) or config.snapshot == "when_needed"
+
+
+def begin(dependencies: NewStartDependencies) -> Position:
+    """Starts again and returns the new position. Call it only while the stream is not read and no batch is outstanding. Raises
+    SluiceError; the position is then still lost.
+    """
+    snapshot, place = _schemas_now(dependencies)
+    captured = TableFilter(dependencies.config.include, dependencies.config.exclude)
+    tables = [each.version() for each in snapshot.tables if captured.keeps(each.database, each.table)]
+    want_all(SnapshotRecords(dependencies.directory), tables, place)
+    forget_prepared(dependencies.directory)
+    forget_events(dependencies.directory)
+    dependencies.seed(snapshot, place)
+    dependencies.meta.update(lambda ledger: ledger.set_cursor(place))
+    begin_done(dependencies.directory)
+    log.warning("began_anew", destination=dependencies.config.name, position=str(place), tables=len(tables))
+    return place
+
+
+def want_all(records: SnapshotRecords, tables: Iterable[TableVersion], place: Position) -> None:
+    """Requests a snapshot of every table, which buffers only changes after the position."""
+    for table in tables:
+        there = records.get(table.name)
+        if there is not None and there.is_open:
+            records.update(table.name, lambda now: now.again(WHY, held_after=place.order_key))
+        else:
+            records.begin(wanted(table.name, place, time.time()))
+
+
+def _schemas_now(dependencies: NewStartDependencies) -> tuple[SchemaSnapshot, Position]:
+    tables = TableFilter(dependencies.config.include, dependencies.config.exclude)
+    connection = SourceConnection(dependencies.source)
+    try:
+        snapshot, place = connection.ask(
+            lambda session: stable_snapshot(
+                session,
+                lambda database, table: is_of_users(database) or tables.keeps(database, table),
+                lambda: _end(connection, dependencies.meta.ledger.epoch),
+            )
+        )
+    finally:
+        connection.close()
+    return snapshot, place
+
+
+def _end(connection: Any, epoch: int) -> Position:
+    start = decide_start(None, StartChoice(), read_facts(connection, ""), Epochs(highest=epoch))
+    if isinstance(start, Lost):
+        raise PositionLostError(str(start))
+    return dataclasses.replace(start.position, epoch=epoch + 1)

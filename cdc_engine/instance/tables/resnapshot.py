@@ -1,0 +1,127 @@
+"""Re-snapshots stopped tables that only their rows can repair, automatically, as `sluice snapshot start` does. Called by `engine`.
+
+`Resnapshots` decides which ones: by the state of the stop, by conf/, and with pauses between attempts. `resnapshot` starts the re-snapshot
+while no batch is outstanding, also for an operator's request (`snapshot_requests`). It writes first the snapshot record, after which
+changes of the table are buffered; then the history, which continues with the table's current schema; last the ledger, after which its
+changes are staged again. A crash in between leaves the table stopped: the next check repeats it all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.meta.manager import MetaManager, Transition
+from cdc_engine.position import Position
+from cdc_engine.snapshot.record import SnapshotRecord, wanted
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE
+from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
+from cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
+
+PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0  # between two attempts without a publication
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResnapshotDependencies:
+    """The dependencies of a re-snapshot. `schema`: returns a stopped table's schema where the stream continues, None if it is unknown.
+
+    `resnapshot`: continues the schema history with a schema from a position on. `is_view`: returns whether the source has a view of that
+    name.
+    """
+
+    meta: MetaManager
+    records: SnapshotRecords
+    schema: Callable[[StoppedTable, Position], TableSchema | None]
+    resnapshot: Callable[[TableSchema, Position], None]
+    is_view: Callable[[StoppedTable], bool] = lambda _stop: False
+
+
+class Resnapshots:
+    """Decides which stopped tables of a destination are due for a re-snapshot; remembers when each was tried."""
+
+    def __init__(
+        self, config: DestinationConfig, records: SnapshotRecords, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config, self._records, self._clock = config, records, clock
+        self._tried: dict[str, tuple[int, float]] = {}  # by table: number of attempts, and when it is due again
+
+    def due(self, stops: Iterable[StoppedTable]) -> tuple[StoppedTable, ...]:
+        """Returns the stopped tables that only their rows can repair, if conf/ allows it and their pause is over."""
+        now = self._clock()
+        return tuple(each for each in stops if self._is_wanted(each) and self._tried.get(each.name, (0, now))[1] <= now)
+
+    def _is_wanted(self, stop: StoppedTable) -> bool:
+        return stop.state in HEALED_BY_ROWS and self._config.resnapshots(stop.database, stop.table)
+
+    def take_up(self, due: Sequence[StoppedTable], dependencies: ResnapshotDependencies) -> None:
+        """Re-snapshots the tables from the cursor on; one whose schema is unknown stays stopped and is tried again. No batch may be
+        outstanding.
+
+        Raises SourceConnectionError if the source must be asked and does not answer.
+        """
+        cursor = dependencies.meta.ledger.cursor
+        if cursor is None:
+            return
+        for stop in due:
+            if cursor.epoch < stop.position.epoch:
+                continue  # the stream changed to another server, of which nothing is merged yet
+            before = self._records.get(stop.name)
+            tries = self._tried.get(stop.name, (0, 0.0))[0] if before is None or before.is_open else 0
+            self._tried[stop.name] = (tries + 1, self._clock() + pause_seconds(tries))
+            if dependencies.meta.ledger.stopped(stop.database, stop.table) is None:
+                continue
+            schema = dependencies.schema(stop, cursor)
+            if schema is not None:
+                resnapshot(stop, schema, cursor, dependencies)
+                log.warning("table_taken_anew", table=stop.name, state=stop.state, reason=stop.reason)
+            elif dependencies.is_view(stop):  # a view has no rows; a table that gets its name stops at its first row
+                dependencies.meta.update(_resumes(stop))
+
+
+def pause_seconds(tries: int) -> float:
+    """Returns the pause after so many attempts without a publication in between."""
+    return min(PAUSE_SECONDS_MAX, PAUSE_SECONDS_MIN * 2.0 ** min(tries, 20))
+
+
+def resnapshot(stop: StoppedTable, schema: TableSchema, cursor: Position, dependencies: ResnapshotDependencies) -> None:
+    """Lets the table continue from the cursor, and buffers its changes from there.
+
+    Changes that were buffered before the stop do not count any more: the changes between the stop and the cursor were skipped.
+    """
+    why = f"the table had stopped, {stop.state}: {stop.reason}"
+    there = dependencies.records.get(stop.name)
+    if there is not None and there.is_open:
+        dependencies.records.update(stop.name, lambda now: now.again(why, held_after=cursor.order_key))
+    else:
+        dependencies.records.begin(_continue_from_cursor(stop, cursor, why))
+    dependencies.resnapshot(schema, cursor)
+    dependencies.meta.update(_resumes(stop))
+
+
+def _resumes(stop: StoppedTable) -> Transition:
+    return lambda ledger: ledger.resume_table(stop.database, stop.table)
+
+
+def _continue_from_cursor(stop: StoppedTable, cursor: Position, why: str) -> SnapshotRecord:
+    return dataclasses.replace(wanted(stop.name, stop.position, time.time()), held_after=cursor.order_key, reason=why)
+
+
+def schema_after(stop: StoppedTable, there: KnownTable, ask: Callable[[], TableSchema | None]) -> TableSchema | None:
+    """Returns the schema of a stopped table where the stream continues; None if it is unknown, or if its rows are not in row events.
+
+    `there`: the state of the table in the history. `ask`: returns the source's schema, if nothing has changed the table since.
+    """
+    if isinstance(there, DroppedTable) or (isinstance(there, Stopped) and there.gone):
+        return None
+    found = there.schema if isinstance(there, Stopped) else there
+    if found is None or stop.state in RESOLVABLE:
+        found = ask()
+    return found if found is not None and not rows_elsewhere(found.engine) else None

@@ -1,0 +1,107 @@
+"""Fulfils operators' requests for a table's snapshot that need the engine: a stopped table continues from here, or a snapshot is canceled.
+
+`engine` calls it while no batch is outstanding and the stream is not read. Each request may be repeated: it is removed last.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from cdc_engine.contracts import StoppedTable
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.ha.leases import Lock
+from cdc_engine.instance.tables import resnapshot
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.manager import stops
+from cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest
+from cdc_engine.position import Position
+from cdc_engine.states import TableState
+
+UNKNOWN = (
+    "nobody knows what the table looks like where the stream is, or its rows are not what its row events say; say it with "
+    "`sluice schema resolve`, then `sluice snapshot start` it again"
+)
+
+log = structlog.get_logger()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestDependencies(resnapshot.ResnapshotDependencies):
+    """The dependencies of the requests. `run_lock`: the lock that merge runs hold."""
+
+    run_lock: Callable[[], Lock]
+
+
+def fulfil(wanted: Sequence[ResumeRequest], dependencies: RequestDependencies) -> None:
+    """Handles the requests about snapshots."""
+    for each in wanted:
+        match each.wish:
+            case ResumeKind.ANEW:
+                _resnapshot(each, dependencies)
+            case ResumeKind.CANCEL if not _canceled(each, dependencies):
+                continue  # it is being published: the next tick tries again
+            case ResumeKind.RESUME:
+                continue
+        log.info("snapshot_wish", table=each.name, wish=each.wish)
+        each.done()
+
+
+def _resnapshot(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
+    """Lets the table continue from the cursor; its snapshot was requested before."""
+    cursor, stop = dependencies.meta.ledger.cursor, dependencies.meta.ledger.stopped(wanted.database, wanted.table)
+    if cursor is None or stop is None:
+        return
+    schema = dependencies.schema(stop, cursor)
+    if schema is None:
+        dependencies.records.update(wanted.name, lambda record: record.failed(UNKNOWN))
+    else:
+        resnapshot.resnapshot(stop, schema, cursor, dependencies)
+
+
+def _canceled(wanted: ResumeRequest, dependencies: RequestDependencies) -> bool:
+    """Cancels a snapshot under the run lock, because files that a publication reads are removed. Returns False if a run holds the lock."""
+    lock = dependencies.run_lock()
+    if not lock.try_acquire():
+        return False
+    try:
+        _cancel(wanted, dependencies)
+    finally:
+        lock.release()
+    return True
+
+
+def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
+    """Stops the table in the ledger, then cancels its snapshot: a table that neither buffers nor has stopped would be merged with changes
+    missing.
+    """
+    record = dependencies.records.get(wanted.name)
+    if record is None or not record.is_open:
+        return
+    place = record.since or dependencies.meta.ledger.cursor
+    if place is not None:
+        dependencies.meta.update(_stopped(wanted, place, record.reason))
+    try:
+        dependencies.records.update(wanted.name, lambda now: now.canceled())
+        dependencies.records.sweep(wanted.name)
+    except ActRefusedError as error:  # it was published just now
+        log.warning("snapshot_not_canceled", table=wanted.name, reason=str(error))
+
+
+def _stopped(wanted: ResumeRequest, place: Position, why: str) -> Callable[[Ledger], Ledger]:
+    reason = (
+        f"its snapshot was canceled, and changes since {place} were held for it: `./sluice schema resume` lets it go on from there, "
+        "`./sluice snapshot start` takes its rows anew"
+    )
+    if TableState.RULES_CHANGED in why:
+        reason += ". Without that the lake keeps the rows that it has as conf/ filtered and masked them before"
+    stop = StoppedTable(
+        database=wanted.database,
+        table=wanted.table,
+        state=TableState.SNAPSHOT_CANCELED,
+        reason=reason,
+        position=place,
+    )
+    return stops(stop)

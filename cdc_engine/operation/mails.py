@@ -1,0 +1,77 @@
+"""Sends alarms by email, with the standard library's SMTP client. Used by `handlers`."""
+
+from __future__ import annotations
+
+import email.utils
+import smtplib
+import ssl
+from collections.abc import Callable
+from email.message import EmailMessage
+
+import structlog
+
+from cdc_engine.config.alarms import AlarmConfig
+from cdc_engine.errors import ConfigurationError
+from cdc_engine.operation.alarms import Alarm
+
+ANSWER_SECONDS = 10.0
+SUBJECT_MAX = 120
+# Our name for the server. The host's own name would need a request to a name server, which may take longer than everything else.
+OUR_NAME = "sluice"
+
+log = structlog.get_logger()
+
+
+def mail(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
+    """Returns the mail for an alarm. The subjects of all alarms of a destination begin the same, so that they can be sorted."""
+    found = EmailMessage()
+    subject = f"Sluice {alarm.destination}: {alarm.state}{' is over' if alarm.over else ''}, {alarm.key}"
+    found["Subject"] = " ".join(subject.split())[:SUBJECT_MAX]
+    found["From"], found["To"] = sender, ", ".join(to)
+    found["Date"], found["Message-ID"] = email.utils.localtime(), email.utils.make_msgid(domain=OUR_NAME)
+    found["Auto-Submitted"] = "auto-generated"
+    found.set_content(f"{alarm.text}\n\n`sluice status {alarm.destination}` says how it is now.\n")
+    return found
+
+
+def to_mail_server(config: AlarmConfig, password: str) -> Callable[[Alarm], None]:
+    """Returns a handler that opens one connection per alarm: alarms are rare, and an open connection would time out. Raises
+    ConfigurationError.
+    """
+    context = _trusted(config)
+
+    def tell(alarm: Alarm) -> None:
+        with _connection(config, context) as server:
+            if config.user:
+                server.login(config.user, password)
+            refused = server.send_message(mail(alarm, config.sender, config.to))
+        for address, (code, _) in refused.items():
+            # No error is raised: a new try would send it to the other addresses again.
+            log.error(
+                "alarm_not_taken", destination=alarm.destination, about=alarm.key, to=address, reason=f"answered {code}"
+            )
+
+    return tell
+
+
+def _connection(config: AlarmConfig, context: ssl.SSLContext) -> smtplib.SMTP:
+    host, port = config.mail_server
+    if config.encryption == "tls":
+        return smtplib.SMTP_SSL(host, port, OUR_NAME, timeout=ANSWER_SECONDS, context=context)
+    server = smtplib.SMTP(host, port, OUR_NAME, timeout=ANSWER_SECONDS)
+    try:
+        if config.encryption == "starttls":
+            server.starttls(context=context)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+def _trusted(config: AlarmConfig) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=config.ca_file)
+    except OSError as error:
+        raise ConfigurationError(
+            f"alarms: the file {config.ca_file} with the authorities of the mail server cannot be read: {error.strerror or error}"
+        ) from None

@@ -1,0 +1,135 @@
+"""The binlog files of a source: those that only its archive still has, then the server's. Read independently of any running stream.
+
+Used by `time_search`, and by backfills, whose interval may begin before what the server still has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Generator, Iterable
+
+from cdc_engine import limits
+from cdc_engine.binlog.block import end_position
+from cdc_engine.contracts import Block
+from cdc_engine.errors import PositionLostError
+from cdc_engine.parser.archived import ArchivedInterval, foreign, read_header
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.dump import Captured, begin_independent_dump, blocks_to_end
+from cdc_engine.parser.file_creation import creation_of
+from cdc_engine.parser.renumbering import base
+from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.ports import PreparedTransactions, SchemaHistory
+from cdc_engine.position import file_number
+from cdc_engine.source.archive import Archive
+from cdc_engine.source.server import Source
+
+
+def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLog, ...]:
+    """Returns the archived files that immediately precede the server's first file, oldest first and without a gap. Pure."""
+    if not first:
+        return ()
+    kin = {file_number(each.file): each for each in archived if base(each.file) == base(first)}
+    number, found = file_number(first), []
+    while (number := number - 1) in kin:
+        found.append(kin[number])
+    return tuple(reversed(found))
+
+
+class BinlogFiles:
+    """The files of a source. `logs`: oldest first; a compressed file has its compressed size. `bytes_read`: bytes of the binlog that
+    `blocks` has read.
+
+    Raises SourceConnectionError, ConfigurationError if the archive cannot be read.
+    """
+
+    def __init__(self, source: Source, facts: ServerFacts, archive: Archive | None = None) -> None:
+        self.source, self.facts, self._archive = source, facts, archive
+        first = facts.logs[0].file if facts.logs else ""
+        older = archived_before(_logs_of(archive), first) if archive else ()
+        self._archived = frozenset(each.file for each in older)
+        self.logs = (*older, *facts.logs)
+        self.bytes_read = 0
+
+    @property
+    def reachable(self) -> ServerFacts:
+        """The server's facts as if it still had the files that only the archive has. Their sizes are unlimited, because the size of a
+        compressed file is unknown before it is read.
+        """
+        older = tuple(
+            BinaryLog(file=each.file, size_bytes=sys.maxsize) for each in self.logs if self.is_archived(each.file)
+        )
+        return dataclasses.replace(self.facts, logs=(*older, *self.facts.logs))
+
+    def is_archived(self, file: str) -> bool:
+        """Returns whether only the archive has the file, together with all that follow up to the server's first one."""
+        return file in self._archived
+
+    def archived_bytes(self, file: str) -> int:
+        """Returns the uncompressed size of an archived file in bytes; reads the whole file."""
+        if self._archive is None:
+            raise ValueError(f"{file} is in no archive")
+        with self._archive.open(file) as stream:
+            return sum(map(len, iter(functools.partial(stream.read, limits.READ_BUFFER_BYTES), b"")))
+
+    @property
+    def nothing_purged(self) -> bool:
+        """Whether the oldest file is the first that the server ever wrote; False if that is unknown."""
+        return self.facts.gtid_enabled and not self.facts.purged
+
+    def created(self, file: str) -> int:
+        """Returns the creation time of a file in seconds since 1970, 0 if neither has it. Raises PositionLostError if the archived file
+        is of another server.
+        """
+        if self._archive is None or file not in self._archived:
+            return creation_of(self.source, file)
+        with self._archive.open(file) as stream:
+            header = read_header(stream, file)
+        if why := foreign(header, file, 0, self.facts):
+            raise PositionLostError(
+                f"{why}: take it out of the archive {self._archive.place}, and put this server's there"
+            )
+        return header.created
+
+    def blocks(
+        self, start: DumpStart, history: SchemaHistory, captured: Captured, prepared: PreparedTransactions
+    ) -> Generator[Block]:
+        """Yields the blocks from a position in one of the files to the current end.
+
+        Raises SourceConnectionError, PositionLostError, or the errors of the scan.
+        """
+        if self._archive is not None and start.position.file in self._archived:
+            start = yield from self._from_archive(self._archive, start, history, captured, prepared)
+        before = self.bytes_read
+        with contextlib.closing(SourceConnection(self.source)) as connection:
+            framer = begin_independent_dump(connection, start, history, captured, prepared)
+            for block in blocks_to_end(connection, framer):
+                self.bytes_read = before + framer.bytes_received
+                yield block
+
+    def _from_archive(
+        self,
+        archive: Archive,
+        start: DumpStart,
+        history: SchemaHistory,
+        captured: Captured,
+        prepared: PreparedTransactions,
+    ) -> Generator[Block, None, DumpStart]:
+        """Yields the blocks of the archived files. Returns where the server continues."""
+        position = start.position
+        interval = ArchivedInterval(archive, self.source, position, self.facts)
+        scanner = interval.scanner(history, captured, prepared, executed_known=start.executed_known)
+        for block in interval.blocks(scanner):
+            self.bytes_read += block.byte_count
+            if block.transaction_count:
+                position = end_position(block, block.transaction_count - 1)
+            yield block
+        position = interval.handed_over(position)
+        return DumpStart(position=position, by_gtid=False, executed_known=bool(position.gtid_set))
+
+
+def _logs_of(archive: Archive) -> list[BinaryLog]:
+    return [BinaryLog(file=file, size_bytes=size) for file, size in archive.sizes().items()]

@@ -1,0 +1,105 @@
+"""Decides where a stream continues by the clock, on another server whose GTIDs do not contain its position: a minute before what was read
+last.
+
+The content of that minute is read twice. So this is only for destinations that allow it (`failover: by_time`); tables that cannot take a
+change twice are stopped by name (`instance.failover.by_time`). A server that has nothing as late as what was read lacks a part of it, and
+the parser waits for it. If the minute contains what cannot be applied twice, the stream cannot continue by the clock:
+
+- a statement that changes a captured table: rows from before it would be read with the columns from after it, and renames would
+  happen twice;
+- the commit of an XA transaction that was prepared before the minute: its rows are not in what is read twice;
+- rows without all their columns (binlog_row_image): if a key moved, they would get the values of another row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from cdc_engine.contracts import LoggedStatement
+from cdc_engine.errors import PositionLostError
+from cdc_engine.limits import FAILOVER_BACK_SECONDS
+from cdc_engine.parser.file_creation import creation_of
+from cdc_engine.parser.positions.binlog_files import BinlogFiles
+from cdc_engine.parser.positions.time_search import SearchedInterval, choice_at, read_again
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.start_position import RESNAPSHOT, DumpStart, Epochs, Lost, StartChoice, in_new_epoch
+from cdc_engine.position import Position
+from cdc_engine.source.server import Source
+from cdc_engine.time_text import SECOND_US, time_text
+
+Changed = Callable[[LoggedStatement, bool], str]
+MASTER_BACK = "bring the server back that was read"
+
+
+def start_by_time(
+    source: Source, changed: Changed, cursor: Position, facts: ServerFacts, epochs: Epochs
+) -> DumpStart | Lost:
+    """Returns the start on the server that `facts` describes, in a new epoch. `changed`: returns the captured table that a statement may
+    have changed, or an empty text; its arguments are the statement and whether the server is a MariaDB.
+
+    Raises SourceConnectionError, and the errors of the scan.
+    """
+    if not cursor.time_us:
+        return Lost(
+            reason=f"the cursor {cursor} has no commit time, so no place in {source.address} can be found by it"
+        )
+    image = facts.variables.get("binlog_row_image", "FULL").upper()
+    if image != "FULL":
+        return not_twice(
+            source.address,
+            f"its binlog_row_image is {image}, and in rows without all their columns a key that moved would take the values of another row",
+        )
+    try:
+        files = BinlogFiles(source, facts)
+        place = choice_at(files, cursor.time_us - FAILOVER_BACK_SECONDS * SECOND_US)
+        interval = read_again(files, place, cursor.time_us)
+    except PositionLostError as error:
+        return Lost(reason=str(error))
+    if not interval.reached:
+        return behind(source.address, cursor, facts)
+    if why := held_twice(interval, lambda each: changed(each, facts.mariadb)):
+        return not_twice(source.address, why)
+    created = creation_of(source, place.file)
+    return in_new_epoch(started(place, cursor, facts, created), cursor, epochs)
+
+
+def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
+    """Returns what a standby lacks, as far as clocks show."""
+    return Lost(
+        reason=f"{address} lacks what was read: its binlog, which ends at {facts.file}:{facts.offset}, holds nothing that was committed at "
+        f"{time_text(cursor.time_us)} or later, up to which {cursor} was read: a replica that is behind, or they went with the master",
+        options=("wait until the replica has caught up", MASTER_BACK, RESNAPSHOT),
+        not_yet=True,
+    )
+
+
+def not_twice(address: str, why: str) -> Lost:
+    return Lost(
+        reason=f"without GTIDs {address} could be read on from by the clock alone, and then the last {FAILOVER_BACK_SECONDS} s come once "
+        f"more; that cannot be: {why}",
+        options=(MASTER_BACK, RESNAPSHOT),
+    )
+
+
+def held_twice(interval: SearchedInterval, changed: Callable[[LoggedStatement], str]) -> str:
+    """Returns a sentence about what in the interval cannot be applied twice, or an empty text if there is nothing."""
+    table = next((name for each in interval.statements if (name := changed(each))), "")
+    if table:
+        return f"in them a statement changed {table}, and rows from before it would be read with the columns and names from after it"
+    if interval.commits:
+        return f"in them the XA transaction {interval.commits[0]} was committed, which was prepared before"
+    return ""
+
+
+def started(place: StartChoice, cursor: Position, facts: ServerFacts, created: int) -> DumpStart:
+    """Returns the start at a found position, still in the cursor's epoch."""
+    position = dataclasses.replace(
+        cursor,
+        file=place.file,
+        offset=place.offset,
+        gtid_set=place.executed,
+        server_uuid=facts.server_uuid,
+        file_created=created,
+    )
+    return DumpStart(position=position, by_gtid=False, executed_known=bool(place.executed), by_time=True)

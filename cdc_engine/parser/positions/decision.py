@@ -1,0 +1,82 @@
+"""Decides where a stream begins: one pure decision over the saved cursor, the requested position, and the server's facts.
+
+`start_position` defines what a cursor or an exact position means on a server. This module handles the step before: positions that must
+first be searched in the binlog. `finding` searches; called by `wiring` when a destination begins, and by `sluice position set`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.start_position import (
+    FIRST_OFFSET,
+    NO_EPOCHS,
+    DumpStart,
+    Epochs,
+    Lost,
+    StartChoice,
+    decide_start,
+    file_gap,
+)
+from cdc_engine.position import Position
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RequestedPosition:
+    """The position that conf/ or an operator requests. Without any value: the latest one.
+
+    `file` alone: its beginning. `offset`: in that file, also inside a transaction. `time_us`: over all files, or in `file` alone.
+    `earliest`: the oldest existing file.
+    """
+
+    file: str = ""
+    offset: int | None = None
+    gtid_set: str = ""
+    time_us: int | None = None
+    earliest: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfTime:
+    """A request to search the position before the first transaction that committed at that time or later. `file`: in this file alone."""
+
+    time_us: int
+    file: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BeginOf:
+    """A request to search the end of the last transaction up to an offset. A position inside a transaction becomes its beginning."""
+
+    file: str
+    offset: int
+
+
+Decision = DumpStart | Lost | OfTime | BeginOf
+
+
+def decide(
+    cursor: Position | None, wanted: RequestedPosition, facts: ServerFacts, epochs: Epochs = NO_EPOCHS
+) -> Decision:
+    """Decides where a stream begins. A cursor takes precedence over `wanted`. Raises ConfigurationError if a GTID set cannot be read."""
+    if cursor is not None:
+        return decide_start(cursor, StartChoice(), facts, epochs)
+    if wanted.time_us is not None:
+        gap = file_gap(wanted.file, FIRST_OFFSET, facts) if wanted.file else None
+        return gap or OfTime(time_us=wanted.time_us, file=wanted.file)
+    if wanted.file and (wanted.offset or 0) > FIRST_OFFSET:
+        return file_gap(wanted.file, wanted.offset or 0, facts) or BeginOf(file=wanted.file, offset=wanted.offset or 0)
+    if wanted.earliest and not facts.logs:
+        return Lost(
+            reason="the server does not list its binlog files, so nobody knows the earliest place",
+            options=("check log_bin and the grant REPLICATION CLIENT",),
+        )
+    return decide_start(None, exact_choice(wanted, facts), facts, epochs)
+
+
+def exact_choice(wanted: RequestedPosition, facts: ServerFacts) -> StartChoice:
+    """Returns the choice for a request that needs no search. It is empty for the latest position, which changes with time."""
+    if wanted.earliest:
+        return StartChoice(file=facts.logs[0].file if facts.logs else "")
+    return StartChoice(file=wanted.file, gtid_set="" if wanted.file else wanted.gtid_set)

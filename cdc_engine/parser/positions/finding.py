@@ -1,0 +1,47 @@
+"""Turns a requested position into an exact one: searches the source's binlog if `decision` requires it."""
+
+from __future__ import annotations
+
+from cdc_engine.errors import PositionLostError
+from cdc_engine.parser.positions.binlog_files import BinlogFiles
+from cdc_engine.parser.positions.decision import BeginOf, OfTime, RequestedPosition, decide, exact_choice
+from cdc_engine.parser.positions.time_search import choice_at, last_end_up_to
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.start_position import Lost, StartChoice
+from cdc_engine.source.archive import Archive
+from cdc_engine.source.server import Source
+
+
+def exact_position(
+    source: Source, facts: ServerFacts, wanted: RequestedPosition, archive: Archive | None = None
+) -> StartChoice:
+    """Returns a position between two transactions, empty for the latest one. `archive`: used if the server has purged the position.
+
+    Raises PositionLostError if neither has it, with what the server offers; SourceConnectionError; the errors of the scan.
+    """
+    try:
+        return _place_in(BinlogFiles(source, facts), wanted)
+    except PositionLostError:
+        files = BinlogFiles(source, facts, archive)
+        if files.reachable == facts:
+            raise
+        return _place_in(files, wanted)
+
+
+def _place_in(files: BinlogFiles, wanted: RequestedPosition) -> StartChoice:
+    decision = decide(None, wanted, files.reachable)
+    if isinstance(decision, Lost):
+        raise PositionLostError(f"{files.source.address}: {decision}")
+    if isinstance(decision, OfTime):
+        return choice_at(files, decision.time_us, file=decision.file)
+    if isinstance(decision, BeginOf):
+        size = files.archived_bytes(decision.file) if files.is_archived(decision.file) else decision.offset
+        if size < decision.offset:
+            raise PositionLostError(
+                f"{decision.file}:{decision.offset} lies behind the end of the archived file ({size} bytes)"
+            )
+        return last_end_up_to(files, decision.file, decision.offset)
+    choice = exact_choice(wanted, files.reachable)
+    if files.is_archived(choice.file):
+        files.created(choice.file)  # refuses a file of another server
+    return choice

@@ -1,0 +1,84 @@
+"""Computes how long the source still keeps the binlog that a position needs, or that it is gone. Pure; `instance.source_watch` calls it
+once per minute.
+
+A server purges a file when the next one was begun longer ago than its retention, or when all files together exceed its size limit. It
+does so when it begins another file, so the result is the earliest time.
+"""
+
+from __future__ import annotations
+
+from cdc_engine.parser.renumbering import comes_before
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.source_check import retention_seconds
+from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+
+SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")  # of MariaDB 11.4, of Percona Server; bytes, 0: none
+
+
+def next_file(file: str, facts: ServerFacts) -> str:
+    """Returns the file after this one, whose creation time gives the age of this one's end. Empty for the last file, or for a missing
+    one.
+    """
+    files = [log.file for log in facts.logs]
+    return files[files.index(file) + 1] if file in files[:-1] else ""
+
+
+def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> bool:
+    """Returns whether the source has purged what a restart would read from this position on. With GTIDs the stream may continue after it
+    nevertheless.
+
+    `archived`: there is an archive that may have it. A file above the known ones was begun after the facts were read.
+    """
+    if not facts.logs or not comes_before(saved.file, facts.logs[0].file):
+        return False
+    start = decide_start(saved, StartChoice(), facts)
+    return isinstance(start, Lost) and not (start.purged and archived)
+
+
+def kept_until(file: str, facts: ServerFacts, now: float) -> float | None:
+    """Returns when the file may be purged, in seconds since 1970; None if never or unknown. `facts.created` has the file after it."""
+    if file not in {log.file for log in facts.logs}:
+        return None  # begun since then, or see `is_gone`
+    after = next_file(file, facts)
+    created = facts.created.get(after, 0) if after else now
+    by_age, by_size = _by_age(created, facts), _by_size(file, after, created, facts, now)
+    return min((each for each in (by_age, by_size) if each is not None), default=None)
+
+
+def _by_age(created: float, facts: ServerFacts) -> float | None:
+    seconds = retention_seconds(facts)
+    return created + seconds if seconds and created else None
+
+
+def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: float) -> float | None:
+    """Returns when the size limit is reached, at the rate at which the files after it were written."""
+    limit = max(int(facts.variables.get(name) or 0) for name in SIZE_LIMITS)
+    if not (limit and after and created):
+        return None
+    files = [log.file for log in facts.logs]
+    needed = sum(log.size_bytes for log in facts.logs[files.index(file) :])
+    written = sum(log.size_bytes for log in facts.logs[files.index(after) :])
+    rate = written / max(now - created, 1.0)
+    return now + max(0, limit - needed) / max(rate, 1e-9)
+
+
+PURGED = (
+    "the source has purged the binlog from which reading would go on, so a restart would be POSITION_LOST, and the rows would have to be "
+    "read anew (`sluice snapshot start`): see what holds merges up before anything is restarted, and have the source keep more "
+    "(binlog_expire_logs_seconds, expire_logs_days, max_binlog_total_size)"
+)
+
+
+def short_retention(hours: float, facts: ServerFacts, hours_min: float) -> str:
+    """Returns a sentence for the operator if the retention left is short, or an empty text. If the server keeps less than `hours_min` at
+    all, half of its retention is the limit.
+    """
+    kept_hours = retention_seconds(facts) / 3600
+    if hours >= (min(hours_min, kept_hours / 2) if kept_hours else hours_min):
+        return ""
+    when = f"in {hours:.1f} h" if hours > 0 else "at any moment"
+    return (
+        f"{when} the source may purge the binlog from which reading would go on, and then the rows must be read anew (POSITION_LOST): see "
+        "what holds merges up, and have the source keep more (binlog_expire_logs_seconds, expire_logs_days, max_binlog_total_size)"
+    )

@@ -1,0 +1,88 @@
+"""Rules that find the position of a time in the binlog. `time_search` reads what they need from the server.
+
+The files are examined backwards, by the time of their first event, down to the one that began before the requested time: everything
+committed at that time or later is in it or after it. The position is before the first transaction in it that committed at that time or
+later. So nothing of that time or later is before the position, even if clocks were set within the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from cdc_engine.contracts import Int64s
+from cdc_engine.time_text import SECOND_US, time_text
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CreationTimeRequest:
+    """A request for the creation time of this file."""
+
+    file: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Within:
+    """The position is in this file or after it."""
+
+    file: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Gone:
+    """The binlog of the time is purged. `file`: the oldest existing one, empty if none can be read; `earliest_us`: the earliest available
+    time.
+    """
+
+    asked_us: int
+    file: str
+    earliest_us: int = 0
+
+    def __str__(self) -> str:
+        asked = f"the binlog of {time_text(self.asked_us)} is gone"
+        if not self.file:
+            return f"{asked}: the source offers no binlog file that can be read; check log_bin and the grant REPLICATION SLAVE"
+        return (
+            f"{asked}: the earliest time on offer is {time_text(self.earliest_us)}, where {self.file} begins. Safe options: that time or a "
+            "later one; or take the tables' rows anew (`sluice snapshot start`)"
+        )
+
+
+def file_of_time(
+    time_us: int, files: Sequence[str], created: Mapping[str, int], *, nothing_purged: bool = False
+) -> CreationTimeRequest | Within | Gone:
+    """Returns the file that contains a time, or which creation time is needed first. `files`: oldest first. `created`: known creation
+    times in whole seconds since 1970; 0 if the file no longer exists.
+
+    A creation can be at any moment of its second, so a commit in that second may be before the file. Then the file before it is examined,
+    too. The first second of the oldest file is not available, unless nothing was before it (`nothing_purged`).
+    """
+    oldest = ""
+    for file in reversed(files):
+        if file not in created:
+            return CreationTimeRequest(file=file)
+        if not created[file]:
+            break
+        oldest = file
+        if (created[file] + 1) * SECOND_US <= time_us:
+            return Within(file=file)
+    if not oldest:
+        return Gone(asked_us=time_us, file="")
+    whole = nothing_purged and oldest == files[0]
+    earliest_us = (created[oldest] + (0 if whole else 1)) * SECOND_US
+    return (
+        Within(file=oldest) if earliest_us <= time_us else Gone(asked_us=time_us, file=oldest, earliest_us=earliest_us)
+    )
+
+
+def first_at_or_after(commit_times_us: Int64s, time_us: int) -> int:
+    """Returns the index of the first of some transactions that committed at a time or later, -1 if none did.
+
+    A commit time in whole seconds stands for its whole second, because servers without a finer time committed at some moment in it. A
+    time of 0 does not count: a file begins there, before any transaction that was read.
+    """
+    whole = np.where(commit_times_us % SECOND_US == 0, SECOND_US - 1, 0)
+    hits = (commit_times_us > 0) & (commit_times_us + whole >= time_us)
+    return int(np.argmax(hits)) if hits.any() else -1

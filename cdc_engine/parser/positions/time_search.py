@@ -1,0 +1,205 @@
+"""Finds the position of a time, or of a transaction, in the source's binlog, by the rules of `time_place`.
+
+No row is decoded. One file is read, at the speed of the scan, independently of any running stream.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator
+
+import numpy as np
+
+from cdc_engine.binlog.block import end_position
+from cdc_engine.binlog.events.table_map import TableMap
+from cdc_engine.contracts import (
+    NO_SESSION,
+    Block,
+    Cascade,
+    LoggedStatement,
+    StatementSession,
+    TableChange,
+    TableVersion,
+)
+from cdc_engine.errors import PositionLostError, TableStoppedError
+from cdc_engine.limits import FAILOVER_BACK_SECONDS
+from cdc_engine.parser.dump import UnwantedRows, no_table
+from cdc_engine.parser.positions.binlog_files import BinlogFiles
+from cdc_engine.parser.positions.time_position import CreationTimeRequest, Gone, Within, file_of_time, first_at_or_after
+from cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET, DumpStart, StartChoice
+from cdc_engine.ports import Content
+from cdc_engine.position import Position
+from cdc_engine.time_text import SECOND_US
+
+LATE_US = SECOND_US  # how much later, by the clock, something that was logged before may be
+
+
+def choice_at(files: BinlogFiles, time_us: int, file: str = "") -> StartChoice:
+    """Returns the position before the first transaction that committed at a time or later, or the end if the time is after it.
+
+    `file`: search this file alone, from its beginning to its end.
+
+    Raises PositionLostError if the time is purged, with the earliest available one; SourceConnectionError; the errors of the scan.
+    """
+    found = Within(file=file) if file else find_file(files, time_us)
+    if isinstance(found, Gone):
+        raise PositionLostError(f"{files.source.address}: {found}")
+    return _place_within(files, found.file, functools.partial(_first_of_time, time_us, file))
+
+
+def last_end_up_to(files: BinlogFiles, file: str, offset: int) -> StartChoice:
+    """Returns the end of the last transaction up to an offset of a file, or the file's beginning if none ends before it."""
+
+    def first_after(block: Block) -> int:
+        if block.file != file:
+            return 0
+        after = block.transaction_end > offset
+        return int(np.argmax(after)) if after.any() else -1
+
+    return _place_within(files, file, first_after)
+
+
+@dataclasses.dataclass(kw_only=True)
+class SearchedInterval:
+    """The content from a position up to a time. `reached`: whether anything was committed at that time or later. `statements`: the DDL in
+    it; `commits`: the XA transactions that were committed in it and prepared before the position.
+    """
+
+    reached: bool = False
+    statements: list[LoggedStatement] = dataclasses.field(default_factory=list)
+    commits: list[str] = dataclasses.field(default_factory=list)
+
+
+def read_again(files: BinlogFiles, begin: StartChoice, time_us: int) -> SearchedInterval:
+    """Returns what would be read twice of the content up to a time. Servers do not log in the exact order of their clocks, so the search
+    continues until everything is a minute later, and what was committed up to a second later counts.
+    """
+    prepared = _PreparedBefore()
+    return interval_of(_blocks(files, begin.file, begin.offset, prepared), prepared.commits, time_us)
+
+
+def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> SearchedInterval:
+    """Returns the interval of some blocks. `commits` grows while the blocks are read: its new entries belong to the next block or to a
+    later one.
+    """
+    interval = SearchedInterval()
+    for block in blocks:
+        times, statement = block.transaction_time_us, block.statement
+        if statement is not None and _first_us(block) <= time_us + LATE_US:
+            interval.statements.append(statement)
+        if not len(times):
+            continue
+        if times[-1] <= time_us + LATE_US:
+            interval.commits += commits
+        commits.clear()
+        interval.reached = interval.reached or first_at_or_after(times, time_us) >= 0
+        if times.min() > time_us + FAILOVER_BACK_SECONDS * SECOND_US:
+            break
+    return interval
+
+
+def _first_us(block: Block) -> int:
+    """Returns the first time of a block with a statement. If the statement is within a transaction (CREATE TABLE … SELECT), the
+    transaction's end arrives with the rows.
+    """
+    if block.transaction_count:
+        return int(block.transaction_time_us.min())
+    return block.statement.seconds * SECOND_US if block.statement is not None else 0
+
+
+class _PreparedBefore(UnwantedRows):
+    """Records the transactions that are committed and were not prepared in the interval."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[str] = []
+
+    def commit(self, name: str, order_key: int) -> Content:
+        if name not in self._prepared:
+            self.commits.append(name)
+        return super().commit(name, order_key)
+
+
+def _first_of_time(time_us: int, only: str, block: Block) -> int:
+    """Returns the index of the first of a block's transactions that committed at that time or later, or is in another file than `only`;
+    -1 if there is none.
+    """
+    return 0 if only and block.file != only else first_at_or_after(block.transaction_time_us, time_us)
+
+
+def earliest_on_offer(files: BinlogFiles) -> tuple[int, str]:
+    """Returns the earliest time whose binlog exists, in µs since 1970, and its file; (0, "") if none can be read."""
+    for log in files.logs:
+        if created := files.created(log.file):
+            whole = files.nothing_purged and log is files.logs[0]
+            found = file_of_time(0, (log.file,), {log.file: created}, nothing_purged=whole)
+            return (found.earliest_us, log.file) if isinstance(found, Gone) else (0, log.file)
+    return 0, ""
+
+
+def find_file(files: BinlogFiles, time_us: int) -> Within | Gone:
+    """Returns the binlog file to search in. Opens one connection per file of the server whose creation time is needed. Raises
+    SourceConnectionError.
+    """
+    created: dict[str, int] = {}
+    names = [log.file for log in files.logs]
+    while True:
+        found = file_of_time(time_us, names, created, nothing_purged=files.nothing_purged)
+        if not isinstance(found, CreationTimeRequest):
+            return found
+        created[found.file] = files.created(found.file)
+
+
+def _place_within(files: BinlogFiles, file: str, first_after: Callable[[Block], int]) -> StartChoice:
+    """Returns the position before the first transaction that `first_after` selects. It returns the transaction's index in a block with
+    transactions, -1 if none of them is selected.
+    """
+    place = StartChoice(file=file, offset=FIRST_OFFSET)
+    for block in _blocks(files, file, FIRST_OFFSET):
+        if not block.transaction_count:
+            continue
+        index = first_after(block)
+        if index == 0:
+            return StartChoice(file=place.file, offset=place.offset, executed=place.executed or block.start_gtid_set)
+        place = _after(block, (index if index > 0 else block.transaction_count) - 1)
+        if index > 0:
+            return place
+    return place
+
+
+def _blocks(files: BinlogFiles, file: str, offset: int, prepared: UnwantedRows | None = None) -> Iterator[Block]:
+    """Yields the blocks from an offset of a file to the end of the binlog, without any row."""
+    begin = Position(epoch=FIRST_EPOCH, file=file, offset=offset, server_uuid=files.facts.server_uuid)
+    start = DumpStart(position=begin, by_gtid=False, executed_known=False)
+    yield from files.blocks(start, _NoHistory(), no_table, prepared or UnwantedRows())
+
+
+def _after(block: Block, transaction: int) -> StartChoice:
+    end = end_position(block, transaction)
+    return StartChoice(file=end.file, offset=end.offset, executed=end.gtid_set)
+
+
+class _NoHistory:
+    """`ports.SchemaHistory` of an interval whose rows and statements are not needed."""
+
+    def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002  of the contract
+        raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "no rows are read here")
+
+    def apply(
+        self,
+        statement: str,  # noqa: ARG002
+        default_database: str,  # noqa: ARG002
+        position: Position,  # noqa: ARG002
+        session: StatementSession = NO_SESSION,  # noqa: ARG002
+    ) -> tuple[TableChange, ...]:
+        return ()
+
+    def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
+        return ()
+
+    def follows(self, database: str, table: str) -> bool:  # noqa: ARG002
+        return False
+
+    def rewind(self, position: Position) -> None:
+        """Does nothing: no state depends on the position."""

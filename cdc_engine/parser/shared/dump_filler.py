@@ -1,0 +1,68 @@
+"""Moves a dump's bytes into its window: buffers, and the dump's position in the binlog. Driven by `stream`; opens no socket itself."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cdc_engine import limits
+from cdc_engine.binlog.scan.framing import ROOM_BYTES_MIN
+from cdc_engine.binlog.scan.skipping import EventWalk
+from cdc_engine.contracts import Bytes
+from cdc_engine.parser.shared.window import Boundary, DumpWindow
+
+
+class DumpFiller:
+    """Fills a window. The socket writes into `space`, and `received` puts those bytes into `window`. `answer`: as of `EventWalk`."""
+
+    def __init__(
+        self,
+        window: DumpWindow,
+        *,
+        checksum: bool,
+        contiguous: bool,
+        buffer_bytes: int = limits.READ_BUFFER_BYTES,
+        room_bytes_min: int = ROOM_BYTES_MIN,
+    ) -> None:
+        self._window = window
+        self._walk = EventWalk(checksum=checksum, contiguous=contiguous)
+        self._buffer_bytes, self._room_bytes_min = buffer_bytes, room_bytes_min
+        self._buffer: Bytes = np.empty(0, np.uint8)
+        self._begin = 0  # bytes of the dump before the buffer
+        self._at = self._end = 0  # offsets in the buffer: processed, and received
+
+    @property
+    def answer(self) -> bytes:
+        return self._walk.answer
+
+    def space(self, seconds: float) -> memoryview | None:
+        """Returns where to write next, or None if within the seconds no line has passed the buffer that would be removed."""
+        if len(self._buffer) - self._end < self._room_bytes_min:
+            if not self._window.make_room(seconds):
+                return None
+            tail = self._buffer[self._at : self._end]
+            self._begin += self._at
+            self._buffer = np.empty(self._buffer_bytes, np.uint8)
+            self._buffer[: len(tail)] = tail
+            self._at, self._end = 0, len(tail)
+            self._window.add(self._begin, self._buffer)
+        return memoryview(self._buffer)[self._end :]  # type: ignore[arg-type]  # numpy's stubs before Python 3.12
+
+    def received(self, count: int) -> None:
+        """Handles `count` bytes that the socket wrote into `space`. Raises BinlogFormatError if they are not a stream of events."""
+        self._end += count
+        opened = True
+        while opened:
+            self._at, opened = self._walk.step(self._buffer, self._at, self._end)
+            self._window.publish(self._at, self._place())
+
+    def _place(self) -> Boundary | None:
+        walk = self._walk
+        if not walk.described or walk.missing < 0:
+            return None
+        return Boundary(
+            at=self._begin + self._at + walk.missing,
+            file=walk.file,
+            place=walk.place,
+            opening=walk.opening,
+            created=walk.created,
+        )

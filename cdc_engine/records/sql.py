@@ -1,0 +1,131 @@
+"""A record store in a table of any SQL database that SQLAlchemy supports. Every write is one statement that names the version it follows.
+
+An SQLAlchemy engine, and so its connections, belongs to one process: a forked run opens its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Iterator, Mapping
+
+import sqlalchemy
+from sqlalchemy.dialects.mysql import LONGTEXT
+from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+
+from cdc_engine.errors import ConfigurationError, NotSharedError, StaleWriteError
+from cdc_engine.records.contract import NOT_THERE, NOTHING, StoredRecord
+from cdc_engine.sql_url import url_with_password
+
+TABLE = "sluice_meta"
+ANSWER_SECONDS_MAX = 10  # a database that does not answer must not delay the holder of a lease
+SETTING = "meta.url"
+LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT would end at 64 KiB
+_metadata = sqlalchemy.MetaData()
+_texts = sqlalchemy.Table(
+    TABLE,
+    _metadata,
+    sqlalchemy.Column("destination", sqlalchemy.String(64), primary_key=True),
+    sqlalchemy.Column("name", sqlalchemy.String(128), primary_key=True),
+    sqlalchemy.Column("version", sqlalchemy.BigInteger, nullable=False),
+    sqlalchemy.Column("token", sqlalchemy.BigInteger, nullable=False),
+    sqlalchemy.Column("record", LONG_TEXT, nullable=False),
+)
+# Each driver's name for the time it waits for the server.
+TIMEOUTS: dict[str, dict[str, int | str]] = {
+    "mysql": {"connect_timeout": ANSWER_SECONDS_MAX, "read_timeout": ANSWER_SECONDS_MAX, "write_timeout": ANSWER_SECONDS_MAX},
+    "postgresql": {
+        "connect_timeout": ANSWER_SECONDS_MAX,
+        "tcp_user_timeout": ANSWER_SECONDS_MAX * 1000,
+        "options": f"-c statement_timeout={ANSWER_SECONDS_MAX * 1000}",
+    },
+    "sqlite": {"timeout": ANSWER_SECONDS_MAX},
+}  # fmt: skip
+
+
+class SqlRecordStore:
+    """A record store in a SQL database. Implements `RecordStore`. `url`: SQLAlchemy's; a password of the form $NAME is read from the
+    environment.
+    """
+
+    def __init__(self, url: str, destination: str) -> None:
+        """Creates the table if it is missing. Raises ConfigurationError for a URL that cannot be used, MetaError if the database does not
+        answer.
+        """
+        self._destination = destination
+        full_url = url_with_password(url, SETTING)
+        self._name = f"{full_url.render_as_string(hide_password=True)} ({TABLE}, {destination})"
+        try:
+            self._engine = _engine_of(full_url, os.getpid())
+        except (SQLAlchemyError, ImportError) as error:
+            raise ConfigurationError(f"{SETTING} names a database that has no driver here: {error}") from error
+        with self._told("opened"):
+            _make_table(self._engine)
+
+    def read(self, name: str) -> StoredRecord | None:
+        query = sqlalchemy.select(_texts.c.record, _texts.c.version, _texts.c.token).where(*self._key(name))
+        with self._told("read"), self._engine.connect() as connection:
+            row = connection.execute(query).one_or_none()
+        return StoredRecord(row.record, int(row.version), int(row.token)) if row else None
+
+    def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
+        query = sqlalchemy.select(_texts.c.name, _texts.c.record, _texts.c.version, _texts.c.token).where(
+            _texts.c.destination == self._destination, _texts.c.name.startswith(prefix, autoescape=True)
+        )
+        with self._told("read"), self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in rows}
+
+    def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
+        """Ignores `also`, which is for readers of ZooKeeper."""
+        values = {"record": text, "version": version + 1, "token": token}
+        try:
+            with self._told("written"), self._engine.begin() as connection:
+                if version == NOT_THERE:
+                    row = {**values, "destination": self._destination, "name": name}
+                    connection.execute(sqlalchemy.insert(_texts).values(**row))
+                    return version + 1
+                is_read = (*self._key(name), _texts.c.version == version, _texts.c.token <= token)
+                if connection.execute(sqlalchemy.update(_texts).where(*is_read).values(**values)).rowcount == 1:
+                    return version + 1
+        except IntegrityError:
+            pass  # another process created it first
+        raise StaleWriteError(f"{name} in {self} is not of version {version} any more: another process has written it")
+
+    def remove(self, name: str) -> None:
+        with self._told("written"), self._engine.begin() as connection:
+            connection.execute(sqlalchemy.delete(_texts).where(*self._key(name)))
+
+    def __str__(self) -> str:
+        return self._name
+
+    def _key(self, name: str) -> tuple[sqlalchemy.ColumnElement[bool], ...]:
+        return _texts.c.destination == self._destination, _texts.c.name == name
+
+    @contextlib.contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except IntegrityError:
+            raise
+        except SQLAlchemyError as error:
+            cause = error.orig if isinstance(error, DBAPIError) else type(error).__name__
+            raise NotSharedError(f"{self} cannot be {what}: {cause}; it is tried again") from error
+
+
+@functools.lru_cache(maxsize=16)
+def _engine_of(url: sqlalchemy.URL, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
+    arguments = TIMEOUTS.get(url.get_backend_name(), {})
+    # Each write is one statement that commits by itself: a process that stopped before a separate commit would keep the row locked for
+    # all others.
+    return sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments))
+
+
+def _make_table(engine: sqlalchemy.Engine) -> None:
+    """Creates the table. Two processes that start at the same time may both find it missing."""
+    try:
+        _metadata.create_all(engine)
+    except SQLAlchemyError:
+        if not sqlalchemy.inspect(engine).has_table(TABLE):
+            raise

@@ -1,0 +1,144 @@
+"""A record store in ZooKeeper, under <destination>/sluice/<name>, next to Canal's own nodes. The version of a node is the version of the
+record.
+
+A node contains a line with the token, then the text. Reads are synchronized with the leader, so that a run never decides by an old
+ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
+
+from cdc_engine.errors import MetaError, NotSharedError, StaleWriteError
+from cdc_engine.records import zookeeper_client
+from cdc_engine.records.contract import NOT_THERE, NOTHING, StoredRecord
+from cdc_engine.records.zookeeper_client import OWN, answer, destination_path, told
+
+WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
+
+
+class ZooKeeperRecordStore:
+    """A record store in ZooKeeper. Implements `RecordStore`; `also` names paths under the destination's node. `hosts`:
+    "host:port,host:port".
+    """
+
+    def __init__(self, hosts: str, destination: str, session_seconds: float) -> None:
+        self._hosts, self._destination, self._session_seconds = hosts, destination, session_seconds
+
+    def read(self, name: str) -> StoredRecord | None:
+        path = self._path(name)
+        with told(f"{name} in {self} cannot be read"):
+            client = self._client()
+            try:
+                answer(client.sync_async(path))
+                data, stat = answer(client.get_async(path))
+            except NoNodeError:
+                return None
+        return _kept(data, stat.version, f"{name} in {self}")
+
+    def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
+        folder = destination_path(self._destination, OWN)
+        with told(f"{prefix}… in {self} cannot be read"):
+            client = self._client()
+            try:
+                answer(client.sync_async(folder))
+                names = [name for name in answer(client.get_children_async(folder)) if name.startswith(prefix)]
+            except NoNodeError:
+                return {}
+            asked = {name: client.get_async(self._path(name)) for name in sorted(names)}
+            found = {}
+            for name, each in asked.items():
+                with contextlib.suppress(NoNodeError):  # removed meanwhile
+                    data, stat = answer(each)
+                    found[name] = _kept(data, stat.version, f"{name} in {self}")
+        return found
+
+    def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
+        data = f"{json.dumps({'token': token})}\n{text}".encode()
+        if len(data) > zookeeper_client.NODE_BYTES_MAX:
+            raise MetaError(f"{name} of {self} has {len(data)} bytes, more than a node may have: use meta kind sql")
+        before = self.read(name)
+        if (before.version if before else NOT_THERE) != version or (before is not None and before.token > token):
+            raise self._stale(name, version)
+        with told(f"{name} in {self} cannot be written"):
+            results = self._write(name, data, version, also)
+        if isinstance(results[0], WRITTEN_ELSEWHERE):
+            raise self._stale(name, version)
+        failed = [each for each in results if isinstance(each, Exception)]
+        if failed:
+            raise NotSharedError(f"{name} in {self} cannot be written: {failed[-1]!r}; it is tried again")
+        return version + 1
+
+    def _write(self, name: str, data: bytes, version: int, also: Mapping[str, str]) -> list[Any]:
+        """Writes the record at its version and the values for other readers in one transaction. Returns the result of each, the record's
+        first.
+        """
+        client, path = self._client(), self._path(name)
+        others = {destination_path(self._destination, inside): text.encode() for inside, text in also.items()}
+        for parent in {each.rpartition("/")[0] for each in (path, *others)}:
+            answer(client.ensure_path_async(parent))
+        step = client.transaction()
+        if version == NOT_THERE:
+            step.create(path, data)
+        else:
+            step.set_data(path, data, version=version - 1)
+        for other, content in others.items():
+            if answer(client.exists_async(other)) is None:
+                step.create(other, content)
+            else:
+                step.set_data(other, content)
+        results: list[Any] = answer(step.commit_async())
+        return results
+
+    def remove(self, name: str) -> None:
+        with told(f"{name} in {self} cannot be removed"):
+            try:
+                answer(self._client().delete_async(self._path(name)))
+            except NoNodeError:
+                return
+
+    def tell(self, also: Mapping[str, str]) -> None:
+        """Writes values for other readers, by path under the destination's node, whatever was there before. Raises MetaError."""
+        with told(f"what others read in {self} cannot be written"):
+            client = self._client()
+            for inside, text in also.items():
+                path = destination_path(self._destination, inside)
+                answer(client.ensure_path_async(path))
+                answer(client.set_async(path, text.encode()))
+
+    def canal(self, inside: str) -> str | None:
+        """Returns the text of one of Canal's own nodes under the destination; None if there is none."""
+        with told(f"{inside} in {self} cannot be read"):
+            try:
+                data, _ = answer(self._client().get_async(destination_path(self._destination, inside)))
+            except NoNodeError:
+                return None
+        return str((data or b"").decode())
+
+    def __str__(self) -> str:
+        return f"ZooKeeper {self._hosts} ({destination_path(self._destination, OWN)})"
+
+    def _client(self) -> Any:
+        return zookeeper_client.shared_client(self._hosts, self._session_seconds)
+
+    def _path(self, name: str) -> str:
+        return destination_path(self._destination, OWN, name)
+
+    def _stale(self, name: str, version: int) -> StaleWriteError:
+        return StaleWriteError(f"{name} in {self} is not of version {version} any more: another process has written it")
+
+
+def _kept(data: bytes, node_version: int, where: str) -> StoredRecord:
+    head, _, text = data.decode("utf-8", "replace").partition("\n")
+    try:
+        token = int(json.loads(head)["token"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise MetaError(
+            f"{where} is not what Sluice writes there ({error}); put the right one back, or remove the node"
+        ) from error
+    return StoredRecord(text, node_version + 1, token)

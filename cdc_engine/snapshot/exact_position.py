@@ -1,0 +1,100 @@
+"""Reads the rows of a table without a key at an exactly known position of the stream, because nothing shows whether a change is contained
+in them.
+
+MariaDB reports its binlog position at the beginning of a consistent read. MySQL does not: LOCK TABLES … READ keeps writers out of the
+table for the moment in which the read begins. The read itself holds no lock, except for a table whose engine has no transactions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
+from cdc_engine.snapshot.reader import RowReader
+from cdc_engine.snapshot.record import SourceEnd
+from cdc_engine.snapshot.statements import quoted
+
+CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
+LOCK_SECONDS_MAX = 10  # how long the lock waits for active writers; others wait behind it
+TRANSACTIONAL = {"INNODB", "ROCKSDB"}
+
+
+@contextlib.contextmanager
+def rows_at_a_position(connect: Callable[[], RowReader], table: TableVersion) -> Iterator[tuple[RowReader, SourceEnd]]:
+    """Yields a connection that sees the table as it was at a binlog position, and that position. Raises SluiceError."""
+    with contextlib.closing(connect()) as reader:
+        if reader.mariadb and _is_transactional(reader, table):
+            reader.texts(CONSISTENT_READ)
+            yield reader, position_of_read(reader)
+            return
+        with contextlib.closing(connect()) as locking:
+            place = _locked(locking, table)
+            if _is_transactional(reader, table):
+                reader.texts(CONSISTENT_READ)
+                locking.texts("UNLOCK TABLES")
+            yield reader, place
+
+
+def binlog_end(reader: RowReader) -> tuple[str, int]:
+    """Returns file and offset of the current end of the binlog. Raises SluiceError."""
+    told: SluiceError | None = None
+    for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS"):
+        try:
+            rows = reader.texts(statement)
+        except SluiceError as error:  # the statement of another version
+            told = told or error
+            continue
+        if rows:
+            return str(rows[0][0]), int(rows[0][1] or 0)
+    raise told or SourceConnectionError(f"{reader.source.address} has no binlog: set log_bin there")
+
+
+def require_lock(reader: RowReader, table: TableVersion) -> None:
+    """Locks the table for a moment if `rows_at_a_position` needs the lock. Raises ConfigurationError with the GRANT that the account
+    lacks."""
+    if reader.mariadb and _is_transactional(reader, table):
+        return
+    reader.texts("SET lock_wait_timeout = 1")
+    _lock(reader, table)
+    reader.texts("UNLOCK TABLES")
+
+
+def _lock(reader: RowReader, table: TableVersion) -> None:
+    """Locks the table for reading. Nothing else gives an exact position on MySQL: a commit is in the binlog before it is visible, and two
+    equal ends prove nothing.
+    """
+    try:
+        reader.texts(f"LOCK TABLES {quoted(table.database)}.{quoted(table.table)} READ")
+    except ConfigurationError as error:
+        user = reader.source.user
+        raise ConfigurationError(
+            f"{user}@{reader.source.address} may not lock {table.database}.{table.table}, which has no key, and its rows cannot be read "
+            f"at an exact position without: GRANT LOCK TABLES ON {quoted(table.database)}.* TO '{user}'@'%' (or its host), then "
+            "`sluice snapshot resume`; or declare a key for the table in conf/"
+        ) from error
+
+
+def _locked(locking: RowReader, table: TableVersion) -> SourceEnd:
+    locking.texts(f"SET lock_wait_timeout = {LOCK_SECONDS_MAX}")
+    _lock(locking, table)
+    file, offset = binlog_end(locking)
+    return SourceEnd(file=file, offset=offset)
+
+
+def position_of_read(reader: RowReader) -> SourceEnd:
+    told = reader.texts("SHOW STATUS LIKE 'binlog_snapshot_%'")
+    by_name = {str(row[0]).lower(): str(row[1] or "") for row in told}
+    file, offset = by_name.get("binlog_snapshot_file", ""), by_name.get("binlog_snapshot_position", "")
+    if not file or not offset.isdigit():
+        raise SourceConnectionError(f"{reader.source.address} does not say where its binlog was: is log_bin on?")
+    return SourceEnd(file=file, offset=int(offset))
+
+
+def _is_transactional(reader: RowReader, table: TableVersion) -> bool:
+    database, name = (f"CONVERT(x'{text.encode().hex()}' USING utf8mb4)" for text in (table.database, table.table))
+    rows = reader.texts(
+        f"SELECT ENGINE FROM information_schema.TABLES WHERE TABLE_SCHEMA = {database} AND TABLE_NAME = {name}"
+    )
+    return bool(rows) and str(rows[0][0]).upper() in TRANSACTIONAL

@@ -1,0 +1,247 @@
+"""The position of a reader of a window, and what the reader gets: positions, parts of blocks, and the arithmetic between them. Pure.
+
+A window counts transactions and captured row events since it began, and a `Spot` is such a count. A `WindowPosition` is the same position
+in a form that another window, or another process, understands: the end of a transaction, and how many row events after it were already
+read. If two streams were requested by GTID set, one offset can be two positions: each stream omits what its reader had. So the executed
+set is part of the position.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from cdc_engine.binlog.block import end_position, without_first
+from cdc_engine.contracts import Block, Int64s, TableChange, TableChangeKind
+from cdc_engine.position import Position, file_number, order_key
+
+Key = tuple[int, int, int]
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Spot:
+    """A count of the transactions that ended and of the row events before a point of the window."""
+
+    transactions: int = 0
+    events: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowPosition:
+    """The position after `events` captured row events of the transaction that follows `position`, which is a transaction end.
+
+    `begun` names that transaction as `open_after` does, None if `events` is 0: on another server another transaction may follow.
+    """
+
+    position: Position
+    events: int = 0
+    begun: Key | None = None
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WindowPiece:
+    """Row events [first_event, last_event) of a block, and the ends of its transactions [first_transaction, last_transaction)."""
+
+    block: Block
+    first_event: int
+    last_event: int
+    first_transaction: int
+    last_transaction: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WindowReading:
+    """The content between two positions, in order; `pieces` is empty if there is none. `end`: where the next reading begins.
+
+    `anew`: another transaction follows than the one that the reader has partly read; it is read from its first row event on.
+    """
+
+    pieces: tuple[WindowPiece, ...]
+    end: WindowPosition
+    anew: bool = False
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class WindowBlock:
+    """A block in a window. `start`: before it. `end_key`: of the last transaction that ended up to its end. `open`: names the transaction
+    that the block continues, None if the block begins one.
+
+    `bytes_before`: bytes of this block's row events up to each one (int64, one more than there are events). A statement within a
+    transaction counts as one row event, because its position must differ from those before and after it.
+    """
+
+    block: Block
+    start: Spot
+    end_key: Key
+    open: Key | None
+    bytes_before: Int64s
+
+    @property
+    def within(self) -> int:
+        return int(not self.block.transaction_count and not self.block.event_count)
+
+    @property
+    def end(self) -> Spot:
+        events = self.start.events + self.block.event_count + self.within
+        return Spot(self.start.transactions + self.block.transaction_count, events)
+
+    @property
+    def last_end(self) -> Spot:
+        """The spot after the end of its last transaction; the block must have one."""
+        events = self.start.events + int(self.block.transaction_events[-1])
+        return Spot(self.start.transactions + self.block.transaction_count, events)
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self.bytes_before[-1])
+
+    def without_bytes(self) -> WindowBlock:
+        """Returns the block without its buffer, for when only positions matter."""
+        return dataclasses.replace(self, block=dataclasses.replace(self.block, buffer=np.zeros(0, np.uint8)))
+
+
+def kept(block: Block, start: Spot, key: Key, begun: Key | None) -> WindowBlock:
+    """Returns a block as the one that follows a spot. `key`: of the last transaction end before it; `begun`: the transaction that is open
+    there.
+    """
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(block.event_length, dtype=np.int64)))
+    if block.transaction_count:
+        key = (block.epoch, file_number(block.file), int(block.transaction_end[-1]))
+    return WindowBlock(block, start, key, begun, sums)
+
+
+def open_after(each: WindowBlock) -> Key | None:
+    """Names the transaction that is open at a block's end, by its first content; None if none is open."""
+    return transaction_after(each, each.last_end if each.block.transaction_count else each.start)
+
+
+def transaction_after(each: WindowBlock, ended: Spot) -> Key | None:
+    """Names the transaction that follows `ended`, by its first content from there on in the block; None if nothing follows."""
+    block = each.block
+    if ended <= each.start and each.open is not None:
+        return each.open
+    if ended >= each.end:
+        return None
+    file, event = (block.epoch, file_number(block.file)), max(0, ended.events - each.start.events)
+    if event < block.event_count:
+        return *file, int(block.event_place[event])
+    if block.statement is not None:
+        return *file, block.statement.offset
+    return (*file, block.changes[0].order_key) if block.changes else None
+
+
+def unseen(block: Block, tail: Key) -> Block | None:
+    """Returns the part of a block after the transaction end `tail`, None if there is none. A block of an open transaction is returned as
+    a whole or not at all.
+    """
+    file = (block.epoch, file_number(block.file))
+    if file != tail[:2]:
+        return block if file > tail[:2] else None
+    if block.transaction_count:
+        seen = int(np.searchsorted(block.transaction_end, tail[2], "right"))
+        return block if not seen else without_first(block, seen)
+    if block.event_count:
+        return block if int(block.event_position[0]) >= tail[2] else None
+    if block.statement is not None:
+        return block if block.statement.offset >= tail[2] else None
+    return block if all(change.order_key > order_key(*tail) for change in block.changes) else None
+
+
+def key_of(position: Position) -> Key:
+    """Returns a key that orders the positions of one source."""
+    return position.epoch, file_number(position.file) if position.file else 0, position.offset
+
+
+def transaction_at(blocks: Sequence[WindowBlock], key: Key) -> Spot | None:
+    """Returns the spot after the transaction that ends exactly there, or None."""
+    at = bisect.bisect_left(blocks, key, key=lambda each: each.end_key)
+    if at == len(blocks) or not blocks[at].block.transaction_count:
+        return None
+    each = blocks[at]
+    found = int(np.searchsorted(each.block.transaction_end, key[2]))
+    if key[:2] != each.end_key[:2] or int(each.block.transaction_end[found]) != key[2]:
+        return None
+    events = each.start.events + int(each.block.transaction_events[found])
+    return Spot(each.start.transactions + found + 1, events)
+
+
+def position_at(blocks: Sequence[WindowBlock], spot: Spot) -> WindowPosition:
+    """Returns the position of a spot that is after a transaction end in these blocks."""
+    each = blocks[bisect.bisect_left(blocks, spot.transactions, key=lambda each: each.end.transactions)]
+    transaction = spot.transactions - each.start.transactions - 1
+    ended = each.start.events + int(each.block.transaction_events[transaction])
+    return WindowPosition(end_position(each.block, transaction), spot.events - ended)
+
+
+def following(blocks: Sequence[WindowBlock], ended: Spot) -> Key | None:
+    """Names the transaction that follows a transaction end; None if nothing of it is in the blocks."""
+    found = (
+        transaction_after(each, ended)
+        for each in blocks[bisect.bisect_right(blocks, ended, key=lambda each: each.end) :]
+    )
+    return next((name for name in found if name is not None), None)
+
+
+def cut(
+    blocks: Sequence[WindowBlock], begin: Spot, bytes_max: int, events_max: int, *, isolated: bool = False
+) -> tuple[tuple[WindowPiece, ...], Spot]:
+    """Returns what follows `begin` within the limits, at least one row event or transaction, and where it ends.
+
+    It ends with a transaction if one ends within the limits, otherwise within one. `isolated`: a statement that changes tables is
+    returned alone.
+    """
+    pieces: list[WindowPiece] = []
+    spot, bytes_left, events_left = begin, bytes_max, events_max
+    whole: tuple[int, Spot] | None = None  # pieces up to the last transaction's end, and where that is
+    for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
+        alone = isolated and bool(each.block.changes)
+        if pieces and (alone or any(_may_stop_a_reader(change) for change in each.block.changes)):
+            break
+        piece = _within(each, spot, bytes_left, events_left, first=not pieces)
+        if piece is None:
+            break
+        pieces.append(piece)
+        spot = Spot(
+            each.start.transactions + piece.last_transaction, each.start.events + piece.last_event + each.within
+        )
+        bytes_left -= int(each.bytes_before[piece.last_event] - each.bytes_before[piece.first_event])
+        events_left -= piece.last_event - piece.first_event
+        if _ends_with_a_transaction(piece):
+            whole = (len(pieces), spot)
+        if alone or spot < each.end or min(bytes_left, events_left) <= 0:
+            break
+    if whole is not None and whole[1] != spot:
+        return tuple(pieces[: whole[0]]), whole[1]
+    return tuple(pieces), spot
+
+
+def _may_stop_a_reader(change: TableChange) -> bool:
+    """Returns whether a reader must be able to stop here: a table cannot be read further, or continues under the rules of another name."""
+    return change.kind is TableChangeKind.STOPPED or bool(change.renamed_from)
+
+
+def _within(each: WindowBlock, spot: Spot, bytes_left: int, events_left: int, *, first: bool) -> WindowPiece | None:
+    """Returns the part of a block from `spot` on within the limits, None if nothing fits."""
+    block = each.block
+    begin = min(block.event_count, max(0, spot.events - each.start.events))
+    ended_before = max(0, spot.transactions - each.start.transactions)
+    fits = int(np.searchsorted(each.bytes_before, each.bytes_before[begin] + bytes_left, "right")) - 1
+    last = min(block.event_count, fits, begin + events_left)
+    if last < block.event_count:
+        ends = int(np.searchsorted(block.transaction_events, last, "right"))
+        if ends > ended_before:
+            last = int(block.transaction_events[ends - 1])
+        elif not first:
+            return None  # the transaction is for the next reading
+        else:
+            last = max(last, begin + 1)
+    ended = int(np.searchsorted(block.transaction_events, last, "right"))
+    return WindowPiece(block, begin, last, ended_before, max(ended, ended_before))
+
+
+def _ends_with_a_transaction(piece: WindowPiece) -> bool:
+    last = piece.last_transaction
+    return last > piece.first_transaction and int(piece.block.transaction_events[last - 1]) == piece.last_event

@@ -1,0 +1,77 @@
+"""Checks the change logs and histories that conf/ configures against the known tables, so that `sluice check` reports impossible ones
+before a run does.
+"""
+
+from __future__ import annotations
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+
+# columns of a history that do not begin with _sluice_; spark_jobs/side_tables/versions.py creates them
+PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})
+
+
+def side_tables_sentence(config: SluiceConfig) -> str:
+    """Returns a sentence that lists the configured change logs and histories."""
+    told = []
+    for kind in ("change_log", "history"):
+        wanted = _wanting(config, kind)
+        told.append(
+            f"{kind}: {', '.join(f'{table} of {name}{_alone(config, name, table)}' for name, table in wanted) or 'none'}"
+        )
+    return f"tables beside mirrors: {'; '.join(told)}"
+
+
+def _alone(config: SluiceConfig, destination: str, table: str) -> str:
+    return "" if config.destinations[destination].tables[table].mirror else " (no mirror)"
+
+
+def side_table_problems(config: SluiceConfig) -> list[str]:
+    """Returns a sentence for each impossible one, for tables that an engine or the last look at the source recorded."""
+    problems = []
+    for name, table in _wanting(config, "history"):
+        version = _known(config, name).get(table)
+        if version is None:
+            continue
+        out = f"or take `history` of {table} out of conf/destinations/{name}.yaml"
+        if not (config.destinations[name].tables[table].key or version.key):
+            problems.append(
+                f"{table} of {name} has no key, so no row of it has a history; name columns in `key`, {out} (change_log needs none)"
+            )
+        problems += [
+            f"{table} of {name} has a column {column.name}, as its history has one of its own; exclude the column, {out}"
+            for column in version.columns
+            if column.name.lower() in PERIOD_COLUMNS
+        ]
+    return problems
+
+
+def rules_problems(config: SluiceConfig) -> list[str]:
+    """Returns a sentence for each table with `rows` or `masks` whose name is not known in exactly this spelling. See
+    `side_table_problems`."""
+    problems = []
+    for name, destination in sorted(config.destinations.items()):
+        known = _known(config, name)
+        spelled = {each.lower(): each for each in known}
+        for table, options in sorted(destination.tables.items()):
+            if known and table not in known and (options.rows.strip() or options.masks):
+                there = spelled.get(table.lower())
+                way = f"write it {there}" if there else "correct its name, or take them out until it is there"
+                problems.append(
+                    f"{table} of {name} has `rows` or `masks`, and no captured table has that name in these letters: {way}"
+                )
+    return problems
+
+
+def _wanting(config: SluiceConfig, kind: str) -> list[tuple[str, str]]:
+    return [
+        (name, table)
+        for name, destination in sorted(config.destinations.items())
+        for table, options in sorted(destination.tables.items())
+        if getattr(options, kind)
+    ]
+
+
+def _known(config: SluiceConfig, destination: str) -> dict[str, TableVersion]:
+    return {table.name: table for table in read_tables(config.destination_dir(destination) / TABLES_FILE)}

@@ -1,0 +1,64 @@
+"""Parquet files of one directory, on the disk or in a store: the rows and buffered changes of a table during its snapshot.
+
+The run that reads a table writes them. The runs that merge and publish read them, possibly on other hosts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from object_stores.errors import StoreError
+from object_stores.files import opened
+from object_stores.folder import PARALLEL, StoreFolder
+
+SUFFIX = ".parquet"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoredFiles:
+    """A directory of Parquet files. `url`: of the directory in a store. If it is empty, `folder` has the files; otherwise `folder` is for
+    files that are being transferred. `options`: `storage_options` with their values. Every method raises StoreError if a store fails,
+    OSError if a disk does.
+    """
+
+    folder: Path
+    url: str = ""
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+
+    def names(self) -> list[str]:
+        """Returns the names of the Parquet files, in order."""
+        if not self.url:
+            return sorted(path.name for path in self.folder.glob(f"*{SUFFIX}") if not path.name.startswith("."))
+        return sorted(name for name in self.store().sizes() if name.endswith(SUFFIX) and "/" not in name)
+
+    def opened(self, name: str) -> Any:
+        """Returns what pyarrow reads one of the files from."""
+        return opened(f"{self.url}/{name}", self.options) if self.url else self.folder / name
+
+    def schema(self, name: str) -> pa.Schema:
+        return pq.read_schema(self.opened(name))
+
+    def rows(self) -> int:
+        """Returns the number of rows in all files."""
+        with ThreadPoolExecutor(PARALLEL, thread_name_prefix="footers") as pool:
+            return sum(pool.map(lambda name: int(pq.read_metadata(self.opened(name)).num_rows), self.names()))
+
+    def put(self, file: Path, name: str) -> None:
+        """Uploads a local file under another name. A listing of the store shows the whole file or none."""
+        try:
+            self.store().put_file(file, name)
+        except BaseException:
+            with contextlib.suppress(StoreError):  # a file that could not be read to its end may exist in part
+                self.store().remove_files([name])
+            raise
+
+    def store(self) -> StoreFolder:
+        return StoreFolder(self.url, self.options)

@@ -1,0 +1,95 @@
+"""Builds the targets of the tables that a run writes, with the locks of tables that other destinations write too, and path clashes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from cdc_engine.config import clashing_tables
+from cdc_engine.destination_files import LakeTables, TableLock, installation_id
+from cdc_engine.errors import MetaError
+from orchestration.run.lake_settings import target
+from orchestration.table_catalog import read_tables
+
+if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
+    from spark_jobs.report import TableTarget
+    from spark_jobs.table_locks import TableLocks
+
+
+def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> TableLocks:
+    """Returns the table locks of one run. `run`: its id, shown to processes that wait for it."""
+    from spark_jobs.table_locks import TableLocks  # noqa: PLC0415  pyspark takes a second to import
+
+    place = config.ledger_location(destination)
+
+    def lock(path: str) -> TableLock:
+        return TableLock(place, path.removeprefix(config.lake))
+
+    who = f"run {run} of {destination}" if run else f"a run of {destination}"
+    return TableLocks(lock=lock, who=who)
+
+
+def written_target(config: SluiceConfig, destination: str) -> Callable[[str], TableTarget]:
+    """Returns a function that returns the target of a "database.table" for a writer.
+
+    The function raises MetaError if the store of the locks does not answer; it queries the store for shards only. It checks for path
+    clashes only if a table is about to be created: an existing one keeps its path.
+    """
+    known: list[str] = []
+    clashes: list[Mapping[tuple[str, str], str]] = []
+    records = LakeTables(config.destination_dir(destination))
+
+    def clash_of(found: TableTarget, name: str) -> str:
+        if _is_made(found, name, records):
+            return ""
+        if not clashes:
+            clashes.append(known_clashes(config))
+        return clashes[0].get((destination, name), "")
+
+    def find(name: str) -> TableTarget:
+        found = target(config, destination, name)
+        clash = clash_of(found, name)
+        if found.shard is None:
+            return dataclasses.replace(found, clash=clash)
+        if not known:
+            known.append(installation_id(config.ledger_location(destination)))
+        return target(config, destination, name, locks=known[0], clash=clash)
+
+    return find
+
+
+def known_clashes(config: SluiceConfig) -> Mapping[tuple[str, str], str]:
+    """Returns `clashing_tables` of the tables that engines recorded. A destination whose list cannot be read is left out, because its
+    engine reports that.
+    """
+    tables: dict[str, list[str]] = {}
+    for name in config.destinations:
+        with contextlib.suppress(MetaError):
+            tables[name] = [table.name for table in read_tables(config.destination_dir(name))]
+    return clashing_tables(config, tables)
+
+
+def _is_made(found: TableTarget, name: str, records: LakeTables) -> bool:
+    """Returns whether earlier runs have created all Delta tables of a source table."""
+    beside = records.beside(name)
+    wanted = {"log": found.change_log, "history": found.history}
+    return all(kind in beside for kind, path in wanted.items() if path) and (
+        not found.mirror or records.get(name) is not None
+    )
+
+
+def writers_of(config: SluiceConfig, destination: str, name: str) -> dict[str, tuple[str, ...]]:
+    """Returns the destinations of conf/ that have shards in this table's Delta table → their "database.table". Their consistent snapshots
+    need its files too. Raises MetaError.
+    """
+    place = target(config, destination, name)
+    others = [each for each in config.destinations if place.shared and each != destination]
+    found = {each: LakeTables(config.destination_dir(each)).names for each in others}
+    sharing = {
+        each: tuple(one for one in names if target(config, each, one).path == place.path)
+        for each, names in found.items()
+    }
+    return {destination: (name,), **{each: names for each, names in sharing.items() if names}}

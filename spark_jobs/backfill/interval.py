@@ -1,0 +1,141 @@
+"""An interval of the stream that was read again for a backfill or a repair, and its merge table after table. Each table fails by itself.
+
+The caller holds the run lock, so no table changes meanwhile. Repeating it, wholly or in part, changes no correct row.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from spark_jobs.errors import MergeError, SparkUnavailableError, TableError
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.session import LakeSession, first_line, is_away
+from spark_jobs.side_tables.history_fix import HistoryFix
+from spark_jobs.staged_batch import Backfill, ChangesSegment, StagedBatch, StagedTable, app_id_of
+from spark_jobs.tables.commit_record import commit_record
+from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.tables.table_owner import Owner, TableRecords
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagedInterval:
+    """The interval that was read: `folders` of consecutive staged batches. `backfill`: its ID and times, which are stored in the commits.
+
+    `changed_up_to`: order key of the interval's end. `lake_at`: order key up to which the lake has every table, at least; `read_to`:
+    order key up to which the stream was read. `ledger_id`: the destination's present ledger. `start`, `end`: positions, as in a manifest.
+    """
+
+    backfill: Backfill
+    destination: str
+    ledger_id: str
+    epoch: int
+    folders: Sequence[Path]
+    changed_up_to: int
+    lake_at: int
+    read_to: int
+    start: Mapping[str, object]
+    end: Mapping[str, object]
+
+    def batch(self, table: StagedTable, which: str = "") -> StagedBatch:
+        """Returns one table's share as a batch. `which`: distinguishes several batches of one table."""
+        return StagedBatch(
+            directory=self.folders[0],
+            destination=self.destination,
+            ledger_id=self.ledger_id,
+            epoch=self.epoch,
+            delivery=0,
+            start=self.start,
+            end=self.end,
+            tables=(table,),
+            backfill=dataclasses.replace(self.backfill, backfill_id=f"{self.backfill.backfill_id}{which}"),
+        )
+
+    def mending(  # noqa: PLR0917  two callers, alike
+        self,
+        session: LakeSession,
+        table: StagedTable,
+        target: TableTarget,
+        up_to: int,
+        storage_options: Mapping[str, str],
+        records: TableRecords,
+        run: str,
+    ) -> HistoryFix:
+        """Returns the update of the table's history after the merge. `table`: with one segment; `up_to`: order key up to which the
+        lake has the table.
+        """
+        (segment,) = table.changes
+        batch = self.batch(table)
+        return HistoryFix(
+            session=session,
+            folder=self.folders[0].parent / "history",
+            owner=batch.owner(table),
+            target=target,
+            key=segment.key,
+            place=(up_to, int(str(self.end.get("time_us") or 0))),
+            record=commit_record(batch, table, segment, run),
+            storage_options=storage_options,
+            records=records,
+            fence=session.fence,
+        )
+
+    def changes(self, staged: Iterable[StagedBatch], name: str, up_to: int, act: str) -> list[ChangesSegment]:
+        """Returns a table's segments of changes, in order. `up_to`: order key up to which the lake has the table. `act`: backfill or
+        repair, for messages.
+
+        Raises TableError if the lake has more than was read, or if the table itself was changed.
+        """
+        if up_to > self.read_to:
+            why = f"the lake is further than what was read of the stream; begin the {act} again"
+            raise TableError(name, why, own=False)
+        found = [table for batch in staged for table in batch.tables if table.name == name]
+        if any(len(table.changes) != len(table.segments) for table in found):
+            raise TableError(name, f"the table itself changed meanwhile; ask for the {act} again", own=False)
+        return [segment for table in found for segment in table.changes]
+
+
+def staged_table(name: str, segment: ChangesSegment) -> StagedTable:
+    """Returns a table with one segment. `name`: "database.table"."""
+    database, _, short = name.partition(".")
+    return StagedTable(database=database, table=short, segments=(segment,))
+
+
+def places(
+    interval: StagedInterval, tables: Mapping[str, TableTarget], storage_options: Mapping[str, str]
+) -> dict[str, int]:
+    """Returns "database.table" → order key up to which the lake has the table. Raises TableError if a log cannot be read."""
+    found = {}
+    for name, target in tables.items():
+        owner = Owner(ledger_id=interval.ledger_id, destination=interval.destination, table=name)
+        table = DeltaTable(name, target.path, app_id_of(owner), storage_options)
+        found[name] = max(interval.lake_at, table.refresh().applied_order_key)
+    return found
+
+
+def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:
+    """Merges each table and returns the reports of tables that had something to merge. `act`: backfill or repair, for messages.
+
+    Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
+    """
+    reports: list[TableReport] = []
+    errors: list[TableError] = []
+    for name in names:
+        try:
+            report = merge(name)
+        except Exception as error:
+            errors.append(_told(name, error, act))
+        else:
+            reports += [report] if report is not None else []
+    if errors:
+        failed, merged = tuple(each.table for each in errors), tuple(each.name for each in reports)
+        raise MergeError(str(errors[0]), merged, failed, tuple(errors))
+    return reports
+
+
+def _told(name: str, error: Exception, act: str) -> TableError:
+    if is_away(error):
+        raise SparkUnavailableError(
+            f"Spark went away amid the {act} of {name} ({first_line(error)}); begin it again"
+        ) from error
+    return error if isinstance(error, TableError) else TableError(name, f"Spark failed its {act}: {first_line(error)}")

@@ -1,0 +1,88 @@
+"""Downloads a staged batch from its object store to a local folder, for the parts of a run that do not read through Spark: Parquet
+footers, change logs, cascades and quarantined values.
+
+Spark and its tasks read the object store. Called by `run_batch`, under the run lock. The host that staged the batch has its files
+already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from object_stores.errors import StoreError
+from object_stores.folder import StoreFolder
+from spark_jobs.errors import SparkJobError, StagedBatchError
+from spark_jobs.staged_batch import MANIFEST
+
+FETCHED = ".fetched"
+
+
+@contextlib.contextmanager
+def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str]) -> Iterator[Path]:
+    """Yields a local folder with the files of the batch: `batch_dir` itself if it has the same manifest, otherwise a temporary folder
+    next to it. `stored`: URL of the batch's files; if empty, the files are local only.
+
+    Raises StagedBatchError if the store has no such batch, SparkJobError if the store does not answer.
+    """
+    if not stored:
+        yield batch_dir
+        return
+    try:
+        folder = StoreFolder(stored, storage_options)
+        manifest, sizes = folder.read(MANIFEST), folder.sizes()
+        if manifest is None:
+            raise StagedBatchError(
+                f"{stored}/{MANIFEST} does not exist: the batch was never staged whole, or was removed"
+            )
+        here = batch_dir if _read(batch_dir / MANIFEST) == manifest else batch_dir.with_name(batch_dir.name + FETCHED)
+        _forget_others(batch_dir)
+        _bring(folder, sizes, here)
+    except (StoreError, OSError) as error:
+        raise SparkJobError(f"the batch could not be brought from its store: {error}; it is tried again") from None
+    _keep_time(here / MANIFEST, manifest)
+    try:
+        yield here
+    finally:
+        if here != batch_dir:
+            shutil.rmtree(here, ignore_errors=True)
+
+
+def _bring(folder: StoreFolder, sizes: Mapping[str, int], here: Path) -> None:
+    """Downloads the files that are missing locally. Folders, which hold what runs derived from the batch, are deleted first and always
+    come from the store, because the last run may have been on another host.
+    """
+    for path in here.iterdir() if here.is_dir() else ():
+        if path.is_dir():
+            shutil.rmtree(path)
+    folder.get([name for name, size in sizes.items() if not _has(here / name, size)], here)
+
+
+def _forget_others(batch_dir: Path) -> None:
+    """Deletes the local copies that a killed run left on this host."""
+    for left in batch_dir.parent.glob(f"*{FETCHED}"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+def _keep_time(path: Path, manifest: bytes) -> None:
+    """Sets the manifest's modification time to the time of staging. Commits that runs made since then may not be on disk yet, and are
+    found by this time.
+    """
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        staged_at = int(json.loads(manifest)["staged_at_us"]) / 1e6
+        os.utime(path, (staged_at, min(staged_at, path.stat().st_mtime)))
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _has(path: Path, size_bytes: int) -> bool:
+    return path.is_file() and path.stat().st_size == size_bytes

@@ -1,0 +1,118 @@
+"""Maintains a table's change log or history: joins small files and removes files that are no longer part of it. Called by a run that
+holds the run lock.
+
+deltalake does both. A log is only appended to, and merges into a history mainly read its open rows, so ordering files by a key would help
+neither. Consistent snapshots name these tables as they name current-state tables, so the next snapshot names the version after
+maintenance.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+
+import pyarrow as pa
+from deltalake import CommitProperties
+from deltalake.exceptions import DeltaError
+
+from spark_jobs.durable_lake import sync_commits
+from spark_jobs.errors import TableError
+from spark_jobs.maintain.rule import FILE_BYTES, MaintenanceAct
+from spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTable, facts_of, looked_at
+from spark_jobs.session import first_line
+from spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_app_id_of
+from spark_jobs.tables.commit_record import maintenance_record
+from spark_jobs.tables.exact_bounds import writer_properties
+
+# Commits of a run that was killed before it synced them. Operating systems write files back in less than a minute.
+UNSYNCED_SECONDS_MAX = 3600.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaintainedSideTable:
+    """A change log or history. `mirror`: its current-state table; `kind`: log or history."""
+
+    mirror: MaintainedTable
+    path: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.mirror.name}__{self.kind}"
+
+    @property
+    def table(self) -> MaintainedTable:
+        """The table in the form that `facts_of` needs."""
+        owner = dataclasses.replace(self.mirror.owner, table=self.name)
+        return MaintainedTable(owner=owner, path=self.path, storage_options=self.mirror.storage_options)
+
+    def open(self) -> SideTable:
+        """Opens the table. Raises TableError if it has another owner."""
+        owner = self.mirror.owner
+        app_id = side_app_id_of(owner.destination, owner.ledger_id, self.kind, owner.table)
+        return SideTable(self.name, self.path, app_id, self.mirror.storage_options, fence=self.mirror.fence).open()
+
+
+def planned(given: MaintainedSideTable, *, wanted: bool = False) -> Maintained | None:
+    """Returns what `compact` would do; None if the table does not exist. Raises TableError."""
+    return looked_at(given.table, wanted=wanted) if given.open().log is not None else None
+
+
+def compact(given: MaintainedSideTable, plan: Maintained) -> Maintained:
+    """Joins small files. Raises TableError."""
+    if plan.act == MaintenanceAct.NOTHING:
+        return plan
+    began, side = time.monotonic(), given.open()
+    side.fence.check(given.name)
+    try:
+        side.log.optimize.compact(
+            target_size=FILE_BYTES,
+            max_concurrent_tasks=1,
+            writer_properties=writer_properties(pa.schema(side.log.schema().to_arrow())),
+            commit_properties=CommitProperties(custom_metadata={"userMetadata": _record(given)}),
+            post_commithook_properties=NO_HOOKS,
+        )
+        return _done(given, plan, side.version, began)
+    except (DeltaError, OSError) as error:
+        raise _failure(given, error) from error
+
+
+def vacuum(given: MaintainedSideTable, hours: float) -> Maintained | None:
+    """Removes files that left the table more than `hours` ago, and files that no commit names. Returns None if the table does not
+    exist. Raises TableError.
+    """
+    began, side = time.monotonic(), given.open()
+    before = facts_of(given.table)
+    if side.log is None or before is None:
+        return None
+    version = side.version
+    reason = f"files that left it more than {hours:g} hours ago"
+    plan = Maintained(name=given.name, act=VACUUM, reason=reason, before=before, after=before)
+    try:
+        # the commits that removed files from the table must be on disk before the files are deleted
+        sync_commits(given.path, version, version, since_seconds=time.time() - UNSYNCED_SECONDS_MAX)
+        side.fence.check(given.name)
+        removed = side.log.vacuum(
+            retention_hours=math.ceil(hours), dry_run=False, enforce_retention_duration=False, full=True
+        )
+        return dataclasses.replace(_done(given, plan, version, began), removed_files=len(removed))
+    except (DeltaError, OSError) as error:
+        raise _failure(given, error) from error
+
+
+def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float) -> Maintained:
+    side = given.open()
+    version = side.version
+    sync_commits(given.path, since, version)
+    given.mirror.records.keep_side_table(given.mirror.name, given.kind, side.record)
+    after = facts_of(given.table) or plan.before
+    return dataclasses.replace(plan, after=after, version=version, seconds=round(time.monotonic() - began, 3))
+
+
+def _failure(given: MaintainedSideTable, error: Exception) -> TableError:
+    return TableError(given.name, f"{given.path} could not be looked after: {first_line(error)}", own=False)
+
+
+def _record(given: MaintainedSideTable) -> str:
+    return maintenance_record(given.table.owner, given.mirror.run)

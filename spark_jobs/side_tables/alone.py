@@ -1,0 +1,71 @@
+"""Tables for which conf/ wants no current-state table. The change log or history is then all that the lake has, so the checks of a
+current-state table apply to it.
+
+`write` calls these checks before it writes such tables, and `run_batch` reports the result.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+from spark_jobs.errors import TableError
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.side_tables import change_log, history
+from spark_jobs.side_tables.side_table import SideTable
+from spark_jobs.snapshot.buffering import report_of
+from spark_jobs.staged_batch import SchemaSegment, StagedTable, epoch_of
+from spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
+from spark_jobs.tables.table_owner import FoundTable, LakeWriter, TableRecord, refuse_unless_ours
+
+REASON = "conf/ wants no mirror of it"
+
+
+def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
+    """Returns (kind, path) of the table's history and change log, as far as it has them; the one with most of the table first."""
+    every = ((history.KIND, target.history), (change_log.KIND, target.change_log))
+    return [(kind, path) for kind, path in every if path]
+
+
+def refuse_unless_left(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> None:
+    """Raises TableError, with a table state, if the table is not the one that the last run left. No other table could replace lost rows."""
+    refuse_unless_ours(writer, record, _found(writer, record, table))
+
+
+def _found(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> FoundTable:
+    if table.log is None:
+        return FoundTable(exists=False, path=table.path)
+    later = table.version - record.version if record else 0
+    return FoundTable(
+        exists=True,
+        path=table.path,
+        table_id=str(table.log.metadata().id),
+        version=table.version,
+        owner=writer.owner.to_text(),  # `SideTable.open` refuses a table of another owner
+        applied_epoch=epoch_of(table.applied) if table.applied >= 0 else -1,
+        commits=table.log.history(later) if later > 0 else (),
+    )
+
+
+def refuse_other_name(name: str, segment: SchemaSegment) -> None:
+    """Raises TableError: a renamed table can take over rows only from a current-state table."""
+    why = (
+        f"the table was {segment.renamed_from} before, and without a mirror nobody says which rows it has; take them with "
+        "`sluice snapshot start`"
+    )
+    raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
+
+
+def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
+    """Returns the report about the table with most of the data. `before`: its version before the batch; `began`: on the monotonic clock."""
+    told = report_of(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
+    return dataclasses.replace(
+        told,
+        held=False,
+        way="small",
+        reason=REASON,
+        delta_version=after.version,
+        delta_version_before=before,
+        skipped=after.version == before,
+        columns=tuple(after.columns.items()) if target.history else (),
+    )

@@ -1,0 +1,175 @@
+"""Appends a table's share of a batch to its change log, exactly once: one row per change, with the row before and after it. `write` calls
+it.
+
+An append needs no Spark: deltalake writes rows while they are read, so only a part of them is in memory. Each segment is one commit with
+an app ID of the log's own; changes that the log has already are left out, as in every table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import write_deltalake
+
+from object_stores.stored_files import StoredFiles
+from spark_jobs.cascades.files import DERIVED
+from spark_jobs.side_tables.columns import placed
+from spark_jobs.side_tables.log_rows import LogRows, event_row, log_schema
+from spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, types_of
+from spark_jobs.staged_batch import (
+    ChangesSegment,
+    Column,
+    SchemaSegment,
+    Segment,
+    TruncateSegment,
+    last_order_key,
+)
+from spark_jobs.tables.exact_bounds import writer_properties
+
+KIND = "log"
+READ, GAP = "read", "gap"  # operations of rows about changes that are not in the log; each has its own app ID
+PROPERTIES = {"delta.appendOnly": "true"}
+BATCH_ROWS = 1 << 15
+FOREIGN_KEY = "foreign key"
+
+
+def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bool:
+    """Appends a segment. Returns whether the log lacked any of it. Raises TableError."""
+    order_key = last_order_key(segment)
+    if table.applied >= order_key:
+        return False
+    match segment:
+        case ChangesSegment():
+            return _append_changes(table, segment, user_metadata)
+        case TruncateSegment():
+            rows = event_row(_without_images(), "truncate", order_key, segment.commit_time_us, "")
+        case SchemaSegment():
+            rows = event_row(_without_images(), "schema", order_key, segment.commit_time_us, _told(segment))
+    return _append(table, rows.schema, rows.to_batches, order_key, user_metadata)
+
+
+def append_event(
+    table: SideTable, operation: str, place: tuple[int, int], told: Mapping[str, Any], user_metadata: str
+) -> bool:
+    """Appends a row for an event that is in no segment, once per position (order key, commit time in µs). `table`: with an app ID of
+    its own.
+    """
+    rows = event_row(_without_images(), operation, *place, json.dumps(told))
+    return _append(table, rows.schema, rows.to_batches, place[0], user_metadata)
+
+
+def append_read(
+    table: SideTable,
+    chunks: StoredFiles,
+    columns: Sequence[Column],
+    *,
+    since: int,
+    place: tuple[int, int],
+    told: Mapping[str, Any],
+    user_metadata: str,
+) -> bool:
+    """Appends the rows that a snapshot read, and one row about the snapshot, in one commit. For a table without a current-state table;
+    done once per app ID (`table`).
+
+    `since`: the order key up to which each row has all changes; `place`: as in `append_event`.
+    """
+    if table.applied >= 0:
+        return False
+    names = chunks.names()
+    types = {field.name: field.type for field in chunks.schema(names[0])}
+    own = LogRows(names=placed(table.name, columns, _images_of(table)).names, types=types)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield from event_row(own.schema, READ, *place, json.dumps(told)).to_batches()
+        yield from (own.read(batch, READ, since, place[1]) for name in names for batch in _batches(chunks.opened(name)))
+
+    return _append(table, own.schema, batches, place[0], user_metadata)
+
+
+def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: str) -> bool:
+    types = {field.name: field.type for field in pq.read_schema(segment.path)}
+    place = placed(table.name, segment.columns, _images_of(table))
+    own = LogRows(names=place.names, types=types)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        # `applied` cannot be read while deltalake consumes the batches.
+        fresh = dataclasses.replace(own, after=table.applied)
+        logged = fresh.rows(_batches(segment.path.parent / segment.log)) if segment.log else ()
+        carried = dataclasses.replace(fresh, origin=FOREIGN_KEY)
+        derived = carried.rows(_derived(segment.path)) if segment.derived else ()
+        return itertools.chain(logged, derived)
+
+    return _append(table, own.schema, batches, segment.last_order_key, user_metadata)
+
+
+def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, user_metadata: str) -> bool:
+    """Appends the batches. `batches` is called again if the commit has to be repeated."""
+    if table.log is None:
+        told = f"Every change of {table.name}: a row a change, with the row before and after. Sluice appends to it."
+        table.make(schema, PROPERTIES, told)
+
+    def write() -> None:
+        write_deltalake(
+            table.log,
+            pa.RecordBatchReader.from_batches(schema, _some(batches(), schema)),
+            mode="append",
+            schema_mode="merge",
+            writer_properties=writer_properties(schema),
+            commit_properties=table.properties(order_key, user_metadata),
+            post_commithook_properties=NO_HOOKS,
+        )
+
+    return table.commit(order_key, write)
+
+
+def _some(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yields the batches, or one without rows if there are none, because the commit also stores the log's position."""
+    count = 0
+    for batch in batches:
+        count += 1
+        yield batch
+    if not count:
+        yield pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
+
+
+def _without_images() -> pa.Schema:
+    """Returns the schema of rows about the whole table. The image columns are added with the first change."""
+    return pa.schema([field for field in log_schema([]) if field.name not in {"before", "after"}])
+
+
+def _images_of(table: SideTable) -> Mapping[str, str]:
+    """Returns field of the log's images → Spark's name of its type."""
+    fields = [] if table.log is None else table.log.schema().fields
+    return {
+        name: kind for field in fields if field.name == "after" for name, kind in types_of(field.type.fields).items()
+    }
+
+
+def _batches(path: Any) -> Iterator[pa.RecordBatch]:
+    with pq.ParquetFile(path) as file:
+        yield from file.iter_batches(BATCH_ROWS)
+
+
+def _derived(path: Path) -> Iterator[pa.RecordBatch]:
+    """Yields the images of a file that foreign keys caused."""
+    for batch in _batches(path):
+        yield batch.filter(batch[DERIVED])
+
+
+def _told(segment: SchemaSegment) -> str:
+    """Returns the result of a schema change, as JSON."""
+    record: dict[str, Any] = {
+        "key": segment.key,
+        "columns": [dataclasses.asdict(column) for column in segment.columns],
+        "alterations": [dataclasses.asdict(each) for each in segment.alterations],
+    }
+    record |= {"fills": dict(segment.fills)} if segment.fills else {}
+    record |= {"renamed_from": segment.renamed_from} if segment.renamed_from else {}
+    return json.dumps(record, ensure_ascii=False)

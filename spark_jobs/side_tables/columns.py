@@ -1,0 +1,140 @@
+"""Maps the columns of the source to columns of the change log or history. Pure functions; used by `change_log` and `history`.
+
+What was written never changes: a column that the source dropped stays and is NULL from then on; a column whose type changed continues in
+a new column `<name>__<type>`. So neither table is rewritten for a schema change. The open rows of a history copy their values into such a
+new column, because versions are closed by their key, and queries of current rows use the present names.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_jobs.errors import TableError
+from spark_jobs.staged_batch import Alteration, Column
+
+WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
+DECIMAL = re.compile(r"decimal\(\d+, ?(\d+)\)")
+ALTERS_TYPE = frozenset({"widen", "convert"})
+UNPLAIN = re.compile(r"[ ,;{}()\n\t=\"`]")  # Delta refuses these if columns are not mapped by name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MappedColumns:
+    """`names`: column of the source → column of the table, in the source's order. `added`: columns that the table lacks."""
+
+    names: Mapping[str, str]
+    added: tuple[Column, ...]
+
+
+def placed(name: str, columns: Sequence[Column], there: Mapping[str, str], taken: Sequence[str] = ()) -> MappedColumns:
+    """Maps the source's columns to columns of the table. `name`: "database.table". `there`: columns of the table → Spark's names of their
+    types. `taken`: names of Sluice's columns.
+
+    Raises TableError if the source has a column with the name of a Sluice column, or with a name that Delta refuses.
+    """
+    known = {column.lower(): (column, kind) for column, kind in there.items()}
+    names: dict[str, str] = {}
+    added: list[Column] = []
+    for column in columns:
+        _refuse_name(name, column.name, taken)
+        wanted = column.name
+        spelled, kind = known.get(wanted.lower(), (wanted, column.type))
+        if kind != column.type:
+            wanted = typed_name(column.name, column.type)
+            spelled, kind = known.get(wanted.lower(), (wanted, column.type))
+        if kind != column.type:
+            why = f"its column {column.name} is {column.type} by now, and {spelled} is a column of another type"
+            raise TableError(name, f"{why}; move the table beside it away: it begins anew", for_good=True)
+        names[column.name] = spelled
+        if spelled.lower() not in known:
+            added.append(Column(name=spelled, type=column.type))
+    return MappedColumns(names=names, added=tuple(added))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TakenOver:
+    """A column of a history that copies values from other columns of the open rows: `origins`, (name, type). `renamed`: the copied value
+    has precedence over the column's own.
+
+    `told`: the statement requires it, or the column is new; otherwise it is only checked whether values are missing.
+    """
+
+    column: str
+    type: str
+    origins: tuple[tuple[str, str], ...]
+    renamed: bool
+    told: bool
+
+    def value(self, quote: Callable[[str], str]) -> str:
+        """Returns the expression of the column's new value, for both Spark and deltalake; empty if the other columns' values cannot be
+        converted.
+        """
+        sources = [_as_type(quote(name), kind, self.type) for name, kind in self.origins if _casts(kind, self.type)]
+        if not sources:
+            return ""
+        return f"coalesce({', '.join(sources if self.renamed else [quote(self.column), *sources])})"
+
+
+def taken_over(
+    place: MappedColumns, columns: Sequence[Column], there: Mapping[str, str], alterations: Sequence[Alteration] = ()
+) -> tuple[TakenOver, ...]:
+    """Returns the columns of a history that copy values from other columns. `there`: its columns before `place.added` were added, as
+    in `placed`.
+    """
+    renames = {each.new_name.lower(): each.column for each in alterations if each.kind == "rename"}
+    begin = {each.column.lower() for each in alterations if each.kind == "add"}
+    altered = {each.column.lower() for each in alterations if each.kind in ALTERS_TYPE}
+    added = {each.name for each in place.added}
+    found = []
+    for column in columns:
+        name, ours = column.name.lower(), place.names[column.name]
+        if name in begin:
+            continue
+        others = {ours} if name in renames else set(place.names.values())
+        known = _variants(renames.get(name, name), there, column.type if name in renames else "")
+        origins = tuple(each for each in known if each[0] not in others)
+        if origins:
+            told = name in renames or name in altered or ours in added
+            kind = column.type
+            found.append(TakenOver(column=ours, type=kind, origins=origins, renamed=name in renames, told=told))
+    return tuple(found)
+
+
+def _variants(name: str, there: Mapping[str, str], wanted: str) -> tuple[tuple[str, str], ...]:
+    """Returns the columns of the history that contained a column of the source at some time. `wanted`: a type; if one of them has it,
+    only that one is returned.
+    """
+    known = [
+        (ours, kind) for ours, kind in there.items() if ours.lower() in {name.lower(), typed_name(name, kind).lower()}
+    ]
+    return tuple([each for each in known if each[1] == wanted] or known)
+
+
+def typed_name(name: str, kind: str) -> str:
+    """Returns the name of the new column for a column whose type changed."""
+    return f"{name}__{re.sub(r'[^a-z0-9]+', '_', kind).strip('_')}"
+
+
+def _casts(kind: str, wanted: str) -> bool:
+    """Returns whether each value of a type either stays the same in the other type or is not representable there."""
+    return kind == wanted or (kind, wanted) == ("float", "double") or 0 <= _scale(kind) <= _scale(wanted)
+
+
+def _scale(kind: str) -> int:
+    """Returns the scale of an exact number; -1 for other types."""
+    found = DECIMAL.fullmatch(kind)
+    return 0 if kind in WHOLE else int(found[1]) if found else -1
+
+
+def _as_type(text: str, kind: str, wanted: str) -> str:
+    return text if kind == wanted else f"try_cast({text} AS {wanted})"
+
+
+def _refuse_name(name: str, column: str, taken: Sequence[str]) -> None:
+    ways = "exclude the column, or take change_log and history of this table out of conf/"
+    if column.lower() in {each.lower() for each in taken}:
+        raise TableError(name, f"its history has a column {column} of its own; {ways}", for_good=True)
+    if UNPLAIN.search(column):
+        raise TableError(name, f"Delta takes the name of its column {column!r} in mirrors alone; {ways}", for_good=True)

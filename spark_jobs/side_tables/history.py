@@ -1,0 +1,467 @@
+"""Applies the fold of a history to its table in one commit: opens and closes versions of rows. `write` and `publish` call it.
+
+Small merges are made by deltalake in this process; others are a MERGE by Spark from a file with the same rows. Both use the same text for
+conditions and values.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from deltalake import QueryBuilder
+
+from spark_jobs import sql_text
+from spark_jobs.errors import TableError
+from spark_jobs.merging.fold import parquet_view
+from spark_jobs.session import LakeSession
+from spark_jobs.side_tables import history_sql
+from spark_jobs.side_tables.columns import MappedColumns, placed, taken_over
+from spark_jobs.side_tables.side_table import NO_HOOKS, SideTable
+from spark_jobs.side_tables.versions import (
+    CLOSES,
+    COMMIT_TIME_TYPE,
+    FROM_KEY,
+    IS_CURRENT,
+    OPERATION_NAME,
+    PERIOD,
+    PERIOD_TYPES,
+    TO_KEY,
+    VALID_FROM,
+    VALID_TO,
+    as_source,
+    folded,
+)
+from spark_jobs.small.ways import BYTES_MAX, FEATURES, ROWS_MAX
+from spark_jobs.staged_batch import (
+    COMMIT_TIME,
+    DELETED,
+    OPERATION,
+    ORDER_KEY,
+    ROW,
+    Alteration,
+    ChangesSegment,
+    Column,
+    SchemaSegment,
+    Segment,
+    TruncateSegment,
+    last_order_key,
+)
+from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.tables.exact_bounds import writer_properties
+
+KIND = "history"
+READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # other kinds of commits; each has its own app ID
+VIEW = "sluice_history"
+KEY_PROPERTY = "sluice.key"  # table property: the key columns of the source by which versions are closed
+IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
+OUT = "or take `history` of it out of conf/"
+KEYLESS = f"it has no key, so no row of it has a history; name columns in `key`, {OUT} (change_log needs none)"
+PARTIAL = (
+    f"its images lack columns, and each version of a history needs all: set binlog_row_image=FULL on the source, {OUT}"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Commit:
+    """The parameters of a commit to a history. `table`: with the app ID of the commit. `reads`: see `history_sql.condition`."""
+
+    table: SideTable
+    order_key: int
+    user_metadata: str
+    reads: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class History:
+    """One table's history. `lane`: the Spark session for large merges; with None, deltalake merges everything. `folder`: for files
+    that Spark reads.
+    """
+
+    table: SideTable
+    folder: Path
+    session: LakeSession | None = None
+    by_spark: bool = False
+
+    def apply(self, segment: Segment, user_metadata: str) -> bool:
+        """Applies a segment. Returns whether the history lacked any of it. Raises TableError."""
+        order_key = last_order_key(segment)
+        if self.table.applied >= order_key:
+            return False
+        match segment:
+            case ChangesSegment():
+                return self._change(segment, user_metadata)
+            case TruncateSegment():
+                return self._truncate(segment, user_metadata)
+            case SchemaSegment():
+                return self._evolve(segment, user_metadata)
+
+    def take(
+        self,
+        mirror: DeltaTable,
+        version: int,
+        key: Sequence[str],
+        place: tuple[int, int],
+        user_metadata: str,
+        *,
+        at_place: bool = False,
+    ) -> bool:
+        """Makes the open versions equal to the current-state table at a version. Such rows were read, not changed. Returns whether
+        anything differed.
+
+        `place`: order key and commit time (µs) up to which the current-state table has its changes at that version. `at_place`: see
+        `Differs`. Raises TableError, also if reading the current-state table needs Spark and there is no session.
+        """
+        at = mirror.at(version)
+        differed = self._take(at, key, place, user_metadata, at_place=at_place)
+        if place[0] > self.table.applied:
+            self.table.mark(place[0], user_metadata)
+        return differed
+
+    def _take(
+        self, at: DeltaTable, key: Sequence[str], place: tuple[int, int], user_metadata: str, *, at_place: bool
+    ) -> bool:
+        columns = [
+            Column(name=name, type=kind)
+            for name, kind in at.snapshot.schema
+            if name not in {ORDER_KEY, COMMIT_TIME, OPERATION, DELETED}
+        ]
+        names = self._give(columns, key, pa.schema(at.log.schema().to_arrow()), (place[0], user_metadata))
+        deleted = f"coalesce({DELETED}, false)" if DELETED in at.snapshot.columns else ""
+        differs = history_sql.HistoryDifference(
+            names=names,
+            key=tuple(key),
+            order_key=place[0],
+            time_us=place[1],
+            deleted=deleted,
+            at_place=at_place,
+            left=self._left(names),
+        )
+        commit = dataclasses.replace(self._aside(place[0], user_metadata), reads=True)
+        keys = _spelled(names, key)
+        unread = sorted(frozenset(at.log.protocol().reader_features or ()) - FEATURES)
+        if unread and self.session is None:
+            why = f"its mirror has {', '.join(unread)}, which deltalake cannot read, and its history begins with the rows of it"
+            raise TableError(
+                self.table.name, f"{why}; let its snapshot end first, or take `history` of it out of conf/"
+            )
+        if not unread and self._is_small(at.row_count + self._row_count):
+            found = QueryBuilder().register("m", at.log).register("h", self.table.log)
+            query = differs.query("m", "h", _quoted, "to_timestamp_micros")
+            rows = pa.table(found.execute(query).read_all())
+            return bool(rows.num_rows) and self._merge(self._cast(rows), keys, commit)
+        relation = f"{sql_text.delta_path(at.path)} VERSION AS OF {at.snapshot.version}"
+        ours = sql_text.delta_path(self.table.path)
+        query = differs.query(f"(SELECT * FROM {relation})", ours, sql_text.identifier, "timestamp_micros")
+        return self._by_spark(query, keys, at.row_count, commit)
+
+    def take_read(
+        self,
+        selection: str,
+        read: tuple[Sequence[Column], pa.Schema],
+        key: Sequence[str],
+        place: tuple[int, int],
+        user_metadata: str,
+    ) -> bool:
+        """Does the same as `take` for the rows of a snapshot, without a current-state table. `selection`: Spark's SELECT of the rows,
+        including Sluice's columns; `read`: the other columns, and the schema of their files.
+        """
+        names = self._give(read[0], key, read[1], (place[0], user_metadata))
+        left = self._left(names)
+        differs = history_sql.HistoryDifference(
+            names=names, key=tuple(key), order_key=place[0], time_us=place[1], left=left
+        )
+        ours = sql_text.delta_path(self.table.path)
+        query = differs.query(f"({selection})", ours, sql_text.identifier, "timestamp_micros")
+        commit = dataclasses.replace(self._aside(place[0], user_metadata), reads=True)
+        differed = self._by_spark(query, _spelled(names, key), self._row_count, commit)
+        if place[0] > self.table.applied:
+            self.table.mark(place[0], user_metadata)
+        return differed
+
+    def _commit(self, order_key: int, user_metadata: str) -> Commit:
+        return Commit(table=self.table, order_key=order_key, user_metadata=user_metadata)
+
+    def _aside(self, order_key: int, user_metadata: str) -> Commit:
+        """Returns the parameters of a commit that adds no changes of the stream. If the table has the order key already, the commit
+        gets another app ID and the next free order key under it.
+        """
+        if order_key > self.table.applied:
+            return self._commit(order_key, user_metadata)
+        aside = self.table.aside(READ)
+        return Commit(table=aside, order_key=max(order_key, aside.applied + 1), user_metadata=user_metadata)
+
+    def _change(self, segment: ChangesSegment, user_metadata: str) -> bool:
+        if not segment.key:
+            raise TableError(self.table.name, KEYLESS, for_good=True)
+        if segment.partial:
+            raise TableError(self.table.name, PARTIAL, state=IMAGE_NOT_FULL, for_good=True)
+        comes = (segment.last_order_key, user_metadata)
+        names = self._give(segment.columns, segment.key, pq.read_schema(segment.path), comes)
+        wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, ROW, *names]
+        images = pq.read_table(segment.path, columns=wanted)
+        fresh: Any = pc.greater(images[ORDER_KEY], pa.scalar(self.table.applied, pa.int64()))
+        source = as_source(folded(images.filter(fresh), segment.key, list(names)), dict(names), self._schema())
+        return self._merge(source, _spelled(names, segment.key), self._commit(segment.last_order_key, user_metadata))
+
+    def _truncate(self, segment: TruncateSegment, user_metadata: str) -> bool:
+        if self.table.log is None:
+            return False
+        return self._close(segment.commit_time_us, IS_CURRENT, self._commit(segment.order_key, user_metadata))
+
+    def leave(self, order_key: int, commit_time_us: int, user_metadata: str) -> bool:
+        """Closes the open versions after the table was renamed at this position. Rows that another table of this name wrote from there
+        on stay open.
+        """
+        if self.table.log is None:
+            return False
+        commit = Commit(table=self.table.aside(RENAMED), order_key=order_key, user_metadata=user_metadata)
+        return self._close(commit_time_us, f"{IS_CURRENT} AND {FROM_KEY} < {order_key}", commit)
+
+    def _close(self, time_us: int, predicate: str, commit: Commit) -> bool:
+        micros = "to_timestamp_micros" if self._is_small(self._row_count) else "timestamp_micros"
+        closing = {VALID_TO: f"{micros}({time_us})", TO_KEY: str(commit.order_key), IS_CURRENT: "false"}
+        return self._update(closing, predicate, commit)
+
+    def _update(self, values: Mapping[str, str], predicate: str, commit: Commit) -> bool:
+        """Sets columns of the rows that meet the predicate. `values`: column → new value, with names quoted for deltalake."""
+        if not self._is_small(self._row_count):
+            pairs = ", ".join(f"{_quoted(name)} = {value}" for name, value in values.items()).replace('"', "`")
+            statement = f"UPDATE {sql_text.delta_path(self.table.path)} SET {pairs} WHERE {predicate}"
+            return self._run(statement, commit)
+        table = commit.table
+
+        def write() -> None:
+            table.log.update(
+                {_quoted(name): value for name, value in values.items()},
+                predicate=predicate,
+                writer_properties=writer_properties(self._schema()),
+                commit_properties=table.properties(commit.order_key, commit.user_metadata),
+                post_commithook_properties=NO_HOOKS,
+            )
+
+        done = table.commit(commit.order_key, write)
+        self.table.open()
+        return done
+
+    def _evolve(self, segment: SchemaSegment, user_metadata: str) -> bool:
+        """Adds new columns. Rows that get a value from the statement are closed and opened again with that value."""
+        if self.table.log is None:
+            return False
+        place = self._widen(segment.columns, segment.key, (segment.order_key, user_metadata), segment.alterations)
+        if not segment.fills:
+            self.table.mark(segment.order_key, user_metadata)
+            return False
+        types = {column.name: column.type for column in segment.columns}
+        fills = {place.names[name]: (value, types[name]) for name, value in segment.fills if name in place.names}
+        schema = self._schema()
+        current = QueryBuilder().register("h", self.table.log).execute(f"SELECT * FROM h WHERE {IS_CURRENT}")
+        rows: Any = pa.table(current.read_all()).select(schema.names).cast(schema)
+        at = {
+            **{name: _filled(value, kind, schema.field(name).type) for name, (value, kind) in fills.items()},
+            VALID_FROM: pa.scalar(segment.commit_time_us).cast(COMMIT_TIME_TYPE),
+            FROM_KEY: pa.scalar(segment.order_key, pa.int64()),
+            OPERATION_NAME: pa.scalar("update"),
+        }
+        opened = _with(rows, at)
+        ends = {VALID_TO: at[VALID_FROM], TO_KEY: at[FROM_KEY]}
+        closed = _with(rows, ends)
+        marks: Any = pa.array([True] * rows.num_rows + [False] * rows.num_rows)
+        source = pa.concat_tables([closed, opened]).append_column(CLOSES, marks)
+        return self._merge(source, _spelled(place.names, segment.key), self._commit(segment.order_key, user_metadata))
+
+    def _give(
+        self, columns: Sequence[Column], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
+    ) -> Mapping[str, str]:
+        """Gives the table these columns and returns column of the source → column of the table. `at`: order key and record of the next
+        commit.
+        """
+        if self.table.log is None:
+            place = placed(self.table.name, columns, {}, [column.name for column in PERIOD])
+            fields = [pa.field(place.names[column.name], types.field(column.name).type) for column in columns]
+            own = [pa.field(column.name, PERIOD_TYPES[column.name]) for column in PERIOD]
+            told = f"Every version of every row of {self.table.name}, with the time it was valid. Sluice writes it."
+            self.table.make(pa.schema([*fields, *own]), {KEY_PROPERTY: json.dumps(list(key))}, told)
+            return place.names
+        self._keep_key(key)
+        return self._widen(columns, key, at).names
+
+    @property
+    def kept_key(self) -> tuple[str, ...]:
+        """The key by which its rows were last closed, for a batch without a key: one with only a TRUNCATE."""
+        known = {} if self.table.log is None else self.table.log.metadata().configuration
+        return tuple(json.loads(known.get(KEY_PROPERTY, "[]")))
+
+    def _keep_key(self, key: Sequence[str]) -> None:
+        if self.kept_key != tuple(key):
+            self.table.keep({KEY_PROPERTY: json.dumps(list(key))})
+
+    def _widen(
+        self,
+        columns: Sequence[Column],
+        key: Sequence[str],
+        at: tuple[int, str],
+        alterations: Sequence[Alteration] = (),
+    ) -> MappedColumns:
+        """Gives the table these columns, and copies values into them in the open rows, before anything is merged by these columns.
+
+        A crash between adding a column and copying its values leaves open rows whose key is NULL. If it is uncertain whether the values
+        were copied, such rows are searched for.
+        """
+        there = self._given
+        place = placed(self.table.name, columns, there, [column.name for column in PERIOD])
+        keys = _spelled(place.names, key)
+        found = [
+            each
+            for each in taken_over(place, columns, there, alterations)
+            if each.told or (each.column in keys and self._lack([each.column]))
+        ]
+        self.table.add(place.added)
+        values = {each.column: value for each in found if (value := each.value(_quoted))}
+        if values:
+            self._take_over(values, at, renames=any(each.renamed for each in found))
+        lacking = [each.column for each in found if each.column in keys]
+        if self._lack(lacking):
+            has = f"what is open in its history has no value in {', '.join(lacking)}, by which it closes"
+            why = f"{has}: the values that its key had before do not tell one"
+            ways = f"move {self.table.path} away: it begins anew with the rows of now"
+            raise TableError(self.table.name, f"{why}; {ways}", for_good=True)
+        return place
+
+    def _take_over(self, values: Mapping[str, str], at: tuple[int, str], *, renames: bool) -> None:
+        """Sets columns of the open rows. A rename is applied once: twice would swap two columns back that swap their names."""
+        aside, (order_key, user_metadata) = self.table.aside(COLUMNS), at
+        order_key = order_key if renames else max(order_key, aside.applied + 1)
+        self._update(values, IS_CURRENT, Commit(table=aside, order_key=order_key, user_metadata=user_metadata))
+
+    def _lack(self, columns: Sequence[str]) -> bool:
+        """Returns whether open rows have NULL in one of these columns."""
+        if not columns or not set(columns) <= set(self._given):
+            return False
+        lacks = " OR ".join(f"{_quoted(name)} IS NULL" for name in columns)
+        query = f"SELECT 1 FROM h WHERE {IS_CURRENT} AND ({lacks}) LIMIT 1"
+        return bool(pa.table(QueryBuilder().register("h", self.table.log).execute(query).read_all()).num_rows)
+
+    @property
+    def _given(self) -> dict[str, str]:
+        """The source's columns that the table has."""
+        ours = {column.name for column in PERIOD}
+        return {name: kind for name, kind in self.table.columns.items() if name not in ours}
+
+    def _left(self, names: Mapping[str, str]) -> tuple[str, ...]:
+        """Returns the columns of the source that the table has and that `names` (column of the source → column of the table) does not
+        have.
+        """
+        return tuple(name for name in self._given if name not in names.values())
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema(self.table.log.schema().to_arrow())
+
+    @property
+    def _row_count(self) -> int:
+        if self.table.log is None:
+            return 0
+        files: Any = pa.table(self.table.log.get_add_actions(flatten=True))
+        size = int(pc.sum(files["size_bytes"]).as_py() or 0)
+        return ROWS_MAX + 1 if size > BYTES_MAX else int(pc.sum(files["num_records"]).as_py() or 0)
+
+    def _is_small(self, rows: int) -> bool:
+        return self.session is None or (rows <= ROWS_MAX and not self.by_spark)
+
+    def _cast(self, rows: pa.Table) -> pa.Table:
+        fields = [*self._schema(), pa.field(CLOSES, pa.bool_())]
+        return pa.table([rows[field.name].cast(field.type) for field in fields], schema=pa.schema(fields))
+
+    def _merge(self, source: pa.Table, keys: Sequence[str], commit: Commit) -> bool:
+        """Merges the rows by deltalake or Spark. `keys`: columns of the history."""
+        table, rows = commit.table, source.num_rows + self._row_count
+        if not self._is_small(rows):
+            self.folder.mkdir(exist_ok=True)
+            path = self.folder / f"{hashlib.sha256(table.path.encode()).hexdigest()[:16]}.parquet"
+            pq.write_table(source, path, compression="none")
+            kinds = {**self.table.columns, CLOSES: "boolean"}
+            self._session.sql(
+                parquet_view(
+                    VIEW, self._session.uploaded.place(path), {name: kinds[name] for name in source.column_names}
+                )
+            )
+            return self._by_spark(f"SELECT * FROM {VIEW}", keys, rows, commit)
+        values = {_quoted(name): f"s.{_quoted(name)}" for name in self._schema().names}
+        properties = table.properties(commit.order_key, commit.user_metadata)
+
+        def write() -> None:
+            merge = table.log.merge(
+                source,
+                history_sql.condition(keys, _quoted, reads=commit.reads),
+                source_alias="s",
+                target_alias="t",
+                writer_properties=writer_properties(self._schema()),
+                commit_properties=properties,
+                post_commithook_properties=NO_HOOKS,
+            )
+            merge = merge.when_matched_update(history_sql.closing())
+            merge.when_not_matched_insert(values, f"NOT s.{CLOSES}").execute()
+
+        done = table.commit(commit.order_key, write)
+        self.table.open()
+        return done
+
+    def _by_spark(self, source: str, keys: Sequence[str], rows: int, commit: Commit) -> bool:
+        quote = sql_text.identifier
+        self._session.expect(rows)
+        names = self._schema().names
+        closing = ", ".join(f"{name} = {value}" for name, value in history_sql.closing("t.").items())
+        values = ", ".join(f"s.{quote(name)}" for name in names)
+        statement = (
+            f"MERGE INTO {sql_text.delta_path(self.table.path)} AS t USING ({source}) AS s "
+            f"ON {history_sql.condition(keys, quote, reads=commit.reads)} "
+            f"WHEN MATCHED THEN UPDATE SET {closing} "
+            f"WHEN NOT MATCHED AND NOT s.{CLOSES} THEN INSERT ({sql_text.identifiers(tuple(names))}) VALUES ({values})"
+        )
+        return self._run(statement, commit)
+
+    def _run(self, statement: str, commit: Commit) -> bool:
+        before, table = self.table.version, commit.table
+        self._session.commit_as(table.txn_id or table.app_id, commit.order_key, commit.user_metadata)
+        self._session.commit(table.name, statement)
+        for each in (self.table, table):
+            each.open()
+        table.require_own(before, commit.order_key)
+        return self.table.version > before
+
+    @property
+    def _session(self) -> LakeSession:
+        if self.session is None:
+            raise ValueError("there is no lane of Spark")
+        return self.session
+
+
+def _with(rows: pa.Table, values: Mapping[str, Any]) -> pa.Table:
+    """Returns the rows with one value in each of these columns."""
+    for name, value in values.items():
+        place = rows.schema.get_field_index(name)
+        column: Any = pa.array([value.as_py()], value.type).take(pa.array([0] * rows.num_rows, pa.int64()))
+        rows = rows.set_column(place, rows.schema.field(place), column.cast(rows.schema.field(place).type))
+    return rows
+
+
+def _filled(value: str, kind: str, type_: Any) -> Any:
+    """Converts a value of the manifest, which has bytes in hexadecimal."""
+    return pa.scalar(bytes.fromhex(value), type_) if kind == "binary" else pa.scalar(value).cast(type_)
+
+
+def _spelled(names: Mapping[str, str], key: Sequence[str]) -> list[str]:
+    """Returns the key's columns as the history spells them. Names of columns are not case-sensitive."""
+    there = {name.lower(): theirs for name, theirs in names.items()}
+    return [there[name.lower()] for name in key]
+
+
+def _quoted(name: str) -> str:
+    return f'"{name}"'

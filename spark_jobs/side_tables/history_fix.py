@@ -1,0 +1,88 @@
+"""Updates a history after a repair or a backfill wrote its current-state table outside the stream. Both call it.
+
+Two tables cannot be written in one commit. So the history first stores a number that announces the write, then the current-state table is
+written, then the history is compared with it and the number is confirmed. After a crash in between, the next batch or repair compares the
+history with the current-state table before anything else; `write` calls `is_due` for that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from spark_jobs.fence import READ_ONLY, Fence
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.session import LakeSession
+from spark_jobs.side_tables.history import KIND, History
+from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
+from spark_jobs.staged_batch import app_id_of
+from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.tables.table_owner import Owner, TableRecords
+
+WRITES, HELD = "mirror-writes", "mirror-held"  # kinds of commits without rows; each has its own app ID
+PROPERTY = "sluice.mirrorWrites"
+
+
+def is_due(table: SideTable) -> bool:
+    """Returns whether the current-state table was written outside the stream, or was about to be, and the history was not compared
+    with it since.
+    """
+    return table.log is not None and table.aside(WRITES).applied > table.aside(HELD).applied
+
+
+def announce(table: SideTable, user_metadata: str) -> None:
+    """Stores the announcement and syncs it to disk, before the current-state table is written."""
+    if table.log is not None and not is_due(table):
+        began = time.time()
+        table.aside(WRITES).mark(table.aside(HELD).applied + 1, user_metadata, PROPERTY)
+        table.open().keep_on_disk(began)
+
+
+def settle(table: SideTable, user_metadata: str) -> None:
+    """Confirms that the history was compared with the current-state table."""
+    if is_due(table):
+        table.aside(HELD).mark(table.aside(WRITES).applied, user_metadata, PROPERTY)
+        table.open()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HistoryFix:
+    """A write outside the stream. `folder`: for files that Spark reads. `place`: order key and commit time (µs) of the current-state
+    table. `record`: the record of the commits. `fence`: of the run.
+    """
+
+    session: LakeSession | None
+    folder: Path
+    owner: Owner
+    target: TableTarget
+    key: Sequence[str]
+    place: tuple[int, int]
+    record: str
+    storage_options: Mapping[str, str]
+    records: TableRecords
+    fence: Fence = READ_ONLY
+
+    def do(self, write: Callable[[], TableReport]) -> TableReport:
+        """Writes the current-state table, and updates the history from it. Raises TableError, or the exceptions of `write`."""
+        if not self.target.history or not self.key:
+            return write()
+        owner = self.owner
+        app_id = side_app_id_of(owner.destination, owner.ledger_id, KIND, owner.table)
+        table = SideTable(owner.table, self.target.history, app_id, self.storage_options, fence=self.fence).open()
+        announce(table, self.record)
+        report = write()
+        if table.log is not None:  # a history that does not exist yet begins with the rows of the current-state table
+            self._hold(table)
+        return report
+
+    def _hold(self, table: SideTable) -> None:
+        began = time.time()
+        mirror = DeltaTable(self.owner.table, self.target.path, app_id_of(self.owner), self.storage_options)
+        version = mirror.refresh().version
+        history = History(table=table, folder=self.folder, session=self.session, by_spark=self.target.merge == "spark")
+        history.take(mirror, version, self.key, self.place, self.record)
+        settle(table, self.record)
+        table.open().keep_on_disk(began)
+        self.records.keep_side_table(self.owner.table, KIND, table.record)

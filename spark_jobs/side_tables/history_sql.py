@@ -1,0 +1,96 @@
+"""SQL for merges into a history that both Spark and deltalake understand: conditions of the MERGE, and the differences from a
+current-state table. Pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+
+from spark_jobs.side_tables.versions import CLOSES, FROM_KEY, IS_CURRENT, OPERATION_NAME, TO_KEY, VALID_FROM, VALID_TO
+from spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY
+
+Quote = Callable[[str], str]
+
+
+def condition(key: Sequence[str], quote: Quote, *, reads: bool = False) -> str:
+    """Returns the condition by which a closing row of the source (`s`) closes a row of the table (`t`): the open row of its key, if that
+    is older.
+
+    `reads`: the source is a comparison with the table, so it also closes a row that was opened at the same position: a version that is
+    valid at no time.
+    """
+    older = "<=" if reads else "<"
+    met = [f"t.{quote(name)} = s.{quote(name)}" for name in key]
+    return " AND ".join([*met, f"t.{IS_CURRENT}", f"s.{CLOSES}", f"t.{FROM_KEY} {older} s.{TO_KEY}"])
+
+
+def closing(prefix: str = "") -> dict[str, str]:
+    """Returns column → its value in a row that is closed."""
+    return {
+        f"{prefix}{VALID_TO}": f"s.{VALID_TO}",
+        f"{prefix}{TO_KEY}": f"s.{TO_KEY}",
+        f"{prefix}{IS_CURRENT}": "false",
+    }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HistoryDifference:
+    """The comparison of a current-state table with the open versions of a history.
+
+    `names`: column of the current-state table → column of the history. `key`: columns of the current-state table. `order_key`, `time_us`:
+    the position of the current-state table. `deleted`: a condition that deleted rows of it meet, or empty. `at_place`: all differences
+    start at that position, as after another table got this name. `left`: columns of the history that the current-state table lacks,
+    because they were dropped or have another type; they get NULL.
+    """
+
+    names: Mapping[str, str]
+    key: tuple[str, ...]
+    order_key: int
+    time_us: int
+    deleted: str = ""
+    at_place: bool = False
+    left: tuple[str, ...] = ()
+
+    def query(self, mirror: str, history: str, quote: Quote, micros: str) -> str:
+        """Returns the source of a MERGE: versions that are open but differ from the current-state table are closed, and rows that are
+        not open are opened at the position of their last change. `mirror`, `history`: relations. `micros`: name of the function that
+        makes a timestamp from microseconds.
+        """
+        names, time = self.names, f"{micros}({self.time_us})"
+        places = {name.lower(): at for at, name in enumerate(names)}
+        met = " AND ".join(f"m_{places[name.lower()]} = c_{places[name.lower()]}" for name in self.key)
+        others = [at for name, at in places.items() if name not in {each.lower() for each in self.key}]
+        differs = " OR ".join(f"m_{at} IS DISTINCT FROM c_{at}" for at in others) or "false"
+        both = f"SELECT * FROM ({self._there(mirror, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
+        # Rows that disappeared, or changed without a newer order key, changed at the latest at this position.
+        told = "false" if self.at_place else "m_is AND (c_from IS NULL OR m_key > c_from)"
+        since = f"CASE WHEN {told} THEN m_key ELSE {self.order_key} END"
+        at_time = f"CASE WHEN {told} THEN m_time ELSE {time} END"
+        closes = {VALID_TO: at_time, TO_KEY: since, CLOSES: "true"}
+        opens = {VALID_FROM: at_time, FROM_KEY: since, OPERATION_NAME: "'read'", CLOSES: "false"}
+        return (
+            f"WITH found AS ({both}) "
+            f"SELECT {self._selected('c', closes, quote)} FROM found WHERE c_is AND (m_is IS NULL OR {differs}) UNION ALL "
+            f"SELECT {self._selected('m', opens, quote)} FROM found WHERE m_is AND (c_is IS NULL OR {differs})"
+        )
+
+    def _there(self, mirror: str, quote: Quote, time: str) -> str:
+        columns = ", ".join(f"m.{quote(name)} AS m_{at}" for at, name in enumerate(self.names))
+        key = f"coalesce(m.{ORDER_KEY}, {self.order_key}) AS m_key, coalesce(m.{COMMIT_TIME}, {time}) AS m_time"
+        alive = f" WHERE NOT ({self.deleted})" if self.deleted else ""
+        return f"SELECT {columns}, {key}, true AS m_is FROM {mirror} AS m{alive}"
+
+    def _open(self, history: str, quote: Quote) -> str:
+        columns = ", ".join(f"c.{quote(name)} AS c_{at}" for at, name in enumerate(self.names.values()))
+        return f"SELECT {columns}, c.{FROM_KEY} AS c_from, true AS c_is FROM {history} AS c WHERE c.{IS_CURRENT}"
+
+    def _selected(self, side: str, values: Mapping[str, str], quote: Quote) -> str:
+        """Returns all columns of the history, which closing and opening rows have in common."""
+        values = {IS_CURRENT: "true", **values}
+        own = [f"{side}_{at} AS {quote(name)}" for at, name in enumerate(self.names.values())]
+        own += [f"NULL AS {quote(name)}" for name in self.left]
+        return ", ".join([*own, *(f"{values.get(name, 'NULL')} AS {name}" for name in OURS)])
+
+
+OURS = (VALID_FROM, VALID_TO, IS_CURRENT, FROM_KEY, TO_KEY, OPERATION_NAME, CLOSES)

@@ -1,0 +1,223 @@
+"""The Delta table of a change log or a history, accessed with deltalake: its owner, its position, and commits under its own app ID.
+
+The table's Delta name is that app ID, so that two source tables, or two ledgers, never write the same table. Commits without changes of
+the stream (rows of a snapshot, columns that copy others) have an app ID of their own, `<app ID>#<word>`. A commit is tried only at the
+next version. If another writer was faster, the table is read again, because the other commit may contain the same changes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.schema import PrimitiveType
+
+from spark_jobs import sql_text
+from spark_jobs.durable_lake import before_checkpoint, sync_commits
+from spark_jobs.errors import TableError
+from spark_jobs.fence import READ_ONLY, Fence
+from spark_jobs.staged_batch import Column, StagedBatch, StagedTable
+from spark_jobs.tables.commit_record import lost_commit
+from spark_jobs.tables.table_owner import TABLE_OWNED, TableRecord
+
+TRIES_MAX = 5
+CHECKPOINT_COMMITS = 50
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"
+PLACE_PROPERTY = "sluice.upTo"  # table property with the order key of a commit without rows
+# deltalake's errors for a table with features that it does not know
+FEATURES = re.compile(r"(?:unsupported|unknown)[^\n]{0,80}features?[^\n]{0,200}", re.IGNORECASE)
+
+
+def side_app_id(batch: StagedBatch, staged: StagedTable, kind: str) -> str:
+    """Returns the app ID under which the table stores the last order key that it has. `kind`: log or history."""
+    return side_app_id_of(batch.destination, batch.ledger_id, kind, staged.name)
+
+
+def side_app_id_of(destination: str, ledger_id: str, kind: str, name: str) -> str:
+    return f"sluice/{destination}/{ledger_id}/{kind}/{name}"
+
+
+def is_side_table(name: str, kind: str) -> bool:
+    """Returns whether a table with that Delta name is a change log or history that a ledger created."""
+    parts = name.split("/", 4)
+    return len(parts) == 5 and (parts[0], parts[3]) == ("sluice", kind)
+
+
+@dataclasses.dataclass
+class SideTable:
+    """A change log or history. `name`: "database.table" of the source. `log`: deltalake's table, None if it does not exist yet.
+    `app_id`: of the owner; commits use `txn_id` if that is set. `fence`: of the run that writes it; without one the table is
+    read-only.
+    """
+
+    name: str
+    path: str
+    app_id: str
+    storage_options: Mapping[str, str]
+    log: Any = None
+    txn_id: str = ""
+    fence: Fence = READ_ONLY
+
+    def aside(self, word: str) -> SideTable:
+        """Returns the same table for commits of another kind, whose order keys are counted separately."""
+        return dataclasses.replace(self, txn_id=f"{self.app_id}#{word}")
+
+    def open(self) -> SideTable:
+        """Reads the table's newest state. Raises TableError if it has another owner or cannot be read."""
+        try:
+            self.log = deltalake.DeltaTable(self.path, storage_options=dict(self.storage_options) or None)
+        except TableNotFoundError:
+            self.log = None
+            return self
+        except (DeltaError, OSError) as error:
+            raise TableError(self.name, f"the log of the Delta table {self.path} cannot be read: {error}") from error
+        if self.log.metadata().name != self.app_id:
+            why = (
+                f"the Delta table {self.path} is not the one that {self.app_id} wrote; move it away, and it begins anew (a history with "
+                "the rows that the mirror has); or `sluice lake accept` the table, which takes over what is beside it too"
+            )
+            raise TableError(self.name, why, state=TABLE_OWNED, for_good=True)
+        return self
+
+    @property
+    def applied(self) -> int:
+        """The order key of the last change that it has; -1 if it has none."""
+        found = None if self.log is None else self.log.transaction_version(self.txn_id or self.app_id)
+        return -1 if found is None else int(found)
+
+    @property
+    def version(self) -> int:
+        return -1 if self.log is None else int(self.log.version())
+
+    @property
+    def record(self) -> TableRecord:
+        """The state that a run stores of the table."""
+        return TableRecord(table_id=str(self.log.metadata().id), version=self.version)
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Names of columns → Spark's names of their types."""
+        return {} if self.log is None else types_of(self.log.schema().fields)
+
+    def make(self, schema: pa.Schema, properties: Mapping[str, str], told: str) -> None:
+        """Creates the table without rows; does nothing if another run created it meanwhile. `told`: a description for users."""
+        self.fence.check(self.name)
+        with contextlib.suppress(DeltaError):  # it exists now: `open` checks whether it is ours
+            deltalake.DeltaTable.create(
+                self.path,
+                schema,
+                name=self.app_id,
+                description=told,
+                configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS), **properties},
+                storage_options=dict(self.storage_options) or None,
+                raise_if_key_not_exists=False,
+            )
+        if self.open().log is None:
+            raise TableError(
+                self.name, f"the Delta table {self.path} could not be made; is something else in that folder?"
+            )
+
+    def add(self, columns: tuple[Column, ...]) -> None:
+        """Adds columns that the table lacks."""
+        if columns:
+            fields = [deltalake.Field(each.name, PrimitiveType(sql_text.delta_type(each.type))) for each in columns]
+            self.fence.check(self.name)
+            self.log.alter.add_columns(fields)
+            self.open()
+
+    def keep(self, properties: Mapping[str, str]) -> None:
+        """Sets properties of the table, in a commit without a transaction."""
+        self.fence.check(self.name)
+        self.log.alter.set_table_properties(dict(properties), raise_if_not_exists=False)
+        self.open()
+
+    def properties(self, order_key: int, user_metadata: str) -> CommitProperties:
+        """Returns the properties of the commit that brings the table up to an order key."""
+        return CommitProperties(
+            custom_metadata={"userMetadata": user_metadata},
+            max_commit_retries=0,
+            app_transactions=[Transaction(self.txn_id or self.app_id, order_key, int(time.time() * 1000))],
+        )
+
+    def commit(self, order_key: int, write: Callable[[], object]) -> bool:
+        """Commits by calling `write`, again if other writers were faster. Returns False without a call if the table has the order key
+        already.
+        """
+        for tried in range(1, TRIES_MAX + 1):
+            if self.applied >= order_key:
+                return False
+            before = self.version
+            self.fence.check(self.name)
+            try:
+                write()
+            except CommitFailedError as error:
+                if refused := self.too_new(error):
+                    raise refused from error
+                self.open()
+                if tried == TRIES_MAX:
+                    why = f"others write to the Delta table {self.path} all the time ({error}); it is tried again"
+                    raise TableError(self.name, why) from error
+                continue
+            self.open()
+            self.require_own(before, order_key)
+            self._checkpoint(before)
+            break
+        return True
+
+    def require_own(self, before: int, order_key: int) -> None:
+        """Raises TableError if the log has commits above the version `before` but not the transaction of this order key."""
+        if self.version > before and self.applied < order_key:
+            raise TableError(self.name, lost_commit(self.path, before), own=False)
+
+    def mark(self, order_key: int, user_metadata: str, name: str = PLACE_PROPERTY) -> None:
+        """Makes a commit without rows, which records that the table has everything up to the order key. `name`: the property that
+        records it.
+        """
+        self.commit(
+            order_key,
+            lambda: self.log.alter.set_table_properties(
+                {name: str(order_key)},
+                raise_if_not_exists=False,
+                commit_properties=self.properties(order_key, user_metadata),
+                post_commithook_properties=NO_HOOKS,
+            ),
+        )
+
+    def too_new(self, error: object) -> TableError | None:
+        """Returns an error if deltalake reports that the table has a Delta feature that it does not know; no retry fixes that."""
+        found = FEATURES.search(str(error))
+        if found is None:
+            return None
+        why = f"deltalake cannot write to the Delta table {self.path} ({found[0].strip()})"
+        return TableError(self.name, f"{why}; drop the feature, or move the table away: it begins anew", for_good=True)
+
+    def keep_on_disk(self, since_seconds: float) -> None:
+        """Syncs to disk everything that was committed since a time of the file system's clock, also by an earlier try, because an ack
+        follows. Raises TableError.
+        """
+        try:
+            sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)
+        except OSError as error:
+            why = f"what was committed to {self.path} is not on disk: {error}; it is tried again"
+            raise TableError(self.name, why) from error
+
+    def _checkpoint(self, before: int) -> None:
+        if before // CHECKPOINT_COMMITS < self.version // CHECKPOINT_COMMITS:
+            before_checkpoint(self.path)
+            self.log.create_checkpoint()
+            if self.log.metadata().configuration.get(CLEANING_PROPERTY, "true") == "true":
+                self.log.cleanup_metadata()
+
+
+def types_of(fields: Any) -> dict[str, str]:
+    """Returns names of deltalake's fields → Spark's names of their types."""
+    return {field.name: sql_text.spark_type(field.type) for field in fields}

@@ -1,0 +1,294 @@
+"""Brings change log and history of a table up to a batch, after its current-state table has it. Also for tables without a current-state
+table. `run_batch` calls it.
+
+Each table has its own app ID and so knows which part of the batch it has. If a run dies between the commits of the current-state table
+and of the other two, the batch is merged again, the current-state table is skipped, and the others are completed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Callable, Mapping
+
+from deltalake.exceptions import DeltaError
+
+from spark_jobs.errors import LAKE_TROUBLE, SparkJobError, StagedBatchError, TableError
+from spark_jobs.fence import READ_ONLY, Fence
+from spark_jobs.merging.merge import NO_RECORDS, staged_at, writer_of
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.session import LakeSession, first_line, is_away
+from spark_jobs.side_tables import change_log, history
+from spark_jobs.side_tables.alone import kinds_of, refuse_other_name, refuse_unless_left, report
+from spark_jobs.side_tables.history_fix import is_due, settle
+from spark_jobs.side_tables.side_table import FEATURES, SideTable, side_app_id, side_app_id_of
+from spark_jobs.staged_batch import ChangesSegment, SchemaSegment, Segment, StagedBatch, StagedTable, last_order_key
+from spark_jobs.tables.commit_record import commit_record
+from spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
+from spark_jobs.tables.renamed_table import nowhere
+from spark_jobs.tables.table_owner import TableRecords
+
+FOLDER = "history"  # folder of a batch for files that Spark merges into histories
+# deltalake's errors for an object store that does not answer
+STORE_TROUBLE = re.compile(r"generic \w+ error|sending request|connection", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Share:
+    """A table's share of a batch, for its change log and history. `run`: the run's ID, which is stored in the commits. `fence`: of the run.
+
+    `origin_of`: returns the target of the name that a renamed table had; `renamed`: the new names of renamed tables in the batch, each
+    with its order key.
+    """
+
+    batch: StagedBatch
+    staged: StagedTable
+    target: TableTarget
+    storage_options: Mapping[str, str]
+    run: str = ""
+    origin_of: Callable[[str], TableTarget | None] = nowhere
+    renamed: frozenset[tuple[str, int]] = frozenset()
+    records: TableRecords = NO_RECORDS
+    fence: Fence = READ_ONLY
+
+    def is_named_at(self, name: str, order_key: int) -> bool:
+        """Returns whether another table gets this name at this order key: the case of tables that swap names."""
+        return (name, order_key) in self.renamed
+
+    def table(self, path: str, kind: str) -> SideTable:
+        """Opens the change log or history. Raises TableError if it has another owner or, without a current-state table, if it is not
+        as the last run left it.
+        """
+        name = self.staged.name
+        app_id = side_app_id(self.batch, self.staged, kind)
+        table = SideTable(name, path, app_id, self.storage_options, fence=self.fence).open()
+        if table.log is None:
+            self.target.refuse_clash(name)
+        if not self.target.mirror:
+            refuse_unless_left(writer_of(self.batch, self.staged), self.records.beside(name, kind), table)
+        return table
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a current-state table that was merged up to here; also true immediately after it was removed from conf/."""
+        return self.target.mirror or self.records.get(self.staged.name) is not None
+
+    def record(self, segment: Segment) -> str:
+        """Returns the record of a segment's commit."""
+        return commit_record(self.batch, self.staged, segment, self.run)
+
+
+def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
+    """Returns (name, order key) of each table of a batch that was renamed to this name."""
+    return frozenset(
+        (table.name, segment.order_key)
+        for table in batch.tables
+        for segment in table.segments
+        if isinstance(segment, SchemaSegment) and segment.renamed_from
+    )
+
+
+def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> None:
+    """Raises StagedBatchError if a batch lacks the before images that a change log needs. It is then staged again, before anything is
+    merged from it.
+    """
+    for table in batch.tables:
+        if targets[table.name].change_log and any(segment.rows and not segment.log for segment in table.changes):
+            raise StagedBatchError(
+                f"{batch.directory} has no preimages of {table.name}: it was staged before conf/ said change_log; roll the batch back to "
+                "have it staged again"
+            )
+
+
+def write_side_tables(session: LakeSession | None, share: Share) -> None:
+    """Brings change log and history up to the batch, as far as conf/ wants them. Raises TableError, StagedBatchError, or any exception
+    of Spark.
+    """
+    name, target = share.staged.name, share.target
+    if not share.staged.segments:
+        return
+    try:
+        if target.change_log:
+            _write_log(share)
+        if target.history:
+            _write_history(session, share)
+        if not target.mirror:
+            share.records.forget_current_state_table(name)
+    except SparkJobError:
+        raise
+    except (DeltaError, OSError) as error:
+        raise _failure(name, error) from error
+    except Exception as error:
+        if is_away(error):
+            raise
+        raise TableError(name, f"a table beside it could not be written: {first_line(error)}") from error
+
+
+def write_alone(session: LakeSession | None, share: Share) -> TableReport:
+    """Does the same for a table without a current-state table and returns a report. Raises the same errors as `write_side_tables`."""
+    began, (kind, path) = time.monotonic(), kinds_of(share.target)[0]
+    before = share.table(path, kind).version
+    write_side_tables(session, share)
+    return report(share.staged, share.target, before, share.table(path, kind), began)
+
+
+def _failure(name: str, error: Exception) -> TableError:
+    line, features = first_line(error), FEATURES.search(str(error))
+    if features:
+        why = f"deltalake cannot read or write what is beside it ({features[0].strip()}): drop the feature, or move that table away"
+        return TableError(name, why, for_good=True)
+    trouble = LAKE_TROUBLE.search(line) or STORE_TROUBLE.search(line)
+    why = f"a table beside it could not be written: {line}; it is tried again"
+    return TableError(name, why, own=not trouble)
+
+
+def _write_log(share: Share) -> None:
+    table = share.table(share.target.change_log, change_log.KIND)
+    if share.has_rows:
+        _tell_gap(table, share)
+    for segment in share.staged.segments:
+        change_log.append_segment(table, segment, share.record(segment))
+    _keep(table, share, change_log.KIND)
+
+
+def _write_history(session: LakeSession | None, share: Share) -> None:
+    batch, staged, target = share.batch, share.staged, share.target
+    table = share.table(target.history, history.KIND)
+    given = history.History(
+        table=table, folder=batch.directory / FOLDER, session=session, by_spark=target.merge == "spark"
+    )
+    mirror = DeltaTable(staged.name, target.path, batch.app_id(staged), share.storage_options)
+    if share.has_rows:
+        _begin(given, mirror, share)
+    for segment in staged.segments:
+        if isinstance(segment, SchemaSegment) and segment.renamed_from:
+            if not target.mirror and table.applied < segment.order_key:
+                _leave_old_name(given, share, segment)
+                refuse_other_name(staged.name, segment)
+            if table.applied < segment.order_key:
+                place = (segment.order_key, segment.commit_time_us)
+                version = mirror.refresh().version
+                given.take(mirror, version, segment.key, place, share.record(segment), at_place=True)
+            _leave_old_name(given, share, segment)
+        else:
+            given.apply(segment, share.record(segment))
+    _keep(table, share, history.KIND)
+
+
+def _begin(given: history.History, mirror: DeltaTable, share: Share) -> None:
+    """Fills a history that does not have all rows that the current-state table had before the batch: a new one, or one that was
+    disabled for a while.
+    """
+    table, segments = given.table, share.staged.segments
+    first, before = _before(mirror, segments)
+    seen_all = table.applied >= 0 and table.applied >= before.applied_order_key
+    if not before.exists or (seen_all and not is_due(table)):
+        return
+    if before.applied_order_key < 0 and not mirror.at(before.version).row_count:
+        return
+    record = share.record(segments[0])
+    key = _key_before(segments, before) if _keys(segments) else _there(given.kept_key, before)
+    if key:
+        at = before.applied_order_key if before.applied_order_key >= 0 else first - 1
+        given.take(mirror, before.version, key, (at, _began_us(share)), record)
+        settle(table, record)
+    elif (
+        not _renames(segments)
+        and (keys := _keys(segments))
+        and all(name.lower() in mirror.snapshot.columns for name in keys[-1])
+    ):
+        # The present key cannot identify earlier rows. The history gets the rows as they are after the batch; versions within the batch
+        # are missing.
+        given.take(mirror, mirror.snapshot.version, keys[-1], _ends(segments[-1]), record)
+        settle(table, record)
+
+
+def _tell_gap(table: SideTable, share: Share) -> None:
+    """Appends a gap row to a log that lacks changes that the current-state table had before the batch: what happened between this row
+    and the one before is unknown.
+    """
+    if table.version <= 0:  # the log is new
+        return
+    mirror = DeltaTable(share.staged.name, share.target.path, share.batch.app_id(share.staged), share.storage_options)
+    segments = share.staged.segments
+    first, before = _before(mirror, segments)
+    seen = max(table.applied, table.aside(change_log.READ).applied)  # a publication appends a row of its own
+    if before.exists and (seen < 0 or seen < before.applied_order_key):
+        told = {"after": table.applied if table.applied >= 0 else None, "up_to": before.applied_order_key}
+        begins = segments[0]
+        at_us = begins.first_commit_time_us if isinstance(begins, ChangesSegment) else begins.commit_time_us
+        gap = table.aside(change_log.GAP)
+        change_log.append_event(gap, change_log.GAP, (first, at_us), told, share.record(begins))
+        table.open()
+
+
+def _before(mirror: DeltaTable, segments: tuple[Segment, ...]) -> tuple[int, DeltaSnapshot]:
+    """Returns the first order key of the batch, and the current-state table as it was before the batch."""
+    first = _first_order_key(segments)
+    mirror.refresh()
+    return first, mirror.before(first)
+
+
+def _began_us(share: Share) -> int:
+    return int(share.batch.start.get("time_us") or 0)
+
+
+def _key_before(segments: tuple[Segment, ...], before: DeltaSnapshot) -> tuple[str, ...]:
+    """Returns the key under the names that the columns had before the batch; empty if the current-state table lacks one of them."""
+    renames = {
+        each.new_name.lower(): each.column
+        for segment in segments
+        if isinstance(segment, SchemaSegment)
+        for each in segment.alterations
+        if each.kind == "rename"
+    }
+    named = next(iter(_keys(segments)), ())
+    key = tuple(name if name.lower() in before.columns else renames.get(name.lower(), name) for name in named)
+    return _there(key, before)
+
+
+def _there(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
+    """Returns the key if the current-state table had its columns, otherwise none."""
+    return key if all(name.lower() in before.columns for name in key) else ()
+
+
+def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment) -> None:
+    """Closes the open versions under the name that the table had, unless another table gets that name at the same position."""
+    origin = share.origin_of(segment.renamed_from)
+    if origin is None or not origin.history or share.is_named_at(segment.renamed_from, segment.order_key):
+        return
+    batch = share.batch
+    app_id = side_app_id_of(batch.destination, batch.ledger_id, history.KIND, segment.renamed_from)
+    table = SideTable(segment.renamed_from, origin.history, app_id, share.storage_options, fence=share.fence).open()
+    left = dataclasses.replace(given, table=table)
+    left.leave(segment.order_key, segment.commit_time_us, share.record(segment))
+    _keep(table, share, history.KIND)
+
+
+def _keys(segments: tuple[Segment, ...]) -> list[tuple[str, ...]]:
+    """Returns the keys of the segments that have one."""
+    return [each.key for each in segments if isinstance(each, ChangesSegment | SchemaSegment) and each.key]
+
+
+def _renames(segments: tuple[Segment, ...]) -> bool:
+    """Returns whether the table got its name in the batch. Its rows are then taken from that position."""
+    return any(isinstance(each, SchemaSegment) and each.renamed_from for each in segments)
+
+
+def _ends(segment: Segment) -> tuple[int, int]:
+    """Returns order key and commit time of the last change."""
+    at = segment.last_commit_time_us if isinstance(segment, ChangesSegment) else segment.commit_time_us
+    return last_order_key(segment), at
+
+
+def _first_order_key(segments: tuple[Segment, ...]) -> int:
+    segment = segments[0]
+    return segment.first_order_key if isinstance(segment, ChangesSegment) else last_order_key(segment)
+
+
+def _keep(table: SideTable, share: Share, kind: str) -> None:
+    """Syncs the table to disk, then stores its state. `table`: may be the history under the former name."""
+    if table.log is not None:
+        table.keep_on_disk(staged_at(share.batch))
+        share.records.keep_side_table(table.name, kind, table.record)

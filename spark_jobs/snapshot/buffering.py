@@ -1,0 +1,206 @@
+"""Buffers the changes of a table whose snapshot is running: links its staged files into the folder that the publication will read, and
+does not merge them.
+
+`run_batch` calls it instead of the merge. Buffered files never overlap: a batch that was rolled back may be handed out again with another
+end, and its changes that are buffered already are left out. So each image is buffered once, which a table without a key needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tempfile
+import time
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from object_stores.errors import StoreError
+from object_stores.stored_files import StoredFiles
+from spark_jobs.durable_lake import link, sync
+from spark_jobs.errors import TableError
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.staged_batch import ORDER_KEY, ChangesSegment, Segment, StagedTable, TruncateSegment, last_order_key
+
+IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
+KEY_DIGITS = 19  # decimal digits of an int64
+RESTARTS_MAX = 8  # restarts because rows changed their key during the snapshot and their images lack columns
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BufferedChanges:
+    """The buffered changes of a table. Each file is named after the order key of its last change. Changes up to the order key `after` are
+    not buffered, because a statement changed the table there.
+
+    `restarts`: how often the reading of its rows was restarted.
+    """
+
+    files: StoredFiles
+    after: int
+    restarts: int = 0
+
+
+class SnapshotBuffers(Protocol):
+    """The running snapshots of a destination, by "database.table". Only the holder of the run lock changes them."""
+
+    def get(self, name: str) -> BufferedChanges | None:
+        """Returns the buffer of a table; None if no snapshot of the table is running."""
+
+    def again(self, name: str, order_key: int, why: str) -> BufferedChanges:
+        """Restarts the snapshot because the whole table was changed at this order key: earlier changes and rows are dropped, and all
+        rows are read again.
+        """
+
+    def fail(self, name: str, why: str) -> None:
+        """Stops the snapshot, which cannot continue by itself."""
+
+
+class NoSnapshotBuffers:
+    """`SnapshotBuffers` of a destination without snapshots."""
+
+    def get(self, name: str) -> BufferedChanges | None:  # noqa: ARG002
+        return None
+
+    def again(self, name: str, order_key: int, why: str) -> BufferedChanges:
+        raise NotImplementedError
+
+    def fail(self, name: str, why: str) -> None:
+        raise NotImplementedError
+
+
+NO_SNAPSHOT_BUFFERS = NoSnapshotBuffers()
+
+
+def buffer_table(
+    staged: StagedTable, target: TableTarget, holds: SnapshotBuffers, held: BufferedChanges
+) -> TableReport:
+    """Buffers the changes of a table's segments that are not buffered yet, and syncs them to disk. Raises TableError."""
+    started, rows = time.monotonic(), 0
+    for segment in staged.segments:
+        if last_order_key(segment) <= held.after:
+            continue
+        if isinstance(segment, ChangesSegment) and segment.partial and (segment.moves or not segment.key):
+            held = _read_again(staged.name, segment, holds, held)
+        elif isinstance(segment, ChangesSegment):
+            rows += _hold(staged.name, segment, held)
+        else:
+            held = holds.again(staged.name, segment.order_key, _why(segment))
+    return report_of(staged, target.kept, rows, round((time.monotonic() - started) * 1000))
+
+
+def buffered_up_to(files: StoredFiles) -> int:
+    """Returns the order key of the last buffered change; -1 if there is none. Raises StoreError."""
+    names = files.names()
+    return int(Path(names[-1]).stem) if names else -1
+
+
+def _read_again(name: str, segment: ChangesSegment, holds: SnapshotBuffers, held: BufferedChanges) -> BufferedChanges:
+    """Restarts the snapshot after this segment. If a row changed its key and its images lack columns, it is unknown under which key
+    the row was read. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
+    """
+    if segment.key and held.restarts < RESTARTS_MAX:
+        return holds.again(name, segment.last_order_key, "rows changed their keys, and their images lack columns")
+    tries = f"while they were read, {held.restarts + 1} times in a row" if segment.key else "of a table without a key"
+    why = (
+        f"images lack columns (binlog_row_image is not FULL) of rows that changed {'their keys ' if segment.key else ''}{tries}: set "
+        "binlog_row_image=FULL on the source until the table is published, or leave such changes until then, and start the snapshot anew"
+    )
+    holds.fail(name, why)
+    raise TableError(name, f"its snapshot failed: {why}", state=IMAGE_NOT_FULL, for_good=True)
+
+
+def _hold(name: str, segment: ChangesSegment, held: BufferedChanges) -> int:
+    try:
+        after = max(held.after, buffered_up_to(held.files))
+        if segment.last_order_key <= after:
+            return 0
+        return (_put if held.files.url else _keep)(segment, held.files, after)
+    except (OSError, StoreError) as error:
+        where = held.files.url or held.files.folder
+        raise TableError(name, f"its changes could not be held in {where}: {error}", own=False) from error
+
+
+def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
+    """Does the same as `_keep` if the buffer is in an object store, because the publication may run on another host."""
+    if segment.first_order_key > after:
+        files.put(segment.path, _name(segment))
+        return segment.rows
+    with tempfile.TemporaryDirectory(prefix="sluice-held-") as folder:
+        rest = Path(folder) / _name(segment)
+        rows = _write_rest(segment.path, rest, after)
+        files.put(rest, rest.name)
+    return rows
+
+
+def _name(segment: ChangesSegment) -> str:
+    """Returns the name of the buffered file: the order key of its last change."""
+    return f"{segment.last_order_key:0{KEY_DIGITS}d}.parquet"
+
+
+def _keep(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
+    """Links or copies the segment's changes after the order key `after` into the buffer. Returns the number of rows."""
+    folder = files.folder
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / _name(segment)
+    beside = folder / f".{path.stem}.tmp"  # Spark ignores it if a crash leaves it behind
+    beside.unlink(missing_ok=True)
+    if segment.first_order_key > after:
+        link(segment.path, beside)
+        rows = segment.rows
+    else:
+        rows = _write_rest(segment.path, beside, after)
+    for each in (beside, None, folder, folder.parent):
+        if each is None:
+            beside.replace(path)
+        else:
+            sync(each)
+    return rows
+
+
+def _write_rest(staged: Path, beside: Path, after: int) -> int:
+    source = ds.dataset(staged, format="parquet")
+    rows = 0
+    with pq.ParquetWriter(beside, source.schema, compression="none") as writer:
+        for batch in source.to_batches(filter=pc.field(ORDER_KEY) > after):
+            writer.write_batch(batch)
+            rows += batch.num_rows
+    return rows
+
+
+def _why(segment: Segment) -> str:
+    return "the table was truncated" if isinstance(segment, TruncateSegment) else "the table was altered"
+
+
+def report_of(staged: StagedTable, path: str, rows: int, milliseconds: int) -> TableReport:
+    """Returns the report of a table whose changes are buffered. The lake has nothing new: no commit, no version."""
+    changes = staged.changes
+    whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
+    times = [each.commit_time_us for each in whole]
+    keys = [last_order_key(segment) for segment in staged.segments]
+    return TableReport(
+        database=staged.database,
+        table=staged.table,
+        path=path,
+        rows_inserted=0,
+        rows_updated=0,
+        rows_deleted=0,
+        source_rows=rows,
+        bytes=staged.bytes,
+        merge_ms=milliseconds,
+        files_added=0,
+        files_removed=0,
+        delta_version=-1,
+        delta_version_before=-1,
+        source_inserts=sum(each.inserts for each in changes),
+        source_updates=sum(each.updates for each in changes),
+        source_deletes=sum(each.deletes for each in changes),
+        start_order_key=min(keys, default=-1),
+        end_order_key=max(keys, default=-1),
+        first_commit_time_us=min([*times, *(each.first_commit_time_us for each in changes)], default=0),
+        last_commit_time_us=max([*times, *(each.last_commit_time_us for each in changes)], default=0),
+        columns=(),
+        skipped=False,
+        held=True,
+    )

@@ -1,0 +1,236 @@
+"""Table locks for Delta tables that runs of several destinations write: one run at a time. Everything that writes such a table takes its
+lock here.
+
+On a disk and in S3, Spark's commits check and then write. A statement that a dead run left running in Spark must therefore have ended
+before a run of another destination commits: it could overwrite that commit. (A later run of the same destination would make a commit of
+the same effect.) So a run that takes a lock stores the IDs of its Spark sessions with the lock, and removes them when it is done. A run
+that finds the sessions of another run ends those first. Left-over `deltalake` writes need not be ended: their commits never replace a
+file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import platform
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
+from spark_jobs.fence import Fence
+from spark_jobs.session import LakeSession, SparkSettings, end_sessions, first_line, is_away
+
+POLL_SECONDS = 0.1
+GIVE_WAY_SECONDS = 0.3  # gives another waiting run the precedence
+WAIT_SECONDS_MAX = 600.0  # as for the run lock: another run may be publishing the snapshot of a large table
+ENDED_SECONDS = 2.0  # for a statement that was committing when it was interrupted
+# Spark ends a statement without a waiting client after five minutes (spark.connect.execute.manager.detachedTimeout).
+DETACHED_SECONDS = 600.0
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
+
+
+class TableLock(Protocol):
+    """The lock of one table over all destinations, and a text stored with it. Implemented by `cdc_engine.destination_files.table_locks`."""
+
+    @property
+    def held(self) -> bool: ...
+    def confirm(self) -> bool: ...
+    def try_take(self) -> bool: ...
+    def register_waiting(self) -> bool: ...
+    def writer(self) -> str: ...
+    def write(self, text: str) -> None: ...
+    def release(self) -> None: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Writing:
+    """The holder of a table lock, and the Spark `sessions` that it writes with, at `remote` as seen from `host`.
+
+    `found_dead`: when another run found that the holder had died without removing this text, seconds since 1970; 0 if no run has.
+    """
+
+    who: str
+    host: str = ""
+    remote: str = ""
+    sessions: tuple[str, ...] = ()
+    found_dead: float = 0.0
+
+    @classmethod
+    def of(cls, who: str, spark: SparkSettings, sessions: Sequence[LakeSession]) -> Writing:
+        """Returns the holder with its sessions. Sessions of a Spark inside this process are left out, because they end with it."""
+        found = () if spark.master else tuple(str(session.spark.session_id) for session in sessions)
+        return cls(who=who, host=platform.node(), remote="" if spark.master else spark.remote, sessions=found)
+
+    def to_text(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_text(cls, text: str) -> Writing:
+        """Parses the stored text. Returns a holder without sessions if it is not valid."""
+        try:
+            record = json.loads(text)
+            return cls(**{**record, "sessions": tuple(map(str, record["sessions"]))})
+        except (ValueError, KeyError, TypeError):
+            return cls(who="another")
+
+
+def _no_lock(_: str) -> TableLock | None:
+    return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableLocks:
+    """Takes table locks for a run. `lock`: returns the lock of a table path. `who`: the run's name, shown to waiting runs.
+    `wait_seconds`: the longest wait for one lock.
+    """
+
+    lock: Callable[[str], TableLock | None] = _no_lock
+    who: str = "a run"
+    wait_seconds: float = WAIT_SECONDS_MAX
+
+    @contextlib.contextmanager
+    def at(
+        self, name: str, path: str, writing: Writing, fence: Fence, *, shared: bool, wait_seconds: float | None = None
+    ) -> Iterator[bool]:
+        """Holds the table lock of the Delta table at `path` if the table is `shared`, and has the fence check the lock before each commit.
+
+        Yields False if another run held the lock for all of `wait_seconds`. Without `wait_seconds`, waits for the time that applies to
+        all locks and then raises TableError. Also raises TableError if the lock was lost meanwhile.
+        """
+        lock = self._opened(name, path) if shared else None
+        if lock is None:
+            yield True
+            return
+        turn = _HeldLock(name, path, lock)
+        try:
+            given_up = self.wait_seconds if wait_seconds is None else wait_seconds
+            if not turn.take(given_up):
+                if wait_seconds is None:
+                    raise turn.timed_out(given_up)
+                lock.release()
+                yield False
+                return
+            with turn.written_down(writing), fence.at(name, turn.why_lost):
+                yield True
+        finally:
+            with contextlib.suppress(Exception):  # the lock then ends with its session
+                lock.release()
+
+    def _opened(self, name: str, path: str) -> TableLock | None:
+        with _told(name, path):
+            return self.lock(path)
+
+
+NO_TABLE_LOCKS = TableLocks()
+
+
+@dataclasses.dataclass(frozen=True)
+class _HeldLock:
+    """One attempt to hold the lock of one table."""
+
+    name: str
+    path: str
+    lock: TableLock
+
+    def take(self, wait_seconds: float) -> bool:
+        with self._told():
+            deadline = time.monotonic() + wait_seconds
+            if not self.lock.register_waiting():  # another run waits and has precedence
+                if not wait_seconds:
+                    return False
+                threading.Event().wait(GIVE_WAY_SECONDS)
+            while not self.lock.try_take():
+                if time.monotonic() >= deadline:
+                    return False
+                self.lock.register_waiting()
+                threading.Event().wait(POLL_SECONDS)
+        return True
+
+    def why_lost(self) -> str:
+        """Returns why the table may no longer be written, or an empty string. Asks the store of the lock."""
+        try:
+            held = self.lock.confirm()
+        except Exception as error:
+            return f"nobody can say whether this run still has the lock of the Delta table {self.path}: {first_line(error)}"
+        return "" if held else self._was_lost()
+
+    def _was_lost(self) -> str:
+        why = f"the lock of the Delta table {self.path} was lost while it was written (the run stood still, or was cut off)"
+        return f"{why}; the batch is tried again"
+
+    def timed_out(self, seconds: float) -> TableError:
+        with self._told():
+            writer = Writing.from_text(self.lock.writer()).who
+        why = f"{writer} has been at the Delta table {self.path} for {seconds:g} s, which shards of several destinations share"
+        return TableError(
+            self.name, f"{why}; it is waited for and tried again: see what that run does, or end it", own=False
+        )
+
+    @contextlib.contextmanager
+    def written_down(self, writing: Writing) -> Iterator[None]:
+        """Stores the sessions with the lock before anything is written, until all statements have ended."""
+        with self._told():
+            self._end_left_over(writing)
+            self.lock.write(writing.to_text())
+        try:
+            yield
+        except Exception as error:
+            if not _goes_on(error):
+                self._take_back()
+            raise
+        if not self.lock.held:
+            raise TableError(self.name, self._was_lost(), own=False)
+        self._take_back()
+
+    def _take_back(self) -> None:
+        """Removes the stored text. If this fails, the next run ends sessions that have ended already."""
+        with contextlib.suppress(Exception):
+            if self.lock.held:
+                self.lock.write("")
+
+    def _end_left_over(self, ours: Writing) -> None:
+        if not (text := self.lock.writer()):
+            return
+        left = Writing.from_text(text)
+        if not left.sessions:
+            return
+        if _is_reached(left, ours):
+            if end_sessions(left.remote, left.sessions):
+                threading.Event().wait(ENDED_SECONDS)
+            return
+        if not left.found_dead:
+            left = dataclasses.replace(left, found_dead=time.time())
+            self.lock.write(left.to_text())
+        if (rest := left.found_dead + DETACHED_SECONDS - time.time()) > 0:
+            why = f"{left.who} died at the Delta table {self.path}, and what it began in the Spark {left.remote} of {left.host} may go on"
+            raise TableError(self.name, f"{why}; it is waited for {rest:.0f} s, then Spark has ended it", own=False)
+
+    def _told(self) -> contextlib.AbstractContextManager[None]:
+        return _told(self.name, self.path)
+
+
+def _is_reached(left: Writing, ours: Writing) -> bool:
+    """Returns whether the left-over sessions are in the Spark that this run uses. 127.0.0.1 of another host is another Spark."""
+    host = urllib.parse.urlsplit(left.remote).hostname or ""
+    return left.remote == ours.remote and (left.host == ours.host or host not in LOOPBACK)
+
+
+def _goes_on(error: Exception) -> bool:
+    """Returns whether a statement may still run in Spark although its caller got an error."""
+    return isinstance(error, SparkUnavailableError) or is_away(error)
+
+
+@contextlib.contextmanager
+def _told(name: str, path: str) -> Iterator[None]:
+    """Raises errors of the lock's store as a TableError that does not blame the table."""
+    try:
+        yield
+    except SparkJobError:
+        raise
+    except Exception as error:
+        why = f"the lock of the Delta table {path}, which shards of several destinations share, cannot be taken: {first_line(error)}"
+        raise TableError(name, f"{why}; the batch is tried again", own=False) from error

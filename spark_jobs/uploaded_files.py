@@ -1,0 +1,108 @@
+"""Makes local files of a run readable for Spark: in place if both see the same disk, otherwise by uploading them to the object store that
+has the staged batches.
+
+Each Spark session uploads the files it needs. Uploads are removed when the run closes its sessions; what a killed run left is removed by
+a later run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from object_stores.errors import StoreError
+from object_stores.folder import StoreFolder
+from object_stores.stored_files import StoredFiles
+from spark_jobs.errors import SparkJobError
+
+logger = logging.getLogger(__name__)
+
+EMPTY = "_lent"  # an object store has no empty folders; Spark ignores files whose name starts with "_"
+LEFT_SECONDS = 24 * 3600.0  # older uploads belong to runs that have ended
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lending:
+    """Where files are uploaded. `url`: a prefix in an object store; empty: files are not uploaded. `storage_options`: deltalake's,
+    with environment variables already replaced by their values.
+    """
+
+    url: str = ""
+    storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False)
+
+
+class UploadedFiles:
+    """The uploaded files of one run. The names of the folders begin with the time of the upload."""
+
+    def __init__(self, lending: Lending) -> None:
+        self._lending = lending
+        self._mine = f"{time.time():.0f}-{uuid.uuid4().hex[:12]}"
+        self._numbers = itertools.count(1)
+        self._begun = False
+
+    def place(self, path: Path) -> str:
+        """Returns the URL where Spark reads a file or the files of a folder, and uploads them if necessary. Raises SparkJobError if the
+        object store refuses them.
+        """
+        if not self._lending.url:
+            return path.resolve().as_uri()
+        url = f"{self._lending.url}/{self._mine}/{next(self._numbers)}"
+        try:
+            if not self._begun:
+                self._forget_left()
+            self._begun = True
+            return self._put(path, url)
+        except (StoreError, OSError) as error:
+            raise SparkJobError(
+                f"{path.name} could not be put where Spark reads it: {error}; it is tried again"
+            ) from None
+
+    def placed(self, files: StoredFiles) -> str:
+        """Returns the URL where Spark reads a table's snapshot rows or buffered changes, which may already be in an object store."""
+        if not files.url:
+            files.folder.mkdir(parents=True, exist_ok=True)
+            return self.place(files.folder)
+        if not files.names():
+            files.store().write(EMPTY, b"")
+        return files.url
+
+    def close(self) -> None:
+        """Removes the uploads. What cannot be removed now is removed by a later run."""
+        if self._begun:
+            with contextlib.suppress(StoreError):
+                self._folder(self._mine).remove()
+
+    def _put(self, path: Path, url: str) -> str:
+        folder = StoreFolder(url, self._lending.storage_options)
+        if path.is_dir():
+            folder.write(EMPTY, b"")
+            folder.put(path)
+            return url
+        folder.put_file(path)
+        return f"{url}/{path.name}"
+
+    def _folder(self, name: str = "") -> StoreFolder:
+        return StoreFolder(f"{self._lending.url}/{name}".rstrip("/"), self._lending.storage_options)
+
+    def _forget_left(self) -> None:
+        for name in self._folder().children():
+            begun = name.partition("-")[0]
+            if begun.isdigit() and time.time() - int(begun) > LEFT_SECONDS:
+                logger.info("removing %s, which a killed run lent to Spark", name)
+                self._folder(name).remove()
+
+
+@contextlib.contextmanager
+def uploaded_files(lending: Lending) -> Iterator[UploadedFiles]:
+    """Yields the uploads of a run, and removes them when its Spark sessions are closed."""
+    uploaded = UploadedFiles(lending)
+    try:
+        yield uploaded
+    finally:
+        uploaded.close()

@@ -1,0 +1,86 @@
+"""What the minute that is read once more by the clock must not hold: a captured table's statement, an XA commit of before, partial rows."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cdc_engine.contracts import NO_SESSION, Block, LoggedStatement
+from cdc_engine.parser.positions.by_time import held_twice, start_by_time
+from cdc_engine.parser.positions.time_search import LATE_US, SearchedInterval, interval_of
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.start_position import NO_EPOCHS, Lost
+from cdc_engine.position import Position
+from cdc_engine.source.server import Source as SourceServer
+from cdc_engine.time_text import SECOND_US
+from tests.fix_blocks import Source
+
+READ_US = 1_700_000_000 * SECOND_US + 5
+SERVER = SourceServer(destination="shop", host="two", port=3306, user="sluice", server_id=7)
+FACTS = ServerFacts(version="8.0.31", mariadb=False, server_uuid="two", gtid_enabled=False)
+CURSOR = Position(epoch=2, file="binlog.000003", offset=700, server_uuid="one", time_us=READ_US)
+
+
+def statement(text: str, seconds: int = 0) -> LoggedStatement:
+    return LoggedStatement(
+        text=text, database="shop", offset=4, length=40, seconds=seconds, server=1, session=NO_SESSION
+    )
+
+
+def at(time_us: int, text: str = "") -> Block:
+    block = Source(time_us=time_us).block([0])
+    return dataclasses.replace(block, statement=statement(text)) if text else block
+
+
+@pytest.mark.parametrize(
+    ("blocks", "reached", "texts"),
+    [
+        ([at(READ_US - SECOND_US)], False, []),
+        ([at(READ_US - SECOND_US, "one"), at(READ_US)], True, ["one"]),
+        ([at(READ_US), at(READ_US + LATE_US, "late"), at(READ_US + LATE_US + 1, "later")], True, ["late"]),
+        ([at(0), at(0)], False, []),
+    ],
+    ids=["behind", "within", "logged-later", "beginnings"],
+)
+def test_failover_by_time_looks_through_what_comes_again(blocks: list[Block], reached: bool, texts: list[str]) -> None:
+    interval = interval_of(blocks, [], READ_US)
+    assert (interval.reached, [each.text for each in interval.statements]) == (reached, texts)
+
+
+def test_failover_by_time_counts_a_statement_within_a_transaction_by_its_own_time() -> None:
+    amid = dataclasses.replace(Source().block([]), statement=statement("CREATE", seconds=READ_US // SECOND_US))
+    later = dataclasses.replace(amid, statement=statement("CREATE", seconds=READ_US // SECOND_US + 30))
+    assert len(interval_of([amid, at(READ_US), later], [], READ_US).statements) == 1
+
+
+def test_failover_by_time_counts_what_was_prepared_before_only_where_it_was_committed_in_it() -> None:
+    for time_us, expected in ((READ_US, ["x"]), (READ_US + LATE_US + 1, [])):
+        assert interval_of([at(time_us)], ["x"], READ_US).commits == expected
+    open_first = [Source().block([]), at(READ_US)]
+    assert interval_of(open_first, ["x"], READ_US).commits == ["x"]
+
+
+def test_failover_by_time_names_what_nothing_takes_twice() -> None:
+    def changed(each: LoggedStatement) -> str:
+        return "shop.orders" if "orders" in each.text else ""
+
+    plain = SearchedInterval(reached=True, statements=[statement("GRANT")])
+    assert held_twice(plain, changed) == ""
+    plain.statements.append(statement("ALTER TABLE orders"))
+    assert "a statement changed shop.orders" in held_twice(plain, changed)
+    assert "XA transaction x was committed" in held_twice(SearchedInterval(reached=True, commits=["x"]), changed)
+
+
+@pytest.mark.parametrize("image", ["MINIMAL", "noblob", "FULL_NODUP"])
+def test_failover_by_time_is_not_for_rows_that_are_not_told_whole(image: str) -> None:
+    facts = dataclasses.replace(FACTS, variables={"binlog_row_image": image})
+    lost = start_by_time(SERVER, lambda _statement, _mariadb: "", CURSOR, facts, NO_EPOCHS)
+    assert isinstance(lost, Lost)
+    assert not lost.not_yet
+    for words in (
+        f"binlog_row_image is {image.upper()}",
+        "Safe options: bring the server back",
+        "take the tables' rows anew",
+    ):
+        assert words in str(lost)

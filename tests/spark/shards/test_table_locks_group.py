@@ -1,0 +1,186 @@
+"""Turns at a Delta table that runs of several destinations write: what a run that died left running is ended before another writes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import LedgerLocation
+from cdc_engine.destination_files import TableLock
+from spark_jobs import table_locks as room
+from spark_jobs.errors import SparkUnavailableError, TableError
+from spark_jobs.fence import BY_HAND
+from spark_jobs.table_locks import TableLocks, Writing
+from tests.waiting import wait_for
+
+NAME, PATH = "shop.orders", "/lake/shop/orders"
+OURS = Writing(who="run 2 of west", host="a", remote="sc://127.0.0.1:15002", sessions=("s2",))
+THEIRS = Writing(who="run 1 of east", host="a", remote="sc://127.0.0.1:15002", sessions=("s1",))
+
+
+class Killed(BaseException):
+    """The process is gone at this place."""
+
+
+@dataclasses.dataclass
+class House:
+    """Destinations with one place of locks; `ended`: sessions that were ended."""
+
+    folder: Path
+    ended: list[tuple[str, str]]
+
+    def lock(self, _: str = PATH, destination: str = "west") -> TableLock:
+        return TableLock(LedgerLocation(destination=destination, directory=self.folder / destination), PATH)
+
+    def end(self, remote: str, ids: Sequence[str]) -> bool:
+        self.ended += [(remote, each) for each in ids]
+        return False
+
+    def table_locks(self, wait_seconds: float = 0.3) -> TableLocks:
+        return TableLocks(lock=self.lock, who=OURS.who, wait_seconds=wait_seconds)
+
+    @contextlib.contextmanager
+    def held(self, writing: Writing = THEIRS) -> Iterator[TableLock]:
+        lock = self.lock(destination="east")
+        assert lock.try_take()
+        lock.write(writing.to_text())
+        yield lock
+        lock.release()
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> House:
+    found = House(tmp_path, [])
+    monkeypatch.setattr(room, "end_sessions", found.end)
+    return found
+
+
+def take(house: House, *, writing: Writing = OURS, wait_seconds: float | None = None) -> bool:
+    with house.table_locks().at(NAME, PATH, writing, BY_HAND, shared=True, wait_seconds=wait_seconds) as ours:
+        return ours
+
+
+def killed_amid(house: House, place: str) -> None:
+    with house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
+        if place == "writes":
+            raise Killed
+
+
+def lost_amid(house: House) -> None:
+    with house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
+        for file in house.folder.glob("_sluice_tables/*.lock"):
+            file.unlink()
+
+
+def test_a_turn_waits_for_the_other_and_then_says_who_it_is_in_a_group(house: House) -> None:
+    with house.held():
+        assert not take(house, wait_seconds=0.0)
+        with pytest.raises(
+            TableError, match=r"run 1 of east has been at the Delta table /lake/shop/orders for 0.3 s"
+        ) as caught:
+            take(house)
+        assert not caught.value.own
+    assert take(house)
+
+
+def test_who_waits_gets_the_table_before_who_comes_back_in_a_group(house: House) -> None:
+    """A run that drains would take it anew between two looks of the other."""
+    got = threading.Event()
+
+    def wait() -> None:
+        with house.table_locks(30.0).at(NAME, PATH, OURS, BY_HAND, shared=True):
+            got.set()
+
+    with house.held() as lock:
+        waits = threading.Thread(target=wait)
+        waits.start()
+        wait_for("the other waits", lambda: not house.lock().register_waiting())
+        lock.release()
+        assert not take(house, wait_seconds=0.0) or got.is_set()
+    waits.join(30)
+    assert got.is_set()
+
+
+def test_a_table_of_one_source_has_no_turns(house: House) -> None:
+    with house.held(), house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=False) as ours:
+        assert ours
+
+
+def test_what_a_dead_run_left_is_ended_before_anything_is_written_in_a_group(house: House) -> None:
+    with house.held():
+        pass
+    assert take(house)
+    assert house.ended == [(THEIRS.remote, "s1")]
+    assert take(house)  # and was taken back
+    assert len(house.ended) == 1
+
+
+@pytest.mark.parametrize("place", ["left", "writes", "back"])
+def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_group(
+    house: House, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it said what it writes by nothing can be left; from then on its sessions are known until it takes that back."""
+    written: list[str] = []
+
+    def write(lock: TableLock, text: str) -> None:
+        if (place == "left" and text) or (place == "back" and not text):
+            raise Killed
+        written.append(text)
+        keep(lock, text)
+
+    keep = TableLock.write
+    monkeypatch.setattr(TableLock, "write", write)
+    with pytest.raises(Killed):
+        killed_amid(house, place)
+    monkeypatch.setattr(TableLock, "write", keep)
+    assert bool(written) == (place != "left")
+    assert take(house)
+    assert house.ended == ([] if place == "left" else [(OURS.remote, "s2")])
+
+
+def test_where_spark_went_away_its_statement_may_go_on_in_a_group(house: House) -> None:
+    with pytest.raises(SparkUnavailableError), house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
+        raise SparkUnavailableError("gone")
+    assert take(house)
+    assert house.ended == [(OURS.remote, "s2")]
+    with pytest.raises(TableError), house.table_locks().at(NAME, PATH, OURS, BY_HAND, shared=True):
+        raise TableError(NAME, "Spark refused it")
+    assert take(house)
+    assert len(house.ended) == 1
+
+
+def test_a_spark_that_this_host_does_not_reach_is_waited_for_in_a_group(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """127.0.0.1 of another host is another Spark, which ends what nobody waits for by itself."""
+    with house.held(dataclasses.replace(THEIRS, host="b")):
+        pass
+    for _ in range(2):
+        with pytest.raises(TableError, match="run 1 of east died at the Delta table") as caught:
+            take(house)
+        assert not caught.value.own
+    assert not house.ended
+    monkeypatch.setattr(room, "DETACHED_SECONDS", 0.0)
+    assert take(house)
+    with house.held(dataclasses.replace(THEIRS, host="b", remote="sc://spark:15002")):
+        pass
+    assert take(house, writing=dataclasses.replace(OURS, remote="sc://spark:15002"))
+    assert house.ended == [("sc://spark:15002", "s1")]
+
+
+def test_a_turn_that_was_lost_meanwhile_fails_the_table_in_a_group(house: House) -> None:
+    with pytest.raises(TableError, match="was lost while it was written") as caught:
+        lost_amid(house)
+    assert not caught.value.own
+
+
+def test_locks_that_do_not_answer_fail_the_table_and_stop_it_not_in_a_group(house: House) -> None:
+    house.folder.joinpath("_sluice_tables").write_text("no folder")
+    with pytest.raises(TableError, match="cannot be taken") as caught:
+        take(house)
+    assert not caught.value.own

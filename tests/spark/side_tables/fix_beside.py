@@ -1,0 +1,115 @@
+"""A table with its current-state table, change log and history in a folder of the test; batches are written to them without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+
+from spark_jobs.fence import BY_HAND
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.side_tables.write import Share, write_side_tables
+from spark_jobs.small.merge import SmallJob, merge_small
+from spark_jobs.staged_batch import read_staged_batch
+from tests.spark.staged import (
+    DELETE,
+    INSERT,
+    LEDGER_ID,
+    UPDATE_AFTER,
+    UPDATE_BEFORE,
+    Changes,
+    Image,
+    Schema,
+    Segment,
+    stage,
+)
+
+NAME = "shop.orders"
+ORDERS = Schema({"id": "bigint", "note": "string"}, ("id",))
+
+
+@dataclasses.dataclass
+class Beside:
+    """The tables. `deliveries` numbers the batches."""
+
+    folder: Path
+    deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
+    name: str = NAME
+
+    @property
+    def target(self) -> TableTarget:
+        path = f"{self.folder}/lake/{self.name.replace('.', '/')}"
+        return TableTarget(
+            path=path, merge="small", deletion_vectors=False, change_log=f"{path}__log", history=f"{path}__history"
+        )
+
+    @property
+    def paths(self) -> dict[str, str]:
+        """Returns kind → path of change log and history."""
+        return {"log": self.target.change_log, "history": self.target.history}
+
+    def stage(self, *segments: Segment, ledger_id: str = LEDGER_ID) -> Path:
+        return stage(
+            self.folder / "staging", {self.name: segments}, delivery=next(self.deliveries), ledger_id=ledger_id
+        )
+
+    def merge(self, directory: Path) -> TableReport:
+        """Merges into the current-state table only."""
+        batch = read_staged_batch(directory)
+        (table,) = batch.tables
+        given = dataclasses.replace(batch, tables=())
+        result = merge_small(
+            SmallJob(
+                batch=given,
+                staged=table,
+                target=self.target,
+                known=None,
+                staged_at=0.0,
+                storage_options={},
+                makes_tables=True,
+            )
+        )
+        assert isinstance(result, tuple), result
+        return result[0]
+
+    def write(self, directory: Path, **wanted: Any) -> None:
+        """Writes change log and history only."""
+        batch = read_staged_batch(directory)
+        (table,) = batch.tables
+        target = dataclasses.replace(self.target, **wanted)
+        write_side_tables(None, Share(batch=batch, staged=table, target=target, storage_options={}, fence=BY_HAND))
+
+    def rows(self, path: str, columns: str, order: str) -> list[tuple[Any, ...]]:
+        log = deltalake.DeltaTable(path)
+        found = deltalake.QueryBuilder().register("t", log).execute(f"SELECT {columns} FROM t ORDER BY {order}")
+        return [tuple(row.values()) for row in pa.table(found.read_all()).to_pylist()]
+
+    def history(self) -> list[tuple[Any, ...]]:
+        """Returns (id, note, from order key, to order key, is current)."""
+        columns = "id, note, _sluice_from_order_key, _sluice_to_order_key, is_current"
+        return self.rows(self.target.history, columns, "id, _sluice_from_order_key")
+
+
+def insert(key: int, place: int, note: str = "") -> Image:
+    return Image(INSERT, place, {"id": key, "note": note or f"n{place}"})
+
+
+def update(key: int, place: int, note: str = "") -> Image:
+    return Image(UPDATE_AFTER, place, {"id": key, "note": note or f"n{place}"})
+
+
+def before(key: int, place: int, note: str) -> Image:
+    return Image(UPDATE_BEFORE, place, {"id": key, "note": note})
+
+
+def delete(key: int, place: int, note: str = "") -> Image:
+    return Image(DELETE, place, {"id": key, "note": note})
+
+
+def changes(images: Sequence[Image], log: Sequence[Image] = ()) -> Changes:
+    return Changes(ORDERS, images, log=log or images)

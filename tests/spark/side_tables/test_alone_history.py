@@ -1,0 +1,119 @@
+"""Tables without a mirror: their log or their history is written as ever, and held to what a mirror is."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+
+from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND
+from spark_jobs.report import TableReport
+from spark_jobs.side_tables.write import Share, names_given, write_alone
+from spark_jobs.staged_batch import read_staged_batch
+from spark_jobs.tables.table_owner import TableRecord
+from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, changes, delete, insert, update
+from tests.spark.staged import Changes, Records, Schema, SchemaChange
+
+
+@dataclasses.dataclass
+class Alone(Beside):
+    """The same without a mirror, with what runs keep of it."""
+
+    records: Records = dataclasses.field(default_factory=Records)
+
+    def bring(self, directory: Path, **wanted: Any) -> TableReport:
+        batch = read_staged_batch(directory)
+        target = dataclasses.replace(self.target, **{"mirror": False, **wanted})
+        return write_alone(
+            None,
+            Share(
+                batch=batch,
+                staged=batch.tables[0],
+                target=target,
+                storage_options={},
+                records=self.records,
+                fence=BY_HAND,
+                renamed=names_given(batch),
+                origin_of=lambda _name: dataclasses.replace(self.target, history=f"{self.folder}/before__history"),
+            ),
+        )
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Alone:
+    return Alone(tmp_path)
+
+
+def test_without_a_mirror_each_batch_is_in_log_and_history_once_history(alone: Alone) -> None:
+    first = alone.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")]))
+    report = alone.bring(first)
+    assert (report.path, report.delta_version_before, report.source_inserts) == (alone.target.history, -1, 2)
+    assert not report.skipped
+    second = alone.stage(changes([update(1, 32, "A"), delete(2, 48)]))
+    alone.bring(second)
+    again = alone.bring(second)
+    assert again.skipped
+    assert alone.history() == [(1, "a", 16, 32, False), (1, "A", 32, None, True), (2, "b", 16, 48, False)]
+    log = alone.rows(alone.target.change_log, "operation, order_key", 'order_key, "row"')
+    assert log == [("insert", 16), ("insert", 16), ("update", 32), ("delete", 48)]
+    assert not Path(alone.target.path).exists()
+    kept = {kind: record.version for (_, kind), record in alone.records.kept_beside.items()}
+    assert kept == {kind: deltalake.DeltaTable(path).version() for kind, path in alone.paths.items()}
+
+
+def test_a_table_without_a_key_or_a_mirror_has_its_log_history(alone: Alone) -> None:
+    schema = Schema({"id": "bigint", "note": "string"}, ())
+    images = [insert(1, 16), insert(1, 16)]
+    report = alone.bring(alone.stage(Changes(schema, images, log=images)), history="")
+    assert report.path == alone.target.change_log
+    assert alone.rows(alone.target.change_log, 'operation, "row"', '"row"') == [("insert", 1), ("insert", 2)]
+
+
+def test_a_history_without_a_mirror_that_is_gone_is_not_begun_anew_unseen_history(alone: Alone) -> None:
+    alone.bring(alone.stage(changes([insert(1, 16)])))
+    shutil.move(alone.target.history, f"{alone.folder}/away")
+    with pytest.raises(TableError, match=r"is gone.*sluice lake accept shop shop\.orders") as refused:
+        alone.bring(alone.stage(changes([insert(2, 32)])))
+    assert (refused.value.state, refused.value.for_good) == ("TABLE_MISSING", True)
+
+
+def test_a_log_without_a_mirror_that_was_restored_is_refused_by_name_history(alone: Alone) -> None:
+    for number in (1, 2):
+        alone.bring(alone.stage(changes([insert(number, 16 * number)])), history="")
+    deltalake.DeltaTable(alone.target.change_log).restore(1)
+    with pytest.raises(TableError, match="RESTORE by another hand") as refused:
+        alone.bring(alone.stage(changes([insert(3, 64)])), history="")
+    assert refused.value.state == "TABLE_RESTORED"
+
+
+def test_a_history_that_takes_the_place_of_a_mirror_begins_with_its_rows_once_history(alone: Alone) -> None:
+    alone.merge(alone.stage(changes([insert(1, 16, "a"), insert(2, 32, "b")])))
+    mirror = deltalake.DeltaTable(alone.target.path)
+    alone.records.keep(NAME, TableRecord(table_id=str(mirror.metadata().id), version=mirror.version()))
+    alone.bring(alone.stage(changes([update(1, 48, "A")])))
+    assert alone.history() == [(1, "a", 16, 48, False), (1, "A", 48, None, True), (2, "b", 32, None, True)]
+    assert alone.records.get(NAME) is None
+
+
+def test_a_mirror_that_was_left_long_ago_tells_a_new_history_nothing_history(alone: Alone) -> None:
+    alone.merge(alone.stage(changes([insert(1, 16, "a")])))
+    alone.bring(alone.stage(changes([insert(2, 32, "b")])), history="")
+    alone.bring(alone.stage(changes([insert(3, 48, "c")])))
+    assert alone.history() == [(3, "c", 48, None, True)]
+    log = alone.rows(alone.target.change_log, "operation, order_key", "order_key")
+    assert log == [("insert", 32), ("insert", 48)]
+
+
+def test_rows_of_another_name_are_asked_for_and_the_old_name_is_left_history(alone: Alone) -> None:
+    former = Alone(alone.folder, name="shop.before", deliveries=alone.deliveries)
+    former.bring(former.stage(changes([insert(1, 16, "a")])), history=f"{alone.folder}/before__history", change_log="")
+    with pytest.raises(TableError, match="snapshot start") as refused:
+        alone.bring(alone.stage(SchemaChange(32, ORDERS, renamed_from="shop.before")))
+    assert refused.value.state == "DDL_UNSUPPORTED"
+    left = alone.rows(f"{alone.folder}/before__history", "id, _sluice_to_order_key, is_current", "id")
+    assert left == [(1, 32, False)]

@@ -1,0 +1,106 @@
+"""A table that conf/ wants no mirror of, from the source to the lake: what works of it, and what says by name why not."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import deltalake
+import pytest
+
+from cdc_engine.acts import snapshot
+from cdc_engine.destination_files import LakeTables
+from cdc_engine.errors import ActRefusedError, ConfigurationError
+from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from cdc_engine.instance.wiring import source_of
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.snapshot.work import run_all
+from console.lake.history import captured_table, history_of
+from console.lake.life import known_life
+from console.lake.sql import ask
+from console.lake.tables import DestinationLake, accept
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from equality.destination import ComparedDestination, compare_destination
+from equality.values import Extent, TableResult
+from lake_cut import read_cut
+from orchestration.run.repair_run import RepairRequest, plan_repair
+from orchestration.run.spark_publish import spark_publish
+from tests.instance.fix_destination import running
+from tests.spark.fix_pipeline import Pipeline
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
+
+class Alone(Pipeline):
+    """A pipeline of one table with a history and a change log instead of a mirror."""
+
+    def compared(self, engine: Engine) -> TableResult:
+        """With what the source has meanwhile merged first."""
+        self.merge(engine)
+        asked = ComparedDestination(self.config, "shop", source_of(self.config.destinations["shop"]))
+        (found,) = compare_destination(asked, (), Extent(settle_seconds=60.0))
+        return found
+
+    def resnapshot(self, engine: Engine) -> None:
+        """As `sluice snapshot start`, with all that the runs do."""
+        snapshot.start(self.captured.directory, [self.name])
+        records = SnapshotRecords(self.captured.directory)
+        outside = SnapshotCallbacks(
+            run_lock=contextlib.nullcontext,
+            publish=lambda record, table: spark_publish(self.config, "shop", record, table, "run", refusal=str).label,
+            say=print,
+            progress=lambda _: None,
+        )
+
+        def is_published() -> bool:
+            self.merge_next(engine)
+            run_all(snapshot_dependencies(self.config, "shop", outside), 0.0)
+            return not any(each.has_work for each in records.all())
+
+        wait_for("its rows are published", is_published, 180)
+
+
+def refused(act: Callable[[], object], *words: str) -> None:
+    with pytest.raises((ActRefusedError, ConfigurationError)) as error:
+        act()
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def test_a_table_without_a_mirror_is_compared_taken_anew_cut_and_asked_history(
+    mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    pipeline = Alone(tmp_path, mysql80, spark_server, mirror=False, history=True, change_log=True)
+    numbers, history = pipeline.name, f"{pipeline.path}__history"
+    with running(pipeline.captured) as engine:
+        pipeline.captured.insert(range(4))
+        pipeline.change(f"UPDATE {numbers} SET filler = 'new' WHERE n = 2", f"DELETE FROM {numbers} WHERE n = 3")
+        assert pipeline.compared(engine).equal
+        assert pipeline.open_versions() == {0: "", 1: "", 2: "new"}
+        assert not Path(pipeline.path).exists()
+        pipeline.by_another_hand(f"UPDATE delta.`{history}` SET filler = 'wrong' WHERE n = 1 AND is_current")
+        found = pipeline.compared(engine)
+        assert [each.kind for each in found.differences] == ["value"]
+        (planned,) = plan_repair(pipeline.config, RepairRequest(destination="shop", settle_seconds=60.0))
+        assert "no mirror" in planned.refused
+        refused(lambda: pipeline.backfill(-999), "no mirror", "snapshot start")
+        refused(lambda: known_life(captured_table(pipeline.config, numbers), "1"), "no mirror", "sluice sql")
+        pipeline.resnapshot(engine)
+        assert pipeline.compared(engine).equal, "what `repair` would have done"
+        cut = read_cut(pipeline.config.lake, "shop")
+        assert set(cut.tables) == {f"{numbers}__log", f"{numbers}__history"}
+        assert cut.tables[f"{numbers}__history"].version == deltalake.DeltaTable(history).version()
+        (count,) = ask(pipeline.config, f"SELECT count(*) FROM {numbers}__history WHERE n < 1000 AND is_current").rows()
+        assert count == (3,)
+        (reads,) = ask(pipeline.config, f"SELECT count(*) FROM {numbers}__log WHERE operation = 'read'").rows()
+        assert reads[0] > 3, "each row, and that they were read"
+        assert history_of(captured_table(pipeline.config, numbers))[0].ours
+        (lake_table,) = DestinationLake(pipeline.config, "shop").tables()
+        assert (lake_table.path, lake_table.owner is not None) == (history, True)
+    deltalake.DeltaTable(history).restore(1)
+    accept(pipeline.config, "shop", numbers, confirm=lambda _: True, say=print)
+    kept = LakeTables(pipeline.captured.directory).beside(numbers)
+    assert kept["history"][1] == deltalake.DeltaTable(history).version()

@@ -1,0 +1,144 @@
+"""The change log: every change once, with before and after, whatever is delivered again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_jobs import SparkSettings, merge_batch
+from spark_jobs.cascades.files import DERIVED
+from spark_jobs.errors import StagedBatchError, TableError
+from spark_jobs.fence import BY_HAND
+from spark_jobs.side_tables.write import Share, write_side_tables
+from spark_jobs.staged_batch import read_staged_batch
+from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, before, changes, delete, insert, update
+from tests.spark.staged import Changes, Image, Schema, SchemaChange, Truncate
+
+COLUMNS = 'operation, order_key, "row", before, after'
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Beside:
+    return Beside(tmp_path)
+
+
+def log(beside: Beside, columns: str = COLUMNS) -> list[tuple[object, ...]]:
+    return beside.rows(beside.target.change_log, columns, 'order_key, "row"')
+
+
+def test_the_log_of_a_batch_has_each_change_with_before_and_after_history(beside: Beside) -> None:
+    images = [insert(1, 16, "a"), insert(2, 16, "b"), before(1, 32, "a"), update(1, 32, "A"), delete(2, 48, "b")]
+    beside.write(beside.stage(changes([image for image in images if image.operation != 2], images)))
+    assert log(beside) == [
+        ("insert", 16, 1, None, {"id": 1, "note": "a"}),
+        ("insert", 16, 2, None, {"id": 2, "note": "b"}),
+        ("update", 32, 1, {"id": 1, "note": "a"}, {"id": 1, "note": "A"}),
+        ("delete", 48, 1, {"id": 2, "note": "b"}, None),
+    ]
+
+
+def test_a_batch_that_comes_again_or_is_cut_anew_doubles_nothing_history(beside: Beside) -> None:
+    first = beside.stage(changes([insert(1, 16), insert(2, 32)]))
+    beside.write(first)
+    beside.write(first)
+    beside.write(beside.stage(changes([insert(1, 16), insert(2, 32), insert(3, 48)])))
+    assert [row[1] for row in log(beside)] == [16, 32, 48]
+    assert deltalake.DeltaTable(beside.target.change_log).version() == 2
+
+
+def test_what_was_left_between_the_mirrors_commit_and_the_logs_is_finished_history(beside: Beside) -> None:
+    directory = beside.stage(changes([insert(1, 16)]))
+    beside.merge(directory)  # and the run dies
+    beside.merge(directory)
+    beside.write(directory)
+    assert [row[1] for row in log(beside)] == [16]
+    assert len(beside.history()) == 1
+
+
+def test_a_truncate_and_a_statement_are_rows_history(beside: Beside) -> None:
+    wider = Schema({**ORDERS.columns, "price": "decimal(10,2)"}, ("id",))
+    after = Image(1, 64, {"id": 2, "note": "b", "price": None})
+    beside.write(
+        beside.stage(
+            changes([insert(1, 16, "a")]),
+            Truncate(32),
+            SchemaChange(48, wider, alterations=({"kind": "add", "column": "price"},)),
+            Changes(wider, [after], log=[after]),
+        )
+    )
+    assert [row[:2] for row in log(beside)] == [("insert", 16), ("truncate", 32), ("schema", 48), ("insert", 64)]
+    (told,) = (row[0] for row in log(beside, "detail") if row[0])
+    assert [each["column"] for each in json.loads(str(told))["alterations"]] == ["price"]
+    assert log(beside)[0][4] == {"id": 1, "note": "a", "price": None}
+
+
+def test_a_log_may_begin_with_a_statement_history(beside: Beside) -> None:
+    beside.write(beside.stage(SchemaChange(16, ORDERS)))
+    beside.write(beside.stage(changes([insert(1, 32, "a")])))
+    assert [row[0] for row in log(beside)] == ["schema", "insert"]
+
+
+def test_a_column_of_another_type_goes_on_in_a_field_of_its_own_history(beside: Beside) -> None:
+    beside.write(beside.stage(changes([insert(1, 16, "a")])))
+    other = Schema({"id": "bigint", "note": "timestamp_ntz"}, ("id",))
+    image = Image(1, 32, {"id": 2, "note": None})
+    beside.write(beside.stage(Changes(other, [image], log=[image])))
+    assert log(beside)[1][4] == {"id": 2, "note": None, "note__timestamp_ntz": None}
+
+
+def test_images_that_lack_columns_say_which_they_have_history(beside: Beside) -> None:
+    images = [Image(2, 16, {"id": 1}), Image(3, 16, {"id": 1, "note": "x"})]
+    beside.write(beside.stage(Changes(ORDERS, images[1:], partial=True, log=images)), history="")
+    ((preimage, now),) = log(beside, "before_present, after_present")
+    assert (preimage, now) == (["id"], None)
+
+
+def test_a_batch_that_was_staged_without_preimages_is_staged_again_history(beside: Beside) -> None:
+    """Before anything is merged: no Spark answers here, and none is asked."""
+    directory = beside.stage(Changes(ORDERS, [insert(1, 16)]))
+    with pytest.raises(StagedBatchError, match="staged before conf/ said change_log"):
+        merge_batch(directory, {NAME: beside.target}, SparkSettings(remote="sc://127.0.0.1:1"))
+    assert not (beside.folder / "lake").exists()
+
+
+def test_what_foreign_keys_changed_is_in_the_log_by_name_history(beside: Beside) -> None:
+    """As `cascades.files` leaves a segment: staged and derived images in one file, the log's file beside the folder."""
+    batch = read_staged_batch(beside.stage(changes([insert(1, 16, "a")])))
+    (staged,) = batch.tables
+    (segment,) = staged.changes
+    derived = [delete(2, 16, "b"), update(3, 16, "c")]
+    folder = batch.directory / "derived"
+    folder.mkdir()
+    other = read_staged_batch(beside.stage(changes(derived))).tables[0].changes[0]
+    images = pa.concat_tables([pq.read_table(segment.path), pq.read_table(other.path)])
+    pq.write_table(images.append_column(DERIVED, pa.array([False, True, True])), folder / "shop.orders.parquet")
+    carried = dataclasses.replace(
+        segment, path=folder / "shop.orders.parquet", log=f"../{segment.log}", derived=True, rows=3
+    )
+    share = Share(
+        batch=batch,
+        staged=dataclasses.replace(staged, segments=(carried,)),
+        target=dataclasses.replace(beside.target, history=""),
+        storage_options={},
+        fence=BY_HAND,
+    )
+    for _ in range(2):
+        write_side_tables(None, share)
+    found = beside.rows(beside.target.change_log, 'operation, "row", before, after, origin', "operation")
+    assert found == [
+        ("delete", None, {"id": 2, "note": "b"}, None, "foreign key"),
+        ("insert", 1, None, {"id": 1, "note": "a"}, None),
+        ("update", None, None, {"id": 3, "note": "c"}, "foreign key"),
+    ]
+
+
+def test_a_log_of_another_one_is_not_written_to_history(beside: Beside) -> None:
+    beside.write(beside.stage(changes([insert(1, 16)])))
+    with pytest.raises(TableError, match="move it away"):
+        beside.write(beside.stage(changes([insert(1, 32)])), change_log=beside.target.history, history="")

@@ -1,0 +1,216 @@
+"""A log or a history that did not see everything says so, or makes it good; and what stands in its way is told by name."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import pytest
+from deltalake import TableFeatures
+from deltalake.exceptions import CommitFailedError, DeltaError
+
+from cdc_engine.states import HEALED_BY_ROWS, TableState
+from object_stores.stored_files import StoredFiles
+from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND
+from spark_jobs.side_tables import change_log, columns, history, side_table, write
+from spark_jobs.side_tables.history import History
+from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
+from spark_jobs.snapshot import publish
+from spark_jobs.snapshot.publication import Publication
+from spark_jobs.staged_batch import app_id_of
+from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
+from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, changes, delete, insert, update
+from tests.spark.staged import LEDGER_ID, TIME_US, SchemaChange, Segment, Truncate
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Beside:
+    return Beside(tmp_path)
+
+
+def both(beside: Beside, directory: Path, **wanted: Any) -> None:
+    beside.merge(directory)
+    beside.write(directory, **wanted)
+
+
+def log(beside: Beside) -> list[tuple[Any, ...]]:
+    return beside.rows(beside.target.change_log, "operation, order_key", 'order_key, "row"')
+
+
+def test_a_run_that_dies_before_the_rows_of_a_beginning_history_leaves_nothing_out_history(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside.merge(beside.stage(changes([insert(1, 16, "a"), insert(2, 32, "b")])))
+    directory = beside.stage(changes([update(1, 48, "A")]))
+    beside.merge(directory)
+    make = SideTable.make
+
+    def dies(self: SideTable, *given: Any) -> None:
+        make(self, *given)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SideTable, "make", dies)
+        with pytest.raises(KeyboardInterrupt):
+            beside.write(directory, change_log="")
+    beside.write(directory)
+    assert beside.history() == [(1, "a", 16, 48, False), (1, "A", 48, None, True), (2, "b", 32, None, True)]
+
+
+def test_words_that_were_out_of_conf_for_a_while_leave_a_gap_that_is_told_history(beside: Beside) -> None:
+    both(beside, beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
+    both(
+        beside,
+        beside.stage(changes([update(1, 32, "A"), delete(2, 48, "b"), insert(4, 64, "d")])),
+        change_log="",
+        history="",
+    )
+    last = beside.stage(changes([update(4, 80, "D")]))
+    beside.merge(last)
+    for _ in range(2):
+        beside.write(last)
+    assert beside.history() == [
+        (1, "a", 16, 32, False),
+        (1, "A", 32, None, True),
+        (2, "b", 16, 64, False),
+        (3, "c", 16, None, True),
+        (4, "d", 64, 80, False),
+        (4, "D", 80, None, True),
+    ]
+    assert log(beside) == [("insert", 16)] * 3 + [("gap", 80), ("update", 80)]
+
+
+@pytest.mark.parametrize("statement", [Truncate(96), SchemaChange(96, ORDERS)], ids=["truncate", "schema"])
+def test_a_gap_that_ends_with_a_statement_alone_is_made_good_too_history(beside: Beside, statement: Segment) -> None:
+    both(beside, beside.stage(changes([insert(1, 16, "a")])))
+    both(beside, beside.stage(changes([update(1, 32, "A"), insert(2, 48, "b")])), change_log="", history="")
+    directory = beside.stage(statement)
+    for _ in range(2):
+        beside.write(directory)
+    gone = isinstance(statement, Truncate)
+    assert beside.history() == [
+        (1, "a", 16, 32, False),
+        (1, "A", 32, 96 if gone else None, not gone),
+        (2, "b", 48, 96 if gone else None, not gone),
+    ]
+
+
+def test_where_nothing_is_left_out_there_is_no_gap_history(beside: Beside) -> None:
+    both(beside, beside.stage(changes([insert(1, 16)])))
+    both(beside, beside.stage(changes([insert(2, 32)])))
+    assert log(beside) == [("insert", 16), ("insert", 32)]
+    assert deltalake.DeltaTable(beside.target.history).version() == 2
+
+
+def test_a_table_that_was_read_anew_has_a_row_of_it_in_its_log_once_and_no_gap_history(beside: Beside) -> None:
+    both(beside, beside.stage(changes([insert(1, 16)])))
+    both(beside, beside.stage(changes([insert(2, 64)])), change_log="")  # as a publication at 64
+    given = Publication(
+        snapshot_id="0123456789ab",
+        owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME),
+        target=beside.target,
+        columns=(),
+        key=("id",),
+        chunks=StoredFiles(folder=beside.folder),
+        rows=2,
+        changes=StoredFiles(folder=beside.folder),
+        place=64,
+        read_at_us=TIME_US,
+        run="r",
+        epoch=1,
+        start={},
+        end={},
+    )
+    for _ in range(2):  # a publication that is repeated
+        publish._tell_log(BY_HAND, given, 64, {})
+    both(beside, beside.stage(changes([insert(3, 80)])))
+    assert log(beside) == [("insert", 16), ("read", 64), ("insert", 80)]
+
+
+def test_a_table_beside_a_mirror_that_another_ledger_took_over_goes_on_with_its_rows_history(beside: Beside) -> None:
+    """As `position set` and `lake accept` leave both: another owner, at no place of his."""
+    both(beside, beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")])))
+    beside.merge(beside.stage(changes([update(1, 32, "A")])))
+    owner = Owner(ledger_id="ba9876543210", destination="shop", table=NAME)
+    mirror = deltalake.DeltaTable(beside.target.path)
+    mirror.alter.set_table_properties({OWNER_PROPERTY: owner.to_text()}, raise_if_not_exists=False)
+    for kind, path in (("log", beside.target.change_log), ("history", beside.target.history)):
+        name = side_app_id_of("shop", owner.ledger_id, kind, NAME)
+        deltalake.DeltaTable(path).alter.set_table_name(name)
+    both(beside, beside.stage(changes([update(2, 1 << 50, "B")]), ledger_id=owner.ledger_id))
+    at = 1 << 50
+    assert beside.history() == [
+        (1, "a", 16, 32, False),
+        (1, "A", 32, None, True),
+        (2, "b", 16, at, False),
+        (2, "B", at, None, True),
+    ]
+    assert log(beside) == [("insert", 16), ("insert", 16), ("gap", at), ("update", at)]
+
+
+def taking(beside: Beside) -> tuple[History, DeltaTable]:
+    table = SideTable(
+        NAME, beside.target.history, side_app_id_of("shop", LEDGER_ID, "history", NAME), {}, fence=BY_HAND
+    ).open()
+    owner = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
+    mirror = DeltaTable(NAME, beside.target.path, app_id_of(owner), {})
+    mirror.refresh()
+    return History(table=table, folder=beside.folder), mirror
+
+
+def test_a_publication_at_the_place_that_a_history_has_is_not_another_ones_history(beside: Beside) -> None:
+    beside.write(beside.stage(changes([insert(1, 96, "a")])))
+    for note in ("b", "c"):
+        beside.merge(beside.stage(changes([insert(1, 96 if note == "b" else 112, note)])))
+        given, mirror = taking(beside)
+        assert given.take(mirror, mirror.snapshot.version, ["id"], (96, TIME_US), "{}")
+    found = sorted(beside.history(), key=lambda row: str(row[1]))
+    assert found == [(1, "a", 96, 96, False), (1, "b", 96, 112, False), (1, "c", 112, None, True)]
+
+
+def test_a_mirror_that_deltalake_cannot_read_is_refused_without_spark_history(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside.merge(beside.stage(changes([insert(1, 16)])))
+    deltalake.DeltaTable(beside.target.path).alter.add_feature(
+        TableFeatures.DeletionVectors, allow_protocol_versions_increase=True
+    )
+    monkeypatch.setattr(history, "FEATURES", frozenset())
+    given, mirror = taking(beside)
+    with pytest.raises(TableError, match="its mirror has deletionVectors, which deltalake cannot read"):
+        given.take(mirror, mirror.snapshot.version, ["id"], (16, TIME_US), "{}")
+
+
+@pytest.mark.parametrize(
+    ("error", "own", "for_good"),
+    [
+        (DeltaError("Generic error: it is broken"), True, False),
+        (OSError(28, "No space left on device"), False, False),
+        (OSError("Generic S3 error: error sending request"), False, False),
+        (CommitFailedError("Unsupported table features required: [RowTracking]"), True, True),
+        (CommitFailedError("a concurrent transaction"), True, False),
+    ],
+)
+def test_only_what_the_lake_says_of_itself_holds_up_all_tables_history(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch, error: Exception, own: bool, for_good: bool
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(change_log, "write_deltalake", fails)
+    with pytest.raises(TableError) as refused:
+        beside.write(beside.stage(changes([insert(1, 16)])))
+    assert (refused.value.own, refused.value.for_good) == (own, for_good)
+
+
+def test_no_state_that_rows_heal_is_told_of_what_is_beside_history() -> None:
+    """Such a table would be read anew for ever."""
+    texts = [inspect.getsource(each) for each in (change_log, columns, history, side_table, write)]
+    words = {node.value for text in texts for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
+    assert "IMAGE_NOT_FULL" in words
+    assert not words & {TableState(each).value for each in HEALED_BY_ROWS}

@@ -1,0 +1,97 @@
+"""A mirror that is written beside the stream, by a repair or a backfill: its history is held against it, whoever dies in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_jobs.fence import BY_HAND
+from spark_jobs.report import TableReport
+from spark_jobs.side_tables.history import History
+from spark_jobs.side_tables.history_fix import HistoryFix, is_due
+from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
+from spark_jobs.tables.table_owner import Owner
+from tests.spark.side_tables.fix_beside import NAME, Beside, changes, delete, insert, update
+from tests.spark.staged import LEDGER_ID, TIME_US, Records, Segment
+
+OWNER = Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME)
+
+
+class DiesError(Exception):
+    """The run is killed."""
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Beside:
+    found = Beside(tmp_path)
+    directory = found.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")]))
+    found.merge(directory)
+    found.write(directory)
+    return found
+
+
+def repair(beside: Beside, *segments: Segment) -> TableReport:
+    """Writes the mirror at the place where the stream is."""
+    mending = HistoryFix(
+        session=None,
+        folder=beside.folder,
+        owner=OWNER,
+        target=beside.target,
+        key=("id",),
+        place=(32, TIME_US),
+        record="{}",
+        storage_options={},
+        records=Records(),
+        fence=BY_HAND,
+    )
+    return mending.do(lambda: beside.merge(beside.stage(*segments)))
+
+
+def due(beside: Beside) -> bool:
+    app_id = side_app_id_of("shop", LEDGER_ID, "history", NAME)
+    return is_due(SideTable(NAME, beside.target.history, app_id, {}, fence=BY_HAND).open())
+
+
+def test_what_a_repair_changed_is_a_version_of_its_history(beside: Beside) -> None:
+    repair(beside, changes([update(1, 32, "A"), delete(2, 32), insert(3, 32, "c")]))
+    assert beside.history() == [
+        (1, "a", 16, 32, False),
+        (1, "A", 32, None, True),
+        (2, "b", 16, 32, False),
+        (3, "c", 32, None, True),
+    ]
+    assert not due(beside)
+
+
+@pytest.mark.parametrize("moment", ["before the mirror", "before the history", "before it is settled"])
+def test_a_repair_that_dies_leaves_what_the_next_batch_mends_history(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    with monkeypatch.context() as patch:
+        take: Callable[..., bool] = History.take
+
+        def dies(*given: Any, **options: Any) -> bool:
+            if moment == "before it is settled":
+                take(*given, **options)
+            raise DiesError
+
+        patch.setattr(History, "take", dies)
+        if moment == "before the mirror":
+            patch.setattr(beside, "merge", dies)
+        with pytest.raises(DiesError):
+            repair(beside, changes([update(1, 32, "A")]))
+    assert due(beside)
+    directory = beside.stage(changes([update(2, 48, "B")]))
+    beside.merge(directory)
+    for _ in range(2):
+        beside.write(directory)
+    assert not due(beside)
+    of_repair = (
+        [(1, "a", 16, None, True)]
+        if moment == "before the mirror"
+        else [(1, "a", 16, 32, False), (1, "A", 32, None, True)]
+    )
+    assert beside.history() == [*of_repair, (2, "b", 16, 48, False), (2, "B", 48, None, True)]

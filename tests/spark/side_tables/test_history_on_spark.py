@@ -1,0 +1,90 @@
+"""Tables beside a mirror through the merge of a batch; and histories merged by Spark are those that deltalake makes."""
+
+from __future__ import annotations
+
+import dataclasses
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from spark_jobs import merge_batch
+from spark_jobs.fence import BY_HAND
+from spark_jobs.session import open_sessions
+from spark_jobs.side_tables.history import History
+from spark_jobs.side_tables.side_table import SideTable, side_app_id
+from spark_jobs.side_tables.write import Share, write_side_tables
+from spark_jobs.staged_batch import read_staged_batch
+from spark_jobs.tables.delta_table import DeltaTable
+from tests.spark.conftest import Lake
+from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update
+from tests.spark.staged import DELETE, Changes, Image, Schema, SchemaChange, Truncate
+
+pytestmark = pytest.mark.spark
+
+OTHER = Schema({"id": "decimal(20,0)", "text": "string"}, ("id",))
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Beside:
+    return Beside(tmp_path)
+
+
+def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lake) -> None:
+    batches = [
+        beside.stage(changes([insert(1, 16), update(1, 32), insert(2, 32), insert(3, 32)])),
+        beside.stage(changes([before(1, 48, "n32"), update(4, 48), delete(2, 48), insert(2, 64)])),
+        beside.stage(Truncate(80), changes([insert(1, 96), insert(2, 96)])),
+    ]
+    by_spark = dataclasses.replace(beside.target, change_log="", merge="spark", history=f"{beside.folder}/by_spark")
+    with open_sessions(lake.spark, 1, BY_HAND) as (session,):
+        for directory in batches:
+            beside.write(directory)
+            batch = read_staged_batch(directory)
+            for _ in range(2):  # it comes again
+                write_side_tables(
+                    session,
+                    Share(batch=batch, staged=batch.tables[0], target=by_spark, storage_options={}, fence=BY_HAND),
+                )
+        columns = "id, note, valid_from, valid_to, _sluice_from_order_key, _sluice_to_order_key, is_current, _sluice_operation"
+        order = "id, _sluice_from_order_key"
+        assert beside.rows(by_spark.history, columns, order) == beside.rows(beside.target.history, columns, order)
+        beside.merge(beside.stage(changes([insert(1, 96, "n96"), insert(5, 112)])))
+        batch = read_staged_batch(beside.stage(changes([insert(9, 112)])))
+        mirror = DeltaTable(NAME, beside.target.path, batch.app_id(batch.tables[0]), {})
+        version = mirror.refresh().version
+        for path, each in ((by_spark.history, session), (beside.target.history, None)):
+            table = SideTable(NAME, path, side_app_id(batch, batch.tables[0], "history"), {}, fence=BY_HAND).open()
+            given = History(table=table, folder=beside.folder, session=each, by_spark=each is not None)
+            given.take(mirror, version, ["id"], (112, 1_000), "{}")
+        alterations = ({"kind": "rename", "column": "note", "new_name": "text"}, {"kind": "convert", "column": "id"})
+        gone = [Image(DELETE, 144, {"id": Decimal(5), "text": "x"})]
+        directory = beside.stage(SchemaChange(128, OTHER, alterations=alterations), Changes(OTHER, gone, log=gone))
+        batch = read_staged_batch(directory)
+        beside.write(directory, change_log="")
+        write_side_tables(
+            session, Share(batch=batch, staged=batch.tables[0], target=by_spark, storage_options={}, fence=BY_HAND)
+        )
+        seen = f"{columns}, id__decimal_20_0, text"
+        assert beside.rows(by_spark.history, seen, order) == beside.rows(beside.target.history, seen, order)
+        assert {row[0] for row in beside.rows(by_spark.history, "text", "text")} == {"n112", "n96", None}
+        for path, each in ((by_spark.history, session), (beside.target.history, None)):
+            table = SideTable(NAME, path, side_app_id(batch, batch.tables[0], "history"), {}, fence=BY_HAND).open()
+            History(table=table, folder=beside.folder, session=each, by_spark=each is not None).leave(160, 1_000, "{}")
+    assert beside.rows(by_spark.history, columns, order) == beside.rows(beside.target.history, columns, order)
+    assert [row[:2] for row in beside.history() if row[3] == 160] == [(1, "n96")]
+    assert not [row for row in beside.history() if row[4]]
+
+
+def test_a_merge_brings_mirror_log_and_history_history(beside: Beside, lake: Lake) -> None:
+    images = [insert(1, 16, "a"), update(1, 32, "b")]
+    directory = beside.stage(changes(images, [images[0], before(1, 32, "a"), images[1]]))
+    for _ in range(2):
+        (report,) = merge_batch(directory, {NAME: beside.target}, lake.spark)
+        assert report.name == NAME
+    assert beside.rows(beside.target.path, "id, note", "id") == [(1, "b")]
+    assert beside.rows(beside.target.change_log, "operation, before['note']", "order_key") == [
+        ("insert", None),
+        ("update", "a"),
+    ]
+    assert beside.history() == [(1, "a", 16, 32, False), (1, "b", 32, None, True)]

@@ -1,0 +1,141 @@
+"""History tables: every version of every row, merged by deltalake; by Spark too in test_history_on_spark.py."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import deltalake
+import pytest
+
+from spark_jobs.errors import TableError
+from spark_jobs.fence import BY_HAND
+from spark_jobs.side_tables.history import History
+from spark_jobs.side_tables.side_table import SideTable
+from spark_jobs.staged_batch import read_staged_batch
+from spark_jobs.tables.delta_table import DeltaTable
+from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, before, changes, delete, insert, update
+from tests.spark.staged import TIME_US, Changes, Image, Schema, SchemaChange, Truncate
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Beside:
+    return Beside(tmp_path)
+
+
+def test_each_change_of_a_key_is_a_version_also_within_one_batch_history(beside: Beside) -> None:
+    beside.write(beside.stage(changes([insert(1, 16), update(1, 32), update(1, 48), insert(2, 48)])))
+    beside.write(beside.stage(changes([delete(2, 64), update(1, 80)])))
+    assert beside.history() == [
+        (1, "n16", 16, 32, False),
+        (1, "n32", 32, 48, False),
+        (1, "n48", 48, 80, False),
+        (1, "n80", 80, None, True),
+        (2, "n48", 48, 64, False),
+    ]
+    times = beside.rows(beside.target.history, "valid_from, valid_to", "id, _sluice_from_order_key")
+    first, until = times[0]
+    assert first is not None
+    assert until is not None
+    assert [round(each.timestamp() * 1e6) for each in (first, until)] == [TIME_US + 16, TIME_US + 32]
+
+
+def test_a_changed_key_closes_the_old_and_opens_the_new_history(beside: Beside) -> None:
+    beside.write(beside.stage(changes([insert(1, 16, "a")])))
+    beside.write(beside.stage(changes([before(1, 32, "a"), update(2, 32, "a"), insert(1, 48, "b")])))
+    assert beside.history() == [(1, "a", 16, 32, False), (1, "b", 48, None, True), (2, "a", 32, None, True)]
+
+
+def test_of_a_transaction_that_changes_a_row_twice_the_last_state_counts_history(beside: Beside) -> None:
+    beside.write(beside.stage(changes([insert(1, 16, "a"), update(1, 16, "b"), delete(1, 32), insert(1, 32, "c")])))
+    assert beside.history() == [(1, "b", 16, 32, False), (1, "c", 32, None, True)]
+
+
+def test_a_truncate_closes_all_and_what_comes_after_opens_history(beside: Beside) -> None:
+    directory = beside.stage(changes([insert(1, 16), insert(2, 16)]), Truncate(32), changes([insert(1, 48)]))
+    beside.write(directory)
+    beside.write(directory)
+    assert beside.history() == [(1, "n16", 16, 32, False), (1, "n48", 48, None, True), (2, "n16", 16, 32, False)]
+    assert deltalake.DeltaTable(beside.target.history).version() == 3
+
+
+def test_a_batch_that_comes_again_or_is_cut_anew_changes_nothing_history(beside: Beside) -> None:
+    images = [insert(1, 16), update(1, 32), delete(1, 48), insert(1, 64)]
+    beside.write(beside.stage(changes(images[:2])))
+    beside.write(beside.stage(changes(images)))
+    seen = beside.history()
+    beside.write(beside.stage(changes(images[1:])))
+    assert beside.history() == seen
+    assert [row[2:4] for row in seen] == [(16, 32), (32, 48), (64, None)]
+
+
+def test_a_statement_that_adds_a_column_with_a_value_makes_new_versions_history(beside: Beside) -> None:
+    wider = Schema({**ORDERS.columns, "price": "int"}, ("id",))
+    beside.write(beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b")]), changes([delete(2, 32)])))
+    beside.write(beside.stage(SchemaChange(48, wider, fills=(("price", "7"),))))
+    found = beside.rows(beside.target.history, "id, price, _sluice_from_order_key", "id, _sluice_from_order_key")
+    assert found == [(1, None, 16), (1, 7, 48), (2, None, 16)]
+
+
+def test_a_column_that_comes_without_a_value_is_no_new_version_history(beside: Beside) -> None:
+    wider = Schema({**ORDERS.columns, "price": "int"}, ("id",))
+    beside.write(beside.stage(changes([insert(1, 16)])))
+    image = Image(3, 48, {"id": 1, "note": "x", "price": 3})
+    beside.write(beside.stage(SchemaChange(32, wider), Changes(wider, [image], log=[image])))
+    found = beside.rows(beside.target.history, "id, price, _sluice_from_order_key", "_sluice_from_order_key")
+    assert found == [(1, None, 16), (1, 3, 48)]
+
+
+def test_a_history_that_begins_beside_rows_begins_with_them_history(beside: Beside) -> None:
+    beside.merge(beside.stage(changes([insert(1, 16, "a"), insert(2, 32, "b")])))
+    directory = beside.stage(changes([update(1, 48, "A"), update(1, 64, "AA")]))
+    beside.merge(directory)
+    beside.write(directory)
+    assert beside.history() == [
+        (1, "a", 16, 48, False),
+        (1, "A", 48, 64, False),
+        (1, "AA", 64, None, True),
+        (2, "b", 32, None, True),
+    ]
+
+
+def test_rows_that_were_read_open_versions_and_close_what_is_gone_history(beside: Beside) -> None:
+    """As after a snapshot: the mirror was made anew, and the history is told."""
+    beside.write(beside.stage(changes([insert(1, 16, "a"), insert(2, 16, "b"), insert(3, 16, "c")])))
+    beside.merge(beside.stage(changes([insert(1, 16, "a"), insert(2, 96, "B"), insert(4, 96, "d")])))
+    batch = read_staged_batch(beside.stage(changes([insert(9, 96)])))
+    (staged,) = batch.tables
+    table = SideTable(
+        NAME, beside.target.history, f"sluice/shop/{batch.ledger_id}/history/{NAME}", {}, fence=BY_HAND
+    ).open()
+    mirror = DeltaTable(NAME, beside.target.path, batch.app_id(staged), {})
+    given = History(table=table, folder=beside.folder)
+    place = (96, TIME_US + 96)
+    assert given.take(mirror, mirror.refresh().version, ["id"], place, "{}")
+    assert beside.history() == [
+        (1, "a", 16, None, True),
+        (2, "b", 16, 96, False),
+        (2, "B", 96, None, True),
+        (3, "c", 16, 96, False),
+        (4, "d", 96, None, True),
+    ]
+    again = dataclasses.replace(given, table=table.open())
+    assert not again.take(mirror, mirror.snapshot.version, ["id"], place, "{}")
+
+
+@pytest.mark.parametrize(
+    ("segment", "sentence"),
+    [
+        (Changes(Schema(ORDERS.columns), [insert(1, 16)]), "it has no key"),
+        (Changes(ORDERS, [Image(3, 16, {"id": 1})], partial=True), "binlog_row_image=FULL"),
+        (
+            Changes(Schema({"id": "bigint", "valid_to": "string"}, ("id",)), [Image(1, 16, {"id": 1})]),
+            "a column valid_to",
+        ),
+        (Changes(Schema({"id": "bigint", "a b": "string"}, ("id",)), [Image(1, 16, {"id": 1})]), "'a b'"),
+    ],
+)
+def test_what_has_no_history_is_refused_by_a_sentence_history(beside: Beside, segment: Changes, sentence: str) -> None:
+    with pytest.raises(TableError, match=sentence) as refused:
+        beside.write(beside.stage(segment), change_log="")
+    assert refused.value.for_good
