@@ -35,6 +35,7 @@ WATCH_AGAIN_SECONDS = 3.0
 # How often the Delta tables are checked between runs: two stat calls per table if nothing changed.
 LAKE_WATCH_SECONDS = 30.0
 TICK_SILENCE_SECONDS_MAX = 90.0  # Dagster begins a tick every 5 s; a busy daemon may be late
+TICK_FAILED_SECONDS_MAX = 400.0  # failed ticks are up to 300 s apart; one that is older says nothing about the daemon
 # how long the cursor may not move while changes wait; the largest batches take some minutes
 PROGRESS_SECONDS_MAX = 600.0
 # From a batch's hand-out until a run works on it: a run is queued, created, and imports Dagster.

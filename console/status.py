@@ -20,6 +20,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import Holder
 from cdc_engine.destination_files import LakeTables, lease_holder, ledger_text
 from cdc_engine.errors import MetaError
+from cdc_engine.instance.health import NO_TICK
 from cdc_engine.keeping import orders
 from cdc_engine.snapshot.record import progress
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -36,13 +37,14 @@ from cdc_engine.table_meta.history.tables_file import (
 from console.consumers import consumer_problems, consumer_table, consumers_of, group_table
 from console.include_check import include_warning
 from console.stack import processes
-from console.stack.dagster_storage import lost_storage
+from console.stack.dagster_storage import daemon_sentence, lost_storage
 from console.stack.processes import ProcessFile
 
 # the sensor ticks every few seconds, and a failed run is retried within five minutes
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
 STALE_SECONDS = 15.0  # an engine writes its status about once per second
 WHAT_TO_DO = "docs/reference/states.md says what to do"
+NEVER_RAN = "no engine has run yet; `sluice up` starts it"
 WELL = ("RUNNING", "STARTING", "CONNECTING")
 
 
@@ -110,11 +112,27 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
         for name in sorted(config.destinations)
     ]
     destinations += [read_group(config, name, now) for name in sorted(config.groups)]
+    if any(process["alive"] for process in running):
+        destinations = [_first_start(each, config) for each in destinations]
     problems = [*_never_begun(config, running), *find_problems(running, destinations)]
     daemon = records.running().get("daemon")
-    if daemon is not None and (lost := lost_storage(config.data_dir / "dagster", now - daemon.started)):
+    home = config.data_dir / "dagster"
+    if daemon is not None and (lost := lost_storage(home, now - daemon.started)):
         problems.append(lost)
+    elif (home / "dagster.yaml").exists() and any(
+        trouble.startswith(NO_TICK) for each in destinations for trouble in each.troubles
+    ):
+        problems.append(daemon_sentence(home, now))
     return StatusReport(running, destinations, problems, _include_warnings(config))
+
+
+def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationStatus:
+    """Returns the destination with what to do if its engine has written no status although processes run. `sluice up` starts no other."""
+    if one.reason != NEVER_RAN:
+        return one
+    logs = config.data_dir / "logs"
+    reason = f"its engine has written no status yet: it starts within seconds, or the logs in {logs} say why it does not start"
+    return dataclasses.replace(one, reason=reason)
 
 
 def with_conf(report: StatusReport, refused: Mapping[str, str]) -> StatusReport:
@@ -213,7 +231,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
     state = str(engine.get("state", "STOPPED"))
     reason = str(engine.get("reason", "") or "")
     if not engine:
-        reason = "no engine has run yet; `sluice up` starts it"
+        reason = NEVER_RAN
     elif stale:
         state, reason = _silent(state, reason, age_seconds, held=held)
     if not held and (order := stop_order(directory)) is not None:

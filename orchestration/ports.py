@@ -100,8 +100,8 @@ class EngineHandle(Protocol):
         and runs that fail.
         """
 
-    def tell_tick(self) -> None:
-        """Records in the engine's status that the sensor has ticked."""
+    def tell_tick(self, failed: str = "") -> None:
+        """Records in the engine's status that the sensor has ticked. `failed`: why the tick failed, or empty."""
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
         """Sets, in the engine's status, the Dagster state of the batch's run; empty if there is no run."""

@@ -106,7 +106,7 @@ class FakeEngine:
         self.longest_wait_seconds = 0.0
         self.waiting = self.failing = ""
         self.lake: tuple[str, ...] = ()
-        self.ticks = 0
+        self.ticks, self.tick_failed = 0, ""
         self.run_states: list[str] = []
 
     def capture(self, changes: int) -> None:
@@ -179,8 +179,9 @@ class FakeEngine:
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
         self.lake = troubles
 
-    def tell_tick(self) -> None:
-        self.ticks += 1
+    def tell_tick(self, failed: str = "") -> None:
+        self.ticks += not failed
+        self.tick_failed = failed
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:  # noqa: ARG002  required by the protocol
         self.run_states.append(state)

@@ -323,9 +323,11 @@ class Engine:
         """
         self._lake = troubles
 
-    def tell_tick(self) -> None:
-        """Records a tick of the sensor. Nothing is merged without ticks, and the status shows for how long there was none."""
-        self._pulse.ticked()
+    def tell_tick(self, failed: str = "") -> None:
+        """Records a tick of the sensor, or why one failed. Nothing is merged without ticks, and the status shows for how long there was
+        none.
+        """
+        self._pulse.ticked(failed)
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
         """Records the Dagster state in which the run of a batch was seen; empty if there is no run."""
@@ -378,6 +380,7 @@ class Engine:
 
     def _troubles(self, state: str) -> tuple[str, ...]:
         batch, rooms = self._handing_out().outstanding(), self._opened()
+        tick_failed, tick_failed_seconds = self._pulse.tick_failed()
         waits = bool(self._oldest_us(rooms))
         return troubles(
             Vitals(
@@ -385,6 +388,8 @@ class Engine:
                 starting_seconds=time.monotonic() - self._changed_at if state == EngineState.STARTING else 0.0,
                 tick_seconds=self._pulse.tick_seconds(),
                 ever_ticked=self._pulse.ever_ticked,
+                tick_failed=tick_failed,
+                tick_failed_seconds=tick_failed_seconds,
                 batch=f"#{batch.batch_id}" if batch is not None else "",
                 batch_seconds=self._pulse.out_seconds(batch),
                 run=self._pulse.run_of(batch),

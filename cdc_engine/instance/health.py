@@ -12,13 +12,14 @@ from cdc_engine import limits
 from cdc_engine.errors import MetaError, ReplicaClashError, StagingError
 
 AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run that has a process
-RESTART = "`./sluice down` and `./sluice up` start all of it anew"
+RESTART = "`./sluice down` and `./sluice up` restart everything"
+NO_TICK = "no tick of the sensor"  # begins the sentence of an engine that gets no ticks; `sluice status` looks for it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Vitals:
-    """The input of `troubles`. Seconds are ages. `tick_seconds`: since the last tick, or since the engine started. `batch`: the
-    outstanding batch, or empty.
+    """The input of `troubles`. Seconds are ages. `tick_seconds`: since the last tick, or since the engine started.
+    `tick_failed`: why the newest tick failed, `tick_failed_seconds` ago; empty if it did not. `batch`: the outstanding batch, or empty.
 
     `run`: Dagster's state of that batch's run at the last tick, or empty. `waiting`: whether its next attempt is delayed. `failing`: how
     many runs in a row could not merge it, with the message of the newest, or empty. `unmoved_seconds`: for how long changes have waited
@@ -32,6 +33,8 @@ class Vitals:
     starting_seconds: float = 0.0
     tick_seconds: float = 0.0
     ever_ticked: bool = True
+    tick_failed: str = ""
+    tick_failed_seconds: float = 0.0
     batch: str = ""
     batch_seconds: float = 0.0
     run: str = ""
@@ -71,11 +74,17 @@ def _no_news(vitals: Vitals) -> str:
 def _no_tick(vitals: Vitals) -> str:
     if vitals.tick_seconds <= limits.TICK_SILENCE_SECONDS_MAX:
         return ""
-    since = "since it started" if not vitals.ever_ticked else "since the last one"
+    since = "since the engine started" if not vitals.ever_ticked else "since the last one"
+    if vitals.tick_failed and vitals.tick_failed_seconds <= limits.TICK_FAILED_SECONDS_MAX:
+        return (
+            f"the ticks of the sensor {vitals.destination}_engine fail, none has succeeded for {_age(vitals.tick_seconds)} {since}, so "
+            f"nothing is merged: Dagster's daemon runs, and the newest tick failed {_age(vitals.tick_failed_seconds)} ago with "
+            f"{vitals.tick_failed}; the sensor's page in Dagster's UI has the whole error, and ticks are tried again without a restart"
+        )
     return (
-        f"no tick of the sensor {vitals.destination}_engine for {_age(vitals.tick_seconds)} {since}, so nothing is merged: "
-        f"Dagster's daemon does not run, has lost its storage or cannot reach the code server ({RESTART}), or the sensor is switched off "
-        "(switch it on in Dagster's UI, Automation)"
+        f"{NO_TICK} {vitals.destination}_engine has reached the engine for {_age(vitals.tick_seconds)} {since}, so nothing is merged: "
+        "`sluice status` says whether Dagster's daemon runs. If it does not, or if it cannot reach the code server, "
+        f"{RESTART}. If the sensor is switched off, switch it on in Dagster's UI, Automation"
     )
 
 
@@ -102,7 +111,7 @@ def _no_run(vitals: Vitals) -> str:
 def _failing(vitals: Vitals) -> str:
     if not vitals.failing:
         return ""
-    return f"{vitals.failing}; nothing is lost, the batch is tried again: its runs' pages in Dagster's UI say more of what is to be mended"
+    return f"{vitals.failing}; nothing is lost, the batch is tried again: its runs' pages in Dagster's UI show the error to fix"
 
 
 def _no_progress(vitals: Vitals) -> str:

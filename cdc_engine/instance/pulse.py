@@ -16,6 +16,8 @@ class Pulse:
     def __init__(self) -> None:
         self._started = time.monotonic()
         self._ticked: float | None = None
+        # why the newest tick failed, and when; None after one that succeeded
+        self._tick_failed: tuple[str, float] | None = None
         self._acked: float | None = None
         self._out: tuple[int, float] = (0, 0.0)  # delivery of the outstanding batch, and since when
         self._run = (0, "")  # its delivery, the state in which its run was last seen
@@ -23,9 +25,17 @@ class Pulse:
         self._stood: tuple[Position | None, float] = (None, self._started)
         self.failing = ""  # what keeps runs from merging the outstanding batch
 
-    def ticked(self) -> None:
-        """Records a tick of the sensor."""
-        self._ticked = time.monotonic()
+    def ticked(self, failed: str = "") -> None:
+        """Records a tick of the sensor. `failed`: why it failed; such a tick settles nothing and does not count as the last one."""
+        if failed:
+            self._tick_failed = (failed, time.monotonic())
+        else:
+            self._ticked, self._tick_failed = time.monotonic(), None
+
+    def tick_failed(self) -> tuple[str, float]:
+        """Returns why the newest tick failed and how many seconds ago; an empty text if it did not fail."""
+        failed = self._tick_failed
+        return (failed[0], time.monotonic() - failed[1]) if failed is not None else ("", 0.0)
 
     def saw_run(self, delivery: int, state: str) -> None:
         """Records Dagster's state of the run of a batch."""

@@ -1,4 +1,5 @@
-"""Checks whether Dagster's storage still exists for the processes that use it. Used by `stack` (before `up`) and by `status`.
+"""Checks whether Dagster's storage still exists for the processes that use it, and when the daemon last wrote its heartbeat there. Used by
+`stack` (before `up`) and by `status`.
 
 If a daemon's SQLite files are removed while it runs, it makes no ticks and no runs, reports that only in its log, and never creates the
 files again.
@@ -18,6 +19,7 @@ FILES = (
     "schedules/schedules.db",
 )
 STORAGES = ("storage", "run_storage", "schedule_storage")
+HEARTBEAT_SECONDS_MAX = 120.0  # the daemon writes one every 30 s
 MAKING_SECONDS_MAX = 60.0  # a process that has just started creates them first
 
 
@@ -32,7 +34,30 @@ def lost_storage(home: Path, running_seconds: float) -> str:
         return ""
     return (
         f"Dagster's storage was removed while it runs ({', '.join(missing)} in {home}): no tick and no run comes of it; "
-        "`sluice up` starts Dagster anew, with an empty history and no change lost"
+        "`sluice up` restarts Dagster, with an empty history and no change lost"
+    )
+
+
+def daemon_sentence(home: Path, now: float) -> str:
+    """Returns whether Dagster's daemon runs, by the heartbeat of its sensors, and what to do when the engines get no ticks.
+
+    Call it only if `lost_storage` is empty, because it creates a storage that is missing.
+    """
+    from dagster import DagsterInstance  # noqa: PLC0415  dagster takes seconds to import
+
+    try:
+        with DagsterInstance.from_config(str(home)) as instance:
+            beat = instance.get_daemon_heartbeats().get("SENSOR")
+    except Exception as error:  # any storage, any error
+        return f"Dagster's storage in {home} cannot be read ({type(error).__name__}), so whether its daemon runs is unknown"
+    if beat is None:
+        return f"Dagster's daemon has written no heartbeat to the storage in {home}: `sluice up` starts it"
+    age = now - beat.timestamp
+    if abs(age) > HEARTBEAT_SECONDS_MAX:
+        return f"Dagster's daemon does not run or hangs, its last heartbeat was {age:.0f} s ago: `sluice down`, then `sluice up`"
+    return (
+        f"Dagster's daemon runs, its last heartbeat was {age:.0f} s ago: its log in <data_dir>/logs says whether it reaches the code "
+        "server, Dagster's UI (Automation) whether the sensor is on"
     )
 
 

@@ -126,8 +126,8 @@ class RemoteEngine:
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
         self._ask("tell_lake", troubles=list(troubles))
 
-    def tell_tick(self) -> None:
-        self._ask("tell_tick")
+    def tell_tick(self, failed: str = "") -> None:
+        self._ask("tell_tick", failed=failed)
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:
         self._ask("tell_run", batch=batch_to_json(batch), state=state)

@@ -65,7 +65,7 @@ METHODS: dict[str, Callable[[EngineHandle, Record], Any]] = {
     "rollback": lambda engine, request: engine.rollback(_batch(request), damaged=bool(request["damaged"])),
     "stop_tables": _stop_tables,
     "tell_lake": lambda engine, request: engine.tell_lake(tuple(request["troubles"])),
-    "tell_tick": lambda engine, _: engine.tell_tick(),
+    "tell_tick": lambda engine, request: engine.tell_tick(str(request.get("failed") or "")),
     "tell_run": lambda engine, request: engine.tell_run(_batch(request), str(request["state"])),
     "tell_failing": lambda engine, request: engine.tell_failing(str(request["reason"])),
     "tell_waiting": lambda engine, request: engine.tell_waiting(str(request["reason"])),

@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import logging
 import math
+import re
 import sys
 import threading
 import time
@@ -54,11 +55,13 @@ if TYPE_CHECKING:
     from orchestration.sensor.runs import RunStore
 
 _log = logging.getLogger(__name__)
+_URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)
 
 HAND_OUT_RESERVE_SECONDS = 0.3  # part of the budget, for the steps after the hand-out
 LOOK_SECONDS = 0.2  # interval between two looks at a run, or at an engine that is starting
 DRAINING_LOOK_SECONDS = 0.5  # while a run drains, which settles what it merges itself
 BROKEN_SECONDS_MIN, BROKEN_SECONDS_MAX = 10.0, 300.0  # pause after consecutive ticks that raised, doubled for each
+ERROR_LENGTH_MAX = 200
 SENSOR_WORKERS = 4  # the ticks that Dagster's daemon runs at once: dagster.yaml, sensors.num_workers
 
 
@@ -68,6 +71,12 @@ _charts: dict[str, tuple[Point, ...]] = {}  # by destination, for the last hour;
 def broken_pause_seconds(in_a_row: int) -> float:
     """Returns the pause after this many consecutive ticks that raised; none after the first."""
     return min(BROKEN_SECONDS_MAX, BROKEN_SECONDS_MIN * 2.0 ** min(in_a_row - 2, 10)) if in_a_row > 1 else 0.0
+
+
+def brief(error: Exception) -> str:
+    """Returns type and first line of an error, without URLs, which may contain a password."""
+    line = _URL.sub("<url>", next(iter(str(error).splitlines()), ""))[:ERROR_LENGTH_MAX]
+    return f"{type(error).__name__}: {line}" if line else type(error).__name__
 
 
 def tick_seconds(destinations: int) -> float:
@@ -132,9 +141,15 @@ class Ticker:
         except Exception as error:
             self._broken, self._broke = self._broken + 1, type(error).__name__
             self._again_at = time.monotonic() + broken_pause_seconds(self._broken)
+            self._tell_failed(error)
             raise
         finally:
             self._one_at_a_time.release()
+
+    def _tell_failed(self, error: Exception) -> None:
+        """Tells the engine that a tick failed, so that its status does not blame the daemon."""
+        with contextlib.suppress(Exception):  # the tick's own error is raised, also if the engine cannot be told
+            self._host().get_or_start(self._line.destination).tell_tick(brief(error))
 
     def _tick(self, runs: RunStore, cursor: str | None, deadline: float) -> dg.SensorResult:
         status: EngineSnapshot | None = None

@@ -134,6 +134,23 @@ def test_admin_a_new_file_is_an_engine_and_a_sensor_without_a_restart(house: Hou
     assert house.token("shop") == before[0], "the other goes on"
 
 
+@pytest.mark.found
+def test_a_password_variable_that_is_not_set_is_the_reason(house: House) -> None:
+    """Number 29: status said "no engine has run yet; `sluice up` starts it" after `up` ran without the password variable."""
+    house.put("lost", house.source.replace("user: root", "user: root, password_env: SLUICE_TEST_UNSET"))
+    try:
+        wait_for(
+            "its start has failed", lambda: house.state("lost").get("state") not in {None, "STARTING"}, SECONDS_MAX
+        )
+        status = json.loads(RUNNER.invoke(app, ["status", "--json"]).output)
+        lost = next(each for each in status["destinations"] if each["name"] == "lost")
+        assert "the environment variable SLUICE_TEST_UNSET with the password of root is not set" in lost["reason"]
+        assert any(lost["reason"] in each for each in status["problems"])
+    finally:
+        house.remove("lost")
+    wait_for("its sensor is gone", lambda: house.sensors() == {"shop_engine", "web_engine"}, SECONDS_MAX)
+
+
 def test_admin_a_file_that_breaks_is_reported_and_its_engine_goes_on(house: House) -> None:
     before = house.token("web")
     house.put("web", house.source + "inclde: x\n")

@@ -228,6 +228,30 @@ def test_fault_status_is_not_well_while_something_is_not(place: Place) -> None:
     assert "all is well" not in answer.stdout
 
 
+@pytest.mark.found
+def test_status_looks_for_the_daemon_when_no_tick_comes(place: Place) -> None:
+    """Number 29: "Dagster's daemon does not run" was reported where it runs."""
+    everything_runs(place)
+    (place.data / "dagster" / "dagster.yaml").write_text("telemetry: {enabled: false}")
+    file = ProcessFile(place.data / "processes.json")
+    file.save([each if each.name != "daemon" else dataclasses.replace(each, pid=1) for each in file.load()])
+    directory = place.destination(1)
+    running_engine(directory, troubles=("no tick of the sensor shop_engine has reached the engine for 95 s",))
+    assert "Dagster's daemon has written no heartbeat" in RUNNER.invoke(app, ["status"]).stdout
+    running_engine(directory, troubles=("the ticks of the sensor shop_engine fail",))
+    assert "heartbeat" not in RUNNER.invoke(app, ["status"]).stdout
+
+
+@pytest.mark.found
+def test_an_engine_that_has_not_started_is_not_told_to_be_started_again(place: Place) -> None:
+    """Number 29: "no engine has run yet; `sluice up` starts it" was shown after `sluice up`."""
+    place.destination(1)
+    everything_runs(place)
+    (shop,) = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)["destinations"]
+    assert "sluice up" not in shop["reason"]
+    assert f"the logs in {place.data / 'logs'} say why" in shop["reason"]
+
+
 def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
     directory = place.destination(1)
     minutes_ago = time.time_ns() // 1000 - 130_000_000

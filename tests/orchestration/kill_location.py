@@ -117,7 +117,7 @@ class NumberEngine:
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
         """Nobody looks at its status."""
 
-    def tell_tick(self) -> None:
+    def tell_tick(self, failed: str = "") -> None:
         """Nobody looks at its status."""
 
     def tell_run(self, batch: OutstandingBatch, state: str) -> None:

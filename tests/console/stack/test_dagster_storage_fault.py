@@ -8,8 +8,9 @@ from pathlib import Path
 
 import dagster as dg
 import pytest
+from dagster._daemon.types import DaemonHeartbeat
 
-from console.stack.dagster_storage import MAKING_SECONDS_MAX, lost_storage
+from console.stack.dagster_storage import MAKING_SECONDS_MAX, daemon_sentence, lost_storage
 
 LONG = MAKING_SECONDS_MAX + 1
 
@@ -40,3 +41,16 @@ def test_fault_a_storage_that_was_wiped_is_said_with_what_to_do(home: Path, fold
     assert folder in lost_storage(home, LONG), "an empty file that a process has made anew holds nothing"
     (home / "dagster.yaml").write_text("storage:\n  postgres: {}\n")
     assert lost_storage(home, LONG) == "", "it is kept elsewhere"
+
+
+@pytest.mark.found
+def test_a_daemon_that_runs_is_not_reported_as_away(home: Path) -> None:
+    """Number 29: "Dagster's daemon does not run" was reported where it runs and its ticks do not reach the engine."""
+    now = 1_800_000_000.0
+    assert "no heartbeat" in daemon_sentence(home, now)
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        instance.add_daemon_heartbeat(DaemonHeartbeat(now - 20, "SENSOR", "1", []))
+    assert daemon_sentence(home, now).startswith("Dagster's daemon runs, its last heartbeat was 20 s ago")
+    assert daemon_sentence(home, now + 600).startswith(
+        "Dagster's daemon does not run or hangs, its last heartbeat was 620 s"
+    )

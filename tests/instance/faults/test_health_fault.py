@@ -34,7 +34,12 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
     ("vitals", "words"),
     [
         ({"tick_seconds": 95.0}, ["shop_engine", "95 s since the last one", "daemon", "./sluice up"]),
-        ({"tick_seconds": 700.0, "ever_ticked": False}, ["12 min since it started"]),
+        (
+            {"tick_seconds": 95.0, "tick_failed": "OSError: database is locked", "tick_failed_seconds": 20.0},
+            ["ticks of the sensor shop_engine fail", "daemon runs", "20 s ago with OSError: database is locked"],
+        ),
+        ({"tick_seconds": 900.0, "tick_failed": "OSError: x", "tick_failed_seconds": 600.0}, ["no tick of the sensor"]),
+        ({"tick_seconds": 700.0, "ever_ticked": False}, ["12 min since the engine started"]),
         ({"starting_seconds": 200.0}, ["starting for 3 min"]),
         ({"batch": "#4", "batch_seconds": 400.0}, ["batch #4 has been out for 7 min", "Dagster has no run of it"]),
         ({"batch": "#4", "batch_seconds": 400.0, "run": "QUEUED"}, ["its run is QUEUED", "queue"]),
@@ -42,7 +47,7 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
         ({"batch": "#4", "batch_seconds": 700.0, "run": "STARTED"}, ["12 min", "whether Spark answers"]),
         (
             {"failing": "3 runs in a row failed, the newest with: a type"},
-            ["3 runs in a row failed", "a type", "mended"],
+            ["3 runs in a row failed", "a type", "error to fix"],
         ),
         ({"unmoved_seconds": 700.0}, ["changes have waited for 12 min", "./sluice up"]),
         ({"runway": "the source may purge what a restart would read in 4.0 h"}, ["may purge", "4.0 h"]),
@@ -80,3 +85,18 @@ def test_fault_runs_fail_until_one_is_acked() -> None:
     assert beat.failing
     beat.acked()
     assert beat.failing == ""
+
+
+@pytest.mark.found
+def test_a_tick_that_failed_is_remembered_until_one_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 29: the status said that Dagster's daemon does not run where its ticks failed."""
+    now = [100.0]
+    monkeypatch.setattr(pulse, "time", SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0]))
+    beat = pulse.Pulse()
+    beat.ticked("OSError: database is locked")
+    now[0] = 130.0
+    assert beat.tick_failed() == ("OSError: database is locked", 30.0)
+    assert not beat.ever_ticked, "a tick that failed has settled nothing"
+    beat.ticked()
+    assert beat.tick_failed() == ("", 0.0)
+    assert beat.ever_ticked

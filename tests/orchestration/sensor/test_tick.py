@@ -346,6 +346,19 @@ def test_fault_a_tick_that_breaks_is_no_sign_of_life(shop: Shop, monkeypatch: py
 
 
 @pytest.mark.found
+def test_the_engine_is_told_why_a_tick_failed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 29: where ticks failed, the status said that Dagster's daemon does not run."""
+
+    def away(*_: object) -> None:
+        raise OSError("no answer from postgresql://dagster:hidden@db/dagster\nmore of it")
+
+    monkeypatch.setattr(RunStore, "open_runs", away)
+    with pytest.raises(OSError, match="no answer"):
+        shop.tick()
+    assert (shop.engine.ticks, shop.engine.tick_failed) == (0, "OSError: no answer from <url>")
+
+
+@pytest.mark.found
 def test_ticks_that_break_are_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Number 30: a tick that raises was tried again every five seconds, for as long as it failed."""
     tried, now = list[float](), [1000.0]
