@@ -97,7 +97,8 @@ class TableVersion:
     """A table with the schema that is valid for the row events that refer to it. `version`: a short digest, equal for equal schemas.
 
     `cascades`: what changes of its rows cause in captured tables, over all levels. `watched`: its events are read only for its cascades;
-    the table itself is not captured. `follows`: its own rows change with those of other tables.
+    the table itself is not captured. `follows`: its own rows change with those of other tables. `stopped`: consumers get these rows and
+    the lake does not. `unreadable`: why not even consumers can decode them; `columns` is empty then.
     """
 
     database: str
@@ -108,6 +109,8 @@ class TableVersion:
     cascades: tuple[Cascade, ...] = ()
     watched: bool = False
     follows: bool = False
+    stopped: bool = False
+    unreadable: str = ""
 
     @property
     def name(self) -> str:
@@ -119,7 +122,7 @@ class TableChangeKind(enum.Enum):
 
     SCHEMA = "schema"  #: created, or columns added: the Delta table must have these columns
     TRUNCATE = "truncate"  #: all rows are gone
-    STOPPED = "stopped"  #: the table stops; `state` and `reason` contain the cause
+    STOPPED = "stopped"  #: the table stops for the lake; `state` and `reason` contain the cause
 
 
 class AlterationKind(enum.Enum):
@@ -152,11 +155,9 @@ class Alteration:
 class TableChange:
     """A change of a table itself, in stream order with the row events. `order_key`: that of the end of the statement's event.
 
-    `alterations`: for SCHEMA, what the lake's table must follow, in the statement's order, without items that a policy left out.
-
-    `fills`: for SCHEMA, (column, value as in Column.default) of each added column that has a value in existing rows, because the binlog
-    has no row events for them. An added column that is not in it is NULL in those rows.
-
+    `schema`: what the table has afterwards; for STOPPED, how consumers read it, or None. `alterations`: for SCHEMA, what the lake's table
+    must follow, in order, without items that a policy left out. `fills`: for SCHEMA, (column, value as in Column.default) of each added
+    column that has a value in existing rows, as these have no row events; other added columns are NULL there.
     `renamed_from`: "database.table" of the captured table that got this name. For SCHEMA, the lake's rows are those that it had under
     that name immediately before `order_key`; empty if the table keeps its own rows.
     """

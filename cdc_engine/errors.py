@@ -43,6 +43,7 @@ secret. `code` is the name that operators see in `status` and in docs/reference/
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 
 class Remedy(enum.Enum):
@@ -131,13 +132,17 @@ class UnknownEventError(BinlogFormatError):
 
 
 class TableStoppedError(SluiceError):
-    """`state` is SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, IMAGE_NOT_FULL or DDL_UNSUPPORTED."""
+    """`state` is SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, IMAGE_NOT_FULL or DDL_UNSUPPORTED.
+
+    `version`: the TableVersion by which consumers read the table's rows from here on; None if the rows are not in the stream.
+    """
 
     code = "TABLE_STOPPED"
 
-    def __init__(self, database: str, table: str, state: str, reason: str) -> None:
+    def __init__(self, database: str, table: str, state: str, reason: str, version: Any = None) -> None:
         super().__init__(database, table, state, reason)
         self.database, self.table, self.state, self.reason = database, table, state, reason
+        self.version = version
 
     def __str__(self) -> str:
         return f"table {self.database}.{self.table} stopped: {self.state}: {self.reason}"

@@ -139,7 +139,9 @@ class SchemaHistory(Protocol):
     """The schemas at the position that is being read. `table_meta` implements it for the parser."""
 
     def resolve(self, table_map: Any, position: Position) -> TableVersion:
-        """Returns names and types for a table map event at a position. Raises TableStoppedError if they are unknown or do not fit."""
+        """Returns names and types for a table map event at a position. Raises TableStoppedError if they are unknown or do not fit, or if
+        the table has stopped: with the version by which consumers read its rows, if these stay in the stream.
+        """
 
     def apply(
         self, statement: str, default_database: str, position: Position, session: StatementSession = NO_SESSION

@@ -199,7 +199,7 @@ def _parts_around(
     published.publish(goes_on)
     for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())
     window = window_of(config, goes_on) if config.has_consumers or groups else None
-    sink = EventSink(store, tables, window)
+    sink = EventSink(store, tables, window, keeps_stopped=isinstance(store, FileEventStore))
     prepared = PreparedFiles(
         directory / PREPARED_DIRECTORY,
         lambda: _never_again(meta, store, directory, groups),

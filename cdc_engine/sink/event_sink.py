@@ -51,8 +51,23 @@ class CapturedTables:
         return self._mask
 
 
-def dropped_uncaptured(block: Block, tables: CapturedTables) -> Block:
-    """Returns the block without row events of tables that are not captured."""
+class FollowedTables:
+    """The tables of a block of which the lake gets rows, as a mask by table index: all but the stopped ones."""
+
+    def __init__(self) -> None:
+        self._tables: Sequence[TableVersion] = ()
+        self._mask: Mask = np.zeros(0, np.bool_)
+
+    def mask(self, tables: Sequence[TableVersion]) -> Mask:
+        """Returns bools, one per table reference; computed once for the same growing sequence."""
+        if tables is not self._tables or len(tables) != len(self._mask):
+            self._tables = tables
+            self._mask = np.array([not each.stopped for each in tables], np.bool_)
+        return self._mask
+
+
+def dropped_uncaptured(block: Block, tables: CapturedTables | FollowedTables) -> Block:
+    """Returns the block without row events of tables that the mask of `tables` leaves out."""
     mask = tables.mask(block.tables)
     if not mask.all():
         kept = mask[block.event_table]
@@ -74,10 +89,21 @@ class EventSink:
 
     `server_filter` is the destination's own filter. A client's filter (`narrow`) applies in addition: it can remove tables, but never add
     one that the server excludes (in Canal it replaces the server's). Blocks that are in the store already are not filtered again.
+
+    `others` get the rows of tables that have stopped for the lake. The store gets them only if it `keeps_stopped`, because consumers read
+    it too.
     """
 
-    def __init__(self, store: EventStore, server_filter: TableFilter, others: OtherReaders | None = None) -> None:
-        self._store, self._others = store, others
+    def __init__(
+        self,
+        store: EventStore,
+        server_filter: TableFilter,
+        others: OtherReaders | None = None,
+        *,
+        keeps_stopped: bool = False,
+    ) -> None:
+        self._store, self._others, self._keeps_stopped = store, others, keeps_stopped
+        self._followed = FollowedTables()
         self._server_filter = server_filter
         self._captured = CapturedTables([server_filter])
         self._thinning = Thinning()
@@ -107,6 +133,8 @@ class EventSink:
     def _accept(self, kept: Block) -> None:
         if self._others is not None:
             self._others.put(kept)  # never waits
+        if not self._keeps_stopped and not self._followed.mask(kept.tables).all():
+            kept = dropped_uncaptured(kept, self._followed)
         if kept.event_count or kept.changes:
             self._put(kept)
         elif kept.transaction_count and self._open:

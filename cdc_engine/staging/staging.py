@@ -176,12 +176,12 @@ class _Staging:
         self.end, self.byte_count = batch.end or self.end, self.byte_count + batch.byte_count
 
     def take(self, part: BlockSlice) -> None:
-        """Takes a slice: its table changes or its rows."""
+        """Takes a slice: its table changes or its rows. Rows of a table that had stopped when they were read are for consumers only."""
         for change in part.changes:
             with self._table(change.database, change.table) as table:
                 if table is not None:
                     self._change(table, change)
-        for version, chosen in runs_by_table(part):
+        for version, chosen in ((each, rows) for each, rows in runs_by_table(part) if not each.stopped):
             if version.cascades:
                 self.cascades.take(part, version, chosen, self.events, self.policies.get(version.name, DEFAULT_POLICY))
             if version.watched:

@@ -18,6 +18,7 @@ from cdc_engine.contracts import Cascade, RowEventKind, StoppedTable, TableChang
 from cdc_engine.errors import ConfigurationError, ConsumerStoppedError
 from cdc_engine.instance.consumers.consumer_stream import Selection
 from cdc_engine.instance.consumers.forms import Forms
+from cdc_engine.instance.consumers.readable import Readable
 from cdc_engine.instance.consumers.served import serving_of
 from cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
 from cdc_engine.instance.tables.value_policies import policies_of
@@ -173,7 +174,7 @@ def test_a_consumer_is_not_shown_rows_under_a_name_with_other_rules(origin: str,
     def chosen(tables: str) -> object:
         captured = CapturedTables([TableFilter(tables)])
         forms = Forms(policies=policies, kept=kept)
-        return Selection(tables=captured, wants=lambda _: False, forms=forms).chosen([piece], FIRST_STATE)[0]
+        return Selection(tables=captured, wants=lambda _: False, shown=Readable(forms)).chosen([piece], FIRST_STATE)[0]
 
     assert chosen("shop.orders") == ()
     if origin == "other":

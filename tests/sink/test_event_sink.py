@@ -17,7 +17,10 @@ from cdc_engine.sink.empty_transactions import EVENT_TIME_US_MAX, SKIPPED_TRANSA
 from cdc_engine.sink.event_sink import CapturedTables, EventSink, dropped_uncaptured
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.store.memory_store import MemoryEventStore
+from cdc_engine.store.window.positions import WindowPosition
+from cdc_engine.store.window.window import Window
 from tests.fix_blocks import AUDIT, ORDERS, SECOND_US, Source, gtid_set, numbers_in, numbers_of
+from tests.store.fix_stores import START
 
 MANY = 1 << 40
 
@@ -50,6 +53,25 @@ def sink(store: RecordingStore) -> EventSink:
 @pytest.fixture
 def source() -> Source:
     return Source(time_us=1000 * SECOND_US)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("keeps_stopped", [True, False])
+def test_rows_of_a_table_that_stopped_for_the_lake_are_the_other_readers(
+    store: RecordingStore, source: Source, *, keeps_stopped: bool
+) -> None:
+    """Number 17: they were in no stream any more. The store has them only where consumers read it, so they hold up no memory else."""
+    source.tables.append(dataclasses.replace(ORDERS, stopped=True))
+    others = Window(START, bytes_max=MANY)
+    sink = EventSink(store, TableFilter(r"shop\..*", r"shop\.audit"), others, keeps_stopped=keeps_stopped)
+    sink.accept(source.block([2, 2], table=[0, 2, 2, 1]))
+    sink.accept(source.block([2], table=[2, 2]))
+    reading = others.read(WindowPosition(START), MANY, MANY)
+    assert reading is not None
+    assert [number for each in reading.pieces for number in numbers_of(each.block)] == [0, 1, 2, 4, 5]
+    batch = store.get(MANY, MANY)
+    assert numbers_in(batch) == ([0, 1, 2, 4, 5] if keeps_stopped else [0])
+    assert store.metrics().fill_bytes == 16 * batch.event_count
 
 
 def test_only_captured_tables_pass(sink: EventSink, store: RecordingStore, source: Source) -> None:

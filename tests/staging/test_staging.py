@@ -188,6 +188,19 @@ def test_a_truncate_and_a_schema_change_stand_between_the_rows_around_them(tmp_p
     assert [column.name for column in segments[2].columns] == ["id", "amount", "note"]
 
 
+@pytest.mark.found
+def test_rows_that_are_for_consumers_only_are_not_staged(tmp_path: Path) -> None:
+    """Number 17: rows of a table that stopped for the lake are in the stream, and must not get into the lake, nor set off cascades."""
+    stopped = dataclasses.replace(ORDERS, stopped=True)
+    rows = rows_block(
+        (stopped, INSERT, [(1, 1, "a")]), (KEYLESS, INSERT, [(2, 2, "b")]), (stopped, DELETE, [(1, 1, "a")])
+    )
+    staged = stage(batch(whole(rows)), "shop", 1, tmp_path)
+    assert [table.name for table in staged.manifest.tables] == [KEYLESS.name]
+    assert staged.manifest.rows == 1
+    assert not staged.stopped, "what stops it is told by a change of the table"
+
+
 def test_a_table_that_stops_by_ddl_keeps_what_came_before_and_nothing_after(tmp_path: Path) -> None:
     before, after = (
         rows_block((ORDERS, INSERT, [(1, 1, "")])),

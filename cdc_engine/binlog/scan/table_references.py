@@ -41,9 +41,10 @@ class TableReferences:
         """Returns the index of the table of a table map, and the changes that stop it if it cannot continue.
 
         A table that is not captured is referenced if its rows change captured ones without row events. If it cannot be
-        read, these stop. `position`: end of the table map, so it is not after the first row event that is dropped. A
-        stopped table stays stopped for the life of this object, whatever DDL follows, because the rows in between are
-        missing. The next object may report it again; the first report counts.
+        read, these stop. `position`: end of the table map, so it is not after the first row event that the lake does not
+        get. The rows of a stopped table stay in the stream for consumers, by a version that is marked as stopped. A
+        table stays stopped for the life of this object, whatever DDL follows, because the lake lacks the rows in
+        between. The next object may report it again; the first report counts.
         """
         content = body[TABLE_ID_BYTES:].tobytes()
         known = self._by_map.get(content)
@@ -61,15 +62,16 @@ class TableReferences:
             return NOT_CAPTURED, ()
         told = name in self._stopped
         try:
-            if told:
-                raise TableStoppedError(*name, TableState.CASCADE_UNSEEN, "it has stopped before")
             version = self._history.resolve(table_map, position)
+            if told:
+                raise _stopped_before(version)
         except NotATableError:
             return NOT_CAPTURED, ()
         except TableStoppedError as error:
             self._stopped.add(name)
             own = (stopped_change(error, position),) if captured and not told else ()
-            return NOT_CAPTURED, (*own, *(stopped_change(each, position) for each in _unseen(cascades, error)))
+            index = self._index(error.version) if captured and error.version is not None else NOT_CAPTURED
+            return index, (*own, *(stopped_change(each, position) for each in _unseen(cascades, error)))
         follows = captured and self._history.follows(*name)
         return self._index(dataclasses.replace(version, cascades=cascades, watched=not captured, follows=follows)), ()
 
@@ -78,6 +80,14 @@ class TableReferences:
             self._by_version[version] = len(self.versions)
             self.versions.append(version)
         return self._by_version[version]
+
+
+def _stopped_before(version: TableVersion) -> TableStoppedError:
+    """Returns the error of a table that could be read on, but for which the lake lacks earlier rows."""
+    stopped = dataclasses.replace(version, stopped=True)
+    return TableStoppedError(
+        version.database, version.table, TableState.CASCADE_UNSEEN, "it has stopped before", stopped
+    )
 
 
 def _unseen(cascades: tuple[Cascade, ...], error: TableStoppedError) -> list[TableStoppedError]:
@@ -103,4 +113,5 @@ def stopped_change(error: TableStoppedError, position: Position) -> TableChange:
         time_us=position.time_us,
         state=error.state,
         reason=error.reason,
+        schema=error.version if error.version is not None and error.version.columns else None,
     )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from cdc_engine.binlog.charsets.statement_text import Literals, shown
 from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
+from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.ddl.lower_case import lowered
 from cdc_engine.table_meta.ddl.reader import leading_words, read_statement
@@ -74,7 +75,12 @@ class IntervalSchemas:
     # ── called by the scan ──
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
-        return self._history.resolve(table_map, position)
+        """Resolves as `TableHistory` does. The rows of a stopped table are left out: an interval is read for the lake alone."""
+        try:
+            return self._history.resolve(table_map, position)
+        except TableStoppedError as error:
+            error.version = None
+            raise
 
     def apply(
         self,

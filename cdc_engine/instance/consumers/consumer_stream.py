@@ -17,9 +17,11 @@ import numpy as np
 
 from cdc_engine.binlog.entries.elements import FIRST_STATE, Mask, State, elements
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY
-from cdc_engine.contracts import Block, Int8s, Int64s, LoggedStatement, TableChangeKind, TableVersion
+from cdc_engine.contracts import Block, Int8s, Int64s, LoggedStatement, TableVersion
 from cdc_engine.errors import ConsumerStoppedError, SluiceError
 from cdc_engine.instance.consumers.forms import Forms
+from cdc_engine.instance.consumers.pieces import end_of, ends_in, first_transactions
+from cdc_engine.instance.consumers.readable import Readable, SelectedTables
 from cdc_engine.limits import BATCH_EVENTS_MAX
 from cdc_engine.parser.watch import StreamState
 from cdc_engine.position import Position
@@ -83,19 +85,22 @@ class LiveStream(Stream, Protocol):
     def wake(self) -> None: ...
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class Selection:
-    """What a consumer gets: tables that all its filters keep, and statements."""
+    """What a consumer gets: tables that all its filters keep, and statements. `shown`: which tables can be read, and the settings for
+    rows.
+    """
 
-    tables: CapturedTables
-    wants: Callable[[LoggedStatement], bool]
-    forms: Forms = dataclasses.field(default_factory=Forms)
+    def __init__(
+        self, *, tables: CapturedTables, wants: Callable[[LoggedStatement], bool], shown: Readable | None = None
+    ) -> None:
+        self.tables, self.wants, self.shown = tables, wants, shown or Readable(Forms())
+        self._selected = SelectedTables(tables, self.shown)
 
     def chosen(self, pieces: Sequence[WindowPiece], state: State) -> tuple[tuple[Chosen, ...], State]:
-        """Selects from pieces. Raises ConsumerStoppedError if a selected table cannot be read from the first piece on."""
+        """Selects from pieces. Raises ConsumerStoppedError if rows of a selected table in them cannot be read."""
         found = []
         for piece in pieces:
-            self._refuse_stopped(piece.block)
+            self._refuse_unreadable(piece)
             self._refuse_other_rules(piece.block)
             events, transactions = (
                 (piece.first_event, piece.last_event),
@@ -110,16 +115,35 @@ class Selection:
         return tuple(found), state
 
     def _kept(self, block: Block) -> Mask:
-        wanted = [not each.watched and self.tables.keeps(each.database, each.table) for each in block.tables]
-        return np.array(wanted, np.bool_)[block.event_table] if block.event_count else np.zeros(0, np.bool_)
+        return self._selected.selected(block.tables)[block.event_table] if block.event_count else np.zeros(0, np.bool_)
 
-    def _refuse_stopped(self, block: Block) -> None:
-        for change in block.changes:
-            if change.kind is TableChangeKind.STOPPED and self.tables.keeps(change.database, change.table):
-                raise ConsumerStoppedError(
-                    f"the rows of {change.database}.{change.table} cannot be read from here on: {change.state}: {change.reason}. "
-                    "Resume the table (`sluice schema resume`), or subscribe with a filter that leaves it out"
-                )
+    def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
+        """Returns how many whole transactions precede the first row event that cannot be read; None if there is none."""
+        transactions = 0
+        for piece in pieces:
+            event = self._first_unreadable(piece)
+            if event is not None:
+                ends = piece.block.transaction_events[piece.first_transaction : piece.last_transaction]
+                return transactions + int(np.searchsorted(ends, event, "right"))
+            transactions += ends_in(piece)
+        return None
+
+    def _first_unreadable(self, piece: WindowPiece) -> int | None:
+        """Returns the first row event of a piece that is selected and cannot be read; None if there is none."""
+        unreadable = self._selected.unreadable(piece.block.tables)
+        if not unreadable.any():
+            return None
+        events = np.flatnonzero(unreadable[piece.block.event_table[piece.first_event : piece.last_event]])
+        return piece.first_event + int(events[0]) if len(events) else None
+
+    def _refuse_unreadable(self, piece: WindowPiece) -> None:
+        event = self._first_unreadable(piece)
+        if event is not None:
+            version = piece.block.tables[int(piece.block.event_table[event])]
+            raise ConsumerStoppedError(
+                f"the rows of {version.name} cannot be read from {piece.block.file}:{int(piece.block.event_position[event])} on: "
+                f"{self.shown.why_not(version)}. Correct that, or subscribe with a filter that leaves the table out"
+            )
 
     def _refuse_other_rules(self, block: Block) -> None:
         """Refuses a rename to a table with other rules. Rules belong to names: rows that were filtered or masked would be shown unchanged
@@ -129,16 +153,18 @@ class Selection:
             name, origin = f"{change.database}.{change.table}", change.renamed_from
             if not origin or not self.tables.keeps(change.database, change.table):
                 continue
-            rules, before = (self.forms.policies.get(each, DEFAULT_POLICY).rules for each in (name, origin))
-            if rules != before or self._other_columns(change.schema, origin):
+            rules, before = (self.shown.forms.policies.get(each, DEFAULT_POLICY).rules for each in (name, origin))
+            if rules != before or self._other_columns(change.schema, name, origin):
                 raise ConsumerStoppedError(
                     f"the table {name} was {origin} before, and conf/ filters or masks the rows of the two otherwise, or leaves out other "
                     "columns: say the same `rows`, `masks` and columns for both, or subscribe with a filter that leaves it out"
                 )
 
-    def _other_columns(self, version: TableVersion | None, origin: str) -> bool:
-        kept = self.forms.kept
-        if version is None or kept is None:
+    def _other_columns(self, version: TableVersion | None, name: str, origin: str) -> bool:
+        kept, named = self.shown.forms.kept, self.shown.forms.named
+        if version is None:
+            return named is not None and named(name) != named(origin)
+        if kept is None:
             return False
         database, _, table = origin.partition(".")
         before = dataclasses.replace(version, database=database, table=table)
@@ -172,10 +198,19 @@ class DestinationStream:
             left = deadline - time.monotonic()
             reading = self.read(place.place, bytes_max, max(0.0, min(left, LOOK_SECONDS)), given_up)
             if reading is not None and reading.pieces:
-                chosen, state = self.selection.chosen(reading.pieces, FIRST_STATE if reading.anew else place.state)
-                return chosen or None, StreamPosition(reading.end, state)
+                pieces, end = self._up_to_unreadable(reading)
+                chosen, state = self.selection.chosen(pieces, FIRST_STATE if reading.anew else place.state)
+                return chosen or None, StreamPosition(end, state)
             if given_up() or left <= 0:
                 return None, place
+
+    def _up_to_unreadable(self, reading: WindowReading) -> tuple[Sequence[WindowPiece], WindowPosition]:
+        """Returns the whole transactions before rows that cannot be read, which are handed out first, and where they end."""
+        count = self.selection.readable(reading.pieces)
+        if not count:
+            return reading.pieces, reading.end
+        pieces = first_transactions(reading.pieces, count)
+        return pieces, end_of(pieces)
 
     def wake(self) -> None:
         self._live.wake()

@@ -18,6 +18,7 @@ from cdc_engine.instance.consumers.consumer_stream import (
     StreamReader,
 )
 from cdc_engine.instance.consumers.forms import Forms
+from cdc_engine.instance.consumers.readable import Readable
 from cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
@@ -69,6 +70,7 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     ) -> None:
         super().__init__(meta, brokers or {})
         self.forms, self.source, self.place, self.told = forms, source, place, told
+        self._shown = Readable(forms)
         self._live, self._open_own, self._held_up = live, open_own, held_up
         self._server_filter, self._wants = server_filter, wants
         for client_id, (_, client_filter) in self._brokers.items():
@@ -86,7 +88,7 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
             self._live,
             lambda place: self._open_own(reader, place),
             self._held_up,
-            Selection(tables=captured, wants=self._wants(captured), forms=self.forms),
+            Selection(tables=captured, wants=self._wants(captured), shown=self._shown),
         )
 
     def statuses(self, live: Position | None) -> tuple[ConsumerStatus, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from cdc_engine.binlog.entries.rows import KeptColumns
 from cdc_engine.binlog.entries.texts import Display
@@ -18,12 +18,14 @@ from cdc_engine.sink.column_filter import ColumnFilter
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Forms:
     """The settings for rows. `policies`, `keys`: by "database.table", with the row rules; only tables with such settings. `kept`: returns
-    the captured columns of a table; all if None.
+    the captured columns of a table; all if None. `named`: returns, for "database.table", the columns that conf/ captures and those that it
+    leaves out.
     """
 
     policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
     kept: KeptColumns | None = None
     keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    named: Callable[[str], tuple[frozenset[str] | None, frozenset[str]]] | None = None
 
 
 def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
@@ -32,5 +34,5 @@ def display_of(config: CanalServerConfig | BrokerConfig) -> Display:
 
 def forms_of(config: DestinationConfig) -> Forms:
     """Returns a destination's settings for rows. Raises ConfigurationError for an invalid rule in conf/."""
-    kept = ColumnFilter(config.column_include, config.column_exclude).kept
-    return Forms(policies=policies_of(config), kept=kept, keys=keys_of(config))
+    columns = ColumnFilter(config.column_include, config.column_exclude)
+    return Forms(policies=policies_of(config), kept=columns.kept, keys=keys_of(config), named=columns.names_of)

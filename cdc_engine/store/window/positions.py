@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cdc_engine.binlog.block import end_position, without_first
-from cdc_engine.contracts import Block, Int64s, TableChange, TableChangeKind
+from cdc_engine.contracts import Block, Int64s
 from cdc_engine.position import Position, file_number, order_key
 
 Key = tuple[int, int, int]
@@ -190,15 +190,15 @@ def cut(
 ) -> tuple[tuple[WindowPiece, ...], Spot]:
     """Returns what follows `begin` within the limits, at least one row event or transaction, and where it ends.
 
-    It ends with a transaction if one ends within the limits, otherwise within one. `isolated`: a statement that changes tables is
-    returned alone.
+    It ends with a transaction if one ends within the limits, otherwise within one; also before a table that continues under the rules of
+    another name, because a reader may have to stop there. `isolated`: a statement that changes tables is returned alone.
     """
     pieces: list[WindowPiece] = []
     spot, bytes_left, events_left = begin, bytes_max, events_max
     whole: tuple[int, Spot] | None = None  # pieces up to the last transaction's end, and where that is
     for each in blocks[bisect.bisect_right(blocks, begin, key=lambda each: each.end) :]:
         alone = isolated and bool(each.block.changes)
-        if pieces and (alone or any(_may_stop_a_reader(change) for change in each.block.changes)):
+        if pieces and (alone or any(change.renamed_from for change in each.block.changes)):
             break
         piece = _within(each, spot, bytes_left, events_left, first=not pieces)
         if piece is None:
@@ -216,11 +216,6 @@ def cut(
     if whole is not None and whole[1] != spot:
         return tuple(pieces[: whole[0]]), whole[1]
     return tuple(pieces), spot
-
-
-def _may_stop_a_reader(change: TableChange) -> bool:
-    """Returns whether a reader must be able to stop here: a table cannot be read further, or continues under the rules of another name."""
-    return change.kind is TableChangeKind.STOPPED or bool(change.renamed_from)
 
 
 def _within(each: WindowBlock, spot: Spot, bytes_left: int, events_left: int, *, first: bool) -> WindowPiece | None:

@@ -348,11 +348,17 @@ def _taken_over(
 
 
 def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, schema: TableSchema | None) -> DdlEffect:
-    """Returns the effect on a table that got a name under which the lake cannot have its rows."""
+    """Returns the effect on a table that got a name under which the lake cannot have its rows.
+
+    The change is reported for a name that had stopped too: consumers continue with its rows, and may have to show those of `origin` by
+    other rules.
+    """
     effect = _stop(context, name, kind, why_stopped(context, origin, schema), schema)
     if is_remains(name, origin):
         return dataclasses.replace(effect, change=None)
-    return dataclasses.replace(effect, renamed_from=origin if effect.change and context.captured(*origin) else None)
+    if not (context.captured(*name) and context.captured(*origin)):
+        return effect
+    return dataclasses.replace(effect, change=TableChangeKind.STOPPED, renamed_from=origin)
 
 
 def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bool = True) -> Iterator[DdlEffect]:

@@ -82,15 +82,21 @@ class TableHistory:
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         """Returns the version of the table whose row events follow at `position`.
 
-        Raises TableStoppedError: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, or the state in which a statement left the table.
+        Raises TableStoppedError: SCHEMA_UNKNOWN, SCHEMA_MISMATCH, TYPE_UNSUPPORTED, or the state in which a statement left the table;
+        with the version by which consumers read the rows.
         """
         try:
             version, learnt = self._resolved(table_map, position)
+        except TableStoppedError as error:
+            error.version = self._for_consumers(table_map, position, error)
+            raise
         except SluiceError:
             raise
         except Exception as error:  # a defect of Sluice stops the affected table, not the stream
             reason = f"the table map at {position} cannot be followed: {mistake(error)}"
-            raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason) from error
+            stopped = TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
+            stopped.version = _unreadable(stopped)
+            raise stopped from error
         if learnt is not None:
             self._go_back_to(position)
             self._store([_table_record(RecordKind.TABLE_MAP, position, learnt)])
@@ -108,6 +114,22 @@ class TableHistory:
         if learnt is not None and schema is not None:  # a table map contains no foreign keys
             learnt = dataclasses.replace(learnt, foreign_keys=schema.foreign_keys, engine=schema.engine)
         return version, learnt
+
+    def _for_consumers(self, table_map: TableMap, position: Position, error: TableStoppedError) -> TableVersion:
+        """Returns the version of a stopped table: by the schema that the stream has there, whatever the lake waits for. One without
+        columns and with the reason, if that schema is unknown too or does not fit the table map.
+        """
+        state = self._known.table((table_map.database, table_map.table), position.order_key)
+        if not isinstance(state, Stopped):
+            return _unreadable(error)
+        server = self._known.server(position.order_key) or _UNKNOWN_SERVER
+        try:
+            version, _ = fit(table_map, state.schema, mariadb=server.flavour == MARIADB)
+        except TableStoppedError as why:
+            return _unreadable(why)
+        except Exception as defect:
+            return _unreadable(TableStoppedError(error.database, error.table, SCHEMA_UNKNOWN, mistake(defect)))
+        return dataclasses.replace(version, stopped=True)
 
     def _fitted(
         self, table_map: TableMap, schema: TableSchema | None, *, mariadb: bool
@@ -237,6 +259,12 @@ class TableHistory:
             self._known.remember(record)
 
 
+def _unreadable(error: TableStoppedError) -> TableVersion:
+    """Returns a version of which no row can be decoded, for the reason of the error."""
+    reason = f"{error.state}: {error.reason}"
+    return TableVersion(database=error.database, table=error.table, columns=(), stopped=True, unreadable=reason)
+
+
 _Taken = tuple[tuple[DdlEffect, ...], list[HistoryRecord], tuple[TableChange, ...]]
 
 
@@ -349,7 +377,7 @@ def _changes(effects: tuple[DdlEffect, ...], position: Position) -> Iterator[Tab
         if effect.change is None:
             continue
         stopped = effect.state if isinstance(effect.state, Stopped) and effect.told is None else None
-        schema = effect.told or effect.state
+        schema = effect.told or (stopped.schema if stopped else effect.state)
         yield TableChange(
             kind=effect.change,
             database=effect.name[0],

@@ -135,6 +135,7 @@ class NoHistory:
     def __init__(self) -> None:
         self.statements: list[tuple[str, str, int]] = []
         self.stopped: set[str] = set()
+        self.for_consumers = False  # whether rows of a table that cannot go on stay in the stream
         self.resolved: list[tuple[str, int]] = []
         self.changes: tuple[TableChange, ...] = ()
 
@@ -147,7 +148,9 @@ class NoHistory:
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         self.resolved.append((table_map.table, position.offset))
         if table_map.table in self.stopped:
-            raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "told to")
+            version = TableVersion(database=table_map.database, table=table_map.table, columns=(), stopped=True)
+            told = self.for_consumers and version
+            raise TableStoppedError(table_map.database, table_map.table, "SCHEMA_UNKNOWN", "told to", told or None)
         return TableVersion(database=table_map.database, table=table_map.table, columns=())
 
     def apply(

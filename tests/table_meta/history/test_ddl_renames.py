@@ -191,7 +191,10 @@ def test_ddl_a_table_that_has_stopped_takes_its_stop_along(tmp_path: Path) -> No
         SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (), (table("a"), table("b"))), at(100)
     )
     history.apply("ALTER TABLE a ENGINE=BLACKHOLE", "shop", at(200))
-    (change,) = history.apply("RENAME TABLE a TO t, b TO a, t TO b", "shop", at(300))
+    changes = history.apply("RENAME TABLE a TO t, b TO a, t TO b", "shop", at(300))
+    change, onto_stopped = sorted(changes, key=lambda each: each.table, reverse=True)
+    assert (onto_stopped.table, onto_stopped.state, onto_stopped.renamed_from) == ("a", "ROWS_ELSEWHERE", "shop.b")
+    assert onto_stopped.schema is not None, "consumers go on with its rows, and look at the rules of both names"
     assert (change.table, change.kind, change.renamed_from) == ("b", TableChangeKind.STOPPED, "shop.a")
     assert "which had stopped (ROWS_ELSEWHERE)" in change.reason
     assert "resume shop.a, and this one goes on with it" in change.reason
@@ -222,7 +225,9 @@ def test_ddl_a_copy_that_replaces_nothing_is_no_swap(history: TableHistory) -> N
     history.apply("CREATE TABLE _orders_gho LIKE orders", "shop", at(200))
     history.apply("RENAME TABLE orders TO elsewhere.orders", "shop", at(250))
     changes = history.apply("RENAME TABLE _orders_gho TO orders", "shop", at(300))
-    assert "orders" not in told(changes), "it waits for a decision on its end"
+    orders = [(each.state, each.kind) for each in changes if each.table == "orders"]
+    stopped = [("DDL_HELD", TableChangeKind.STOPPED)] if captures_all(history) else []
+    assert orders == stopped, "it waits for a decision on its end; consumers look at the rules of both names"
 
 
 def test_ddl_the_schema_of_a_table_outside_the_filter_is_known_when_a_rename_brings_it_in(tmp_path: Path) -> None:

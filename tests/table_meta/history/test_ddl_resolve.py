@@ -11,7 +11,7 @@ import pytest
 from cdc_engine.acts.stopped_table import resolve, resume, schema_of
 from cdc_engine.binlog.events.table_map import Field
 from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind
+from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind, TableVersion
 from cdc_engine.errors import ActRefusedError, SourceConnectionError, TableStoppedError
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
@@ -78,6 +78,38 @@ def test_ddl_a_resolved_table_goes_on_with_the_schema_given_from_its_stop_on(
         assert each.resolve(table_map_of(ORDERS), at(199)) == ORDERS.version()
     (again,) = history.apply("ALTER TABLE orders MODIFY wave SPINOR(4)", "shop", at(300))
     assert (again.kind, again.state) == (TableChangeKind.STOPPED, "SCHEMA_UNKNOWN"), "another stop has no answer yet"
+
+
+@pytest.mark.found
+def test_ddl_a_stop_has_the_version_by_which_consumers_read_on(tmp_path: Path) -> None:
+    """Number 17: whatever the lake waits for, the stream has the table's new schema; without one the version says why."""
+    history = TableHistory(tmp_path / "schema.jsonl", lambda *_: True)
+    history.seed(
+        SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), (ORDERS,)), at(100)
+    )
+    (held,) = history.apply("ALTER TABLE orders CHANGE id number int NOT NULL", "shop", at(200))
+    assert (held.kind, held.state) == (TableChangeKind.STOPPED, "DDL_REFUSED")
+    assert held.schema is not None
+    later = dataclasses.replace(ORDERS, columns=(dataclasses.replace(ID, name="number"),), key=("number",))
+    version = stopped_version(history, later, 250)
+    assert (version.stopped, version.unreadable, [each.name for each in version.columns]) == (True, "", ["number"])
+    assert version == dataclasses.replace(held.schema, stopped=True)
+    wider = dataclasses.replace(ORDERS, columns=(ID, dataclasses.replace(ID, name="more")))
+    unfit = stopped_version(history, wider, 251)
+    assert (unfit.stopped, unfit.columns) == (True, ())
+    assert unfit.unreadable.startswith("SCHEMA_MISMATCH: the table map has 2 columns")
+    history.apply("ALTER TABLE orders ADD wave SPINOR(3)", "shop", at(300))
+    unknown = stopped_version(history, later, 350)
+    assert unknown.unreadable.startswith("SCHEMA_UNKNOWN: the table is not in the schema history at this position")
+
+
+def stopped_version(history: TableHistory, schema: TableSchema, offset: int) -> TableVersion:
+    with pytest.raises(TableStoppedError) as error:
+        history.resolve(table_map_of(schema, [(Field.SIGNEDNESS, b"\x00")]), at(offset))
+    assert error.value.version is not None
+    version = error.value.version
+    assert isinstance(version, TableVersion)
+    return version
 
 
 def test_ddl_a_column_whose_values_in_old_rows_no_one_knows_stays_a_stop(

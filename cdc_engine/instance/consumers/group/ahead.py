@@ -8,8 +8,8 @@ import dataclasses
 
 import numpy as np
 
-from cdc_engine.binlog.block import end_position
 from cdc_engine.contracts import Int64s
+from cdc_engine.instance.consumers.pieces import ends_in, first_transactions, parted
 from cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
 NOTHING: Int64s = np.zeros(0, np.int64)
@@ -29,17 +29,7 @@ class Ahead:
 
     def first(self, count: int) -> tuple[WindowPiece, ...]:
         """Returns the pieces of the first transactions, 1 ≤ count ≤ len(times)."""
-        if count == len(self.times):
-            return self.pieces
-        taken: list[WindowPiece] = []
-        left = count
-        for piece in self.pieces:
-            ends = _ends_in(piece)
-            if ends >= left:
-                return (*taken, _parted(piece, left)[0])
-            taken.append(piece)
-            left -= ends
-        raise ValueError(f"there are no {count} transactions in {len(self.pieces)} pieces")
+        return self.pieces if count == len(self.times) else first_transactions(self.pieces, count)
 
     def after(self, count: int) -> Ahead:
         """Returns what is left after the first transactions."""
@@ -47,10 +37,10 @@ class Ahead:
             return Ahead((), self.end, NOTHING)
         left = count
         for index, piece in enumerate(self.pieces):
-            ends = _ends_in(piece)
+            ends = ends_in(piece)
             if ends >= left:
-                rest, others = _parted(piece, left)[1], self.pieces[index + 1 :]
-                is_empty = not _ends_in(rest) and rest.first_event == rest.last_event
+                rest, others = parted(piece, left)[1], self.pieces[index + 1 :]
+                is_empty = not ends_in(rest) and rest.first_event == rest.last_event
                 return Ahead(others if is_empty else (rest, *others), self.end, self.times[count:])
             left -= ends
         raise ValueError(f"there are no {count} transactions in {len(self.pieces)} pieces")
@@ -69,28 +59,9 @@ def ahead_of(reading: WindowReading) -> Ahead:
     return Ahead(reading.pieces, reading.end, times, reading.anew)
 
 
-def end_of(pieces: tuple[WindowPiece, ...]) -> WindowPosition:
-    """Returns the end of pieces that end with a transaction. The time for its executed GTID set is proportional to the transactions in
-    its block.
-    """
-    return WindowPosition(end_position(pieces[-1].block, pieces[-1].last_transaction - 1))
-
-
 def size_of(pieces: tuple[WindowPiece, ...]) -> int:
     """Returns the bytes of the row events in the pieces."""
     return sum(int(piece.block.event_length[piece.first_event : piece.last_event].sum()) for piece in pieces)
-
-
-def _ends_in(piece: WindowPiece) -> int:
-    return piece.last_transaction - piece.first_transaction
-
-
-def _parted(piece: WindowPiece, count: int) -> tuple[WindowPiece, WindowPiece]:
-    """Splits a piece at the end of its transaction with that number."""
-    ended = piece.first_transaction + count
-    event = int(piece.block.transaction_events[ended - 1])
-    head = dataclasses.replace(piece, last_event=event, last_transaction=ended)
-    return head, dataclasses.replace(piece, first_event=event, first_transaction=ended)
 
 
 def _time_us(pieces: tuple[WindowPiece, ...]) -> int:

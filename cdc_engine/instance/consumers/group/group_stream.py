@@ -26,9 +26,10 @@ from cdc_engine.errors import (
 )
 from cdc_engine.instance.consumers.consumer_stream import Chosen, StreamPosition
 from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.group.ahead import Ahead, end_of, size_of
+from cdc_engine.instance.consumers.group.ahead import Ahead, size_of
 from cdc_engine.instance.consumers.group.barrier import Known, NextTransactions, decide
 from cdc_engine.instance.consumers.group.members import MemberStream, View
+from cdc_engine.instance.consumers.pieces import end_of
 from cdc_engine.position import GroupPosition, Position
 from cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
@@ -187,16 +188,18 @@ class GroupStream:
             if not isinstance(turn, NextTransactions):
                 break
             name, stream, whole = turn.member, self._streams[turn.member], ahead[turn.member]
-            pieces = whole.first(turn.count)
+            readable = stream.readable(whole.first(turn.count))
+            count = readable or turn.count  # what cannot be read comes alone, and stops the consumer
+            pieces = whole.first(count)
             try:
                 chosen, state = stream.chosen(pieces, moved.state(name))
             except ConsumerStoppedError as error:
                 if (end := moved.place()) is not place:  # what precedes it is handed out first
                     return tuple(runs), end
                 raise ConsumerStoppedError(f"{name}: {error}") from error
-            ahead[name] = whole.after(turn.count)
+            ahead[name] = whole.after(count)
             is_all = not ahead[name].pieces
-            moved.move(name, whole.end if is_all else pieces, state, whole.times[: turn.count])
+            moved.move(name, whole.end if is_all else pieces, state, whole.times[:count])
             if chosen:
                 runs.append(Run(name, chosen, stream.forms))
             left -= size_of(pieces)

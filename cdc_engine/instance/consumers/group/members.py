@@ -159,6 +159,10 @@ class MemberStream:
             raise NotStartedError(f"{self.name} is not read")
         return self._read[1].selection.chosen(pieces, state)
 
+    def readable(self, pieces: Sequence[WindowPiece]) -> int | None:
+        """Returns how many whole transactions can be read of pieces of the last look, as `Selection.readable`."""
+        return self._read[1].selection.readable(pieces) if self._read is not None else None
+
     def wake(self) -> None:
         self._woken.set()
         read = self._read

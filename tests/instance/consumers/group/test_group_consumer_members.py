@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from cdc_engine.binlog.entries.elements import BEGIN
-from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import ConsumerStoppedError, MetaError, PositionLostError
-from cdc_engine.instance.consumers.group.ahead import ahead_of, end_of
+from cdc_engine.instance.consumers.group.ahead import ahead_of
 from cdc_engine.instance.consumers.group.group_stream import FUTURE_US_MAX
+from cdc_engine.instance.consumers.pieces import end_of
 from cdc_engine.instance.consumers.subscriptions import STOPPED
 from cdc_engine.meta.manager import Transition
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.store.window.positions import WindowPiece, WindowPosition
 from cdc_engine.store.window.window import Window
-from tests.fix_blocks import Source, numbers_of
+from tests.fix_blocks import ORDERS, Source, numbers_of
 from tests.instance.consumers.group.fix_members import START, Fake, Group, Row, away, rows_of
 from tests.waiting import wait_for
 
@@ -75,12 +77,6 @@ def test_group_a_consumer_goes_on_after_wait_seconds_and_what_comes_late_is_coun
     assert (record.cursor.late, record.cursor.barrier_us) == (2, 7)
 
 
-def stop_of(table: str) -> TableChange:
-    return TableChange(
-        kind=TableChangeKind.STOPPED, database="shop", table=table, order_key=1, time_us=0, state="X", reason="why"
-    )
-
-
 def test_group_a_member_that_goes_on_with_another_transaction_than_it_was_amid_is_read_from_its_begin() -> None:
     """Its engine has changed, and another server has something else after the place; the batch that was amid it is acked."""
     group, begins = group_of("east"), list[bool]()
@@ -99,24 +95,32 @@ def test_group_a_member_that_goes_on_with_another_transaction_than_it_was_amid_i
     assert begins == [True, True, False]
 
 
-def test_group_a_table_of_a_member_that_cannot_be_read_stops_the_consumer_once_all_older_is_out() -> None:
+@pytest.mark.parametrize("parted", [True, False])
+def test_group_a_table_of_a_member_that_cannot_be_read_stops_the_consumer_once_all_older_is_out(
+    *, parted: bool
+) -> None:
+    """The rows may be in one block with readable ones, or come by themselves."""
     group = group_of("east", "west")
     east, west = group.fakes["east"], group.fakes["west"]
-    east.write(1, now_us=3)
-    east.source.time_us = 5
-    east.held.append(east.source.block([0], changes=(stop_of("orders"),)))
+    unreadable = dataclasses.replace(ORDERS, stopped=True, unreadable="SCHEMA_UNKNOWN: why")
+    east.source.tables.append(unreadable)
+    east.source.time_us = east.now_us = 3
+    if parted:
+        east.write(1, now_us=3)
+        west.write(1, now_us=4)
+        east.source.time_us = 5
+        east.held.append(east.source.block([1], table=2))
+    else:
+        west.write(1, now_us=4)
+        east.held.append(east.source.block([1, 1], table=[0, 2]))
     east.arrive()
-    west.write(1, now_us=4)
     west.now_us = 9
     group.clocks()
     service = group.consumers.service(CLIENT)
     _, content = service.get(1 << 20)
     assert content is not None
-    assert rows_of(content) == [("east", 0)]
-    _, content = service.get(1 << 20)
-    assert content is not None
-    assert rows_of(content) == [("west", 0)]
-    with pytest.raises(ConsumerStoppedError, match=r"^east: the rows of shop\.orders cannot be read"):
+    assert rows_of(content) == ([("east", 0), ("west", 0)] if parted else [("east", 0)])
+    with pytest.raises(ConsumerStoppedError, match=r"^east: the rows of shop\.orders cannot be read.*: why"):
         service.get(1 << 20)
     (status,) = group.consumers.statuses()
     assert status.state == STOPPED

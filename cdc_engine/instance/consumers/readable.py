@@ -1,0 +1,87 @@
+"""Decides which tables of a stream a consumer gets, and which of them can be shown. Used by `feed`.
+
+Consumers follow the schema that the stream has, whatever the lake decided about a table. What cannot be shown is a table whose schema is
+unknown there, a type without a text form, and a table that the masks, the condition or the left-out columns of conf/ do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from cdc_engine.binlog.entries.elements import Mask
+from cdc_engine.binlog.entries.messages import VERSIONS_MAX
+from cdc_engine.binlog.entries.rows import TableEntries
+from cdc_engine.binlog.entries.texts import DEFAULT_DISPLAY
+from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY
+from cdc_engine.contracts import TableVersion
+from cdc_engine.errors import ConsumerStoppedError
+from cdc_engine.instance.consumers.forms import Forms
+from cdc_engine.sink.event_sink import CapturedTables
+
+
+class Readable:
+    """The check of table versions against the settings for rows. Results are cached by version."""
+
+    def __init__(self, forms: Forms) -> None:
+        self.forms = forms
+        self._found: dict[int, tuple[TableVersion, str]] = {}
+
+    def why_not(self, version: TableVersion) -> str:
+        """Returns why rows of a table version cannot be shown; empty if they can."""
+        known = self._found.get(id(version))
+        if known is None or known[0] is not version:
+            if len(self._found) >= VERSIONS_MAX:
+                self._found.clear()
+            known = self._found[id(version)] = (version, self._checked(version))
+        return known[1]
+
+    def _checked(self, version: TableVersion) -> str:
+        if version.unreadable:
+            return version.unreadable
+        if version.stopped and (hidden := self._hidden_elsewhere(version)):
+            return (
+                f"conf/ masks or leaves out {', '.join(hidden)}, which the table lacks since the lake stopped it: it would be shown under "
+                "another name; correct `masks` or `column_exclude`"
+            )
+        forms = self.forms
+        policy, key = forms.policies.get(version.name, DEFAULT_POLICY), forms.keys.get(version.name, ())
+        try:
+            TableEntries(version, DEFAULT_DISPLAY, policy, forms.kept, key)
+        except ConsumerStoppedError as error:
+            return str(error)
+        return ""
+
+    def _hidden_elsewhere(self, version: TableVersion) -> list[str]:
+        """Returns the columns that conf/ hides and that the table lacks. A pending rename may have given them another name."""
+        policy = self.forms.policies.get(version.name, DEFAULT_POLICY)
+        named = self.forms.named(version.name)[1] if self.forms.named is not None else frozenset[str]()
+        hidden = {*(each.column.lower() for each in policy.rules.masks), *(name.lower() for name in named)}
+        return sorted(hidden - {column.name.lower() for column in version.columns})
+
+
+class SelectedTables:
+    """The tables that a consumer gets, as masks by table index. They are computed once for the same growing sequence of tables."""
+
+    def __init__(self, captured: CapturedTables, shown: Readable) -> None:
+        self._captured, self._shown = captured, shown
+        self._tables: Sequence[TableVersion] = ()
+        self._selected = self._unreadable = np.zeros(0, np.bool_)
+
+    def selected(self, tables: Sequence[TableVersion]) -> Mask:
+        """Returns bools: whether the consumer's filters keep the table."""
+        self._look(tables)
+        return self._selected
+
+    def unreadable(self, tables: Sequence[TableVersion]) -> Mask:
+        """Returns bools: whether the table is selected and its rows cannot be shown."""
+        self._look(tables)
+        return self._unreadable
+
+    def _look(self, tables: Sequence[TableVersion]) -> None:
+        if tables is self._tables and len(tables) == len(self._selected):
+            return
+        kept = [not each.watched and self._captured.keeps(each.database, each.table) for each in tables]
+        refused = [is_kept and bool(self._shown.why_not(each)) for is_kept, each in zip(kept, tables, strict=True)]
+        self._tables, self._selected, self._unreadable = tables, np.array(kept, np.bool_), np.array(refused, np.bool_)
