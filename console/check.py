@@ -107,8 +107,8 @@ def check_shared(config: SluiceConfig) -> Finding:
             sharers.setdefault(key_of(source_of(destination)), []).append(name)
     told = [f"{', '.join(names)} share one of {key[0]}" for key, names in sharers.items() if len(names) > 1]
     alone = [
-        f"{names[0]} says stream: shared, and no other destination that says it reads {key[0]} as {key[1]} in the same tls mode: it has "
-        "a connection of its own"
+        f"{names[0]} has stream: shared, but no other destination with this setting reads {key[0]} as {key[1]} in the same "
+        "tls mode, so it uses its own connection"
         for key, names in sharers.items()
         if len(names) == 1
     ]
@@ -150,7 +150,7 @@ def check_destination(destination: DestinationConfig) -> Finding:
         if len(destination.sources) > 1 and not (asked.facts.gtid_enabled or asked.facts.mariadb):
             warnings = [
                 *warnings,
-                "without GTIDs no other source can take over: set gtid_mode and enforce_gtid_consistency",
+                "no other source can take over without GTIDs: set gtid_mode and enforce_gtid_consistency",
             ]
         return Finding(f"{what}, {asked.facts.version}", warnings=tuple(warnings))
     except SourceCheckError as error:
@@ -195,9 +195,9 @@ def check_keyless(destination: DestinationConfig) -> Finding:
 def group_sentence(group: GroupConfig) -> str:
     """Returns a sentence that lists the members of a group, and says what consumers do while a member is not available."""
     then = (
-        "waits for one that is away"
+        "waits for a member that does not run"
         if group.wait_seconds is None
-        else f"waits {group.wait_seconds:g} s for one that is away"
+        else f"waits {group.wait_seconds:g} s for a member that does not run"
     )
     return f"group {group.name}: {', '.join(group.members)} in the order of their commits; {then}"
 

@@ -18,7 +18,7 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
     if not unmatched and tables:
         return ""
     blank = any(pattern != pattern.strip() for pattern in unmatched)
-    hint = " A blank beside a comma is part of a pattern." if blank else ""
+    hint = " A space next to a comma is part of a pattern." if blank else ""
     what = ", ".join(repr(pattern) for pattern in unmatched) or "include"
     verb = "match" if len(unmatched) > 1 else "matches"
     then = "" if tables else ", so nothing is captured"

@@ -158,7 +158,10 @@ def init(
     url: Annotated[str, typer.Argument(metavar="URL", help="mysql://user@host:3306/database, without the password.")],
     name: Annotated[str, typer.Option("--name", help="The destination's name; the database's if empty.")] = "",
     password_env: Annotated[
-        str, typer.Option("--password-env", metavar="NAME", help="The variable with the password; asked for if empty.")
+        str,
+        typer.Option(
+            "--password-env", metavar="NAME", help="The variable with the password; the command asks for it if empty."
+        ),
     ] = "",
 ) -> None:
     """Look at a source, say what it lacks, and write conf/ for it; the password stays in its environment variable."""

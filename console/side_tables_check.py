@@ -20,7 +20,7 @@ def side_tables_sentence(config: SluiceConfig) -> str:
         told.append(
             f"{kind}: {', '.join(f'{table} of {name}{_alone(config, name, table)}' for name, table in wanted) or 'none'}"
         )
-    return f"tables beside mirrors: {'; '.join(told)}"
+    return f"change logs and histories: {'; '.join(told)}"
 
 
 def _alone(config: SluiceConfig, destination: str, table: str) -> str:
@@ -40,7 +40,10 @@ def side_table_problems(config: SluiceConfig) -> list[str]:
                 f"{table} of {name} has no key, so no row of it has a history; name columns in `key`, {out} (change_log needs none)"
             )
         problems += [
-            f"{table} of {name} has a column {column.name}, as its history has one of its own; exclude the column, {out}"
+            (
+                f"{table} of {name} has a column {column.name}, a name that its history uses for another column; exclude the "
+                f"column, {out}"
+            )
             for column in version.columns
             if column.name.lower() in PERIOD_COLUMNS
         ]

@@ -48,9 +48,7 @@ def require_destination(config: SluiceConfig, name: str) -> DestinationConfig:
     """Returns the configured destination. Raises ConfigurationError that lists the existing ones."""
     if name in config.groups:
         members = ", ".join(config.groups[name].members)
-        raise ConfigurationError(
-            f"{name} is a group, without a source and a lake of its own; say one of its members: {members}"
-        )
+        raise ConfigurationError(f"{name} is a group and has no source and no lake; name one of its members: {members}")
     if name not in config.destinations:
         known = ", ".join(sorted(config.destinations)) or "none; add conf/destinations/NAME.yaml"
         raise ConfigurationError(f"there is no destination {name!r}; configured: {known}")

@@ -43,7 +43,7 @@ from console.stack.processes import ProcessFile
 # the sensor ticks every few seconds, and a failed run is retried within five minutes
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
 STALE_SECONDS = 15.0  # an engine writes its status about once per second
-WHAT_TO_DO = "docs/reference/states.md says what to do"
+WHAT_TO_DO = "see docs/reference/states.md"
 NEVER_RAN = "no engine has run yet; `sluice up` starts it"
 WELL = ("RUNNING", "STARTING", "CONNECTING")
 
@@ -311,20 +311,21 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
         if one.state not in WELL:
             found.append(f"{one.name} is {one.state}: {one.reason or WHAT_TO_DO}")
         if one.waiting:
-            said = "" if one.tick_age_seconds is None else f" (said {one.tick_age_seconds:.0f} s ago)"
+            said = "" if one.tick_age_seconds is None else f" (reported {one.tick_age_seconds:.0f} s ago)"
             found.append(f"{one.name} is {one.waiting}{said}")
         found += [f"{one.name}: {trouble}" for trouble in one.troubles]
         found += consumer_problems(one)
         found += [_stop_sentence(one.name, table) for table in one.stopped_tables]
         found += [
-            f"{one.name}: the snapshot of {each['table']} failed: {each['reason']} (`sluice snapshot resume {one.name} {each['table']}` "
-            "reads it anew)"
+            f"{one.name}: the snapshot of {each['table']} failed: {each['reason']} (`sluice snapshot resume {one.name} "
+            f"{each['table']}` reads the table again)"
             for each in one.snapshots
             if each["state"] == SnapshotState.FAILED
         ]
         found += [
-            f"{one.name}: nobody has read the rows of {each['table']} for {each['still_seconds'] / 60:.0f} min, and its changes are held "
-            f"meanwhile: is the sensor {one.name}_snapshots switched off (Dagster's UI, Automation), or do its runs fail?"
+            f"{one.name}: no run has read rows of {each['table']} for {each['still_seconds'] / 60:.0f} min, and its changes "
+            f"are buffered: check whether the sensor {one.name}_snapshots is switched off (Dagster's UI, Automation), and "
+            "whether its runs fail"
             for each in one.snapshots
             if each.get("still_seconds", 0.0) > SNAPSHOT_STILL_SECONDS_MAX
         ]
@@ -334,8 +335,8 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
 def _stopped_sentence(process: dict[str, Any]) -> str:
     ids = " ".join(str(pid) for pid in process["stopped"])
     return (
-        f"of the {process['name']} a signal has stopped {ids}: it lives and does nothing; `kill -CONT {ids}` lets it go on, `sluice down` "
-        "and `sluice up` start it anew"
+        f"a signal has stopped {ids} of the {process['name']}: it runs no code; `kill -CONT {ids}` continues it, `sluice "
+        "down` and `sluice up` restart it"
     )
 
 
@@ -403,7 +404,9 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
 def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
     """Returns the progress of a table's snapshot, and how old the table is in the lake until it ends."""
     older = reading.get("lake_is_older")
-    told = f"{destination}: {reading['table']} is being read: {reading['rows']} rows of some {reading['rows_expected']}"
+    told = (
+        f"{destination}: {reading['table']} is being read: {reading['rows']} of about {reading['rows_expected']} rows"
+    )
     return Text(f"{told}; {older}" if older else told, "yellow" if older else "cyan")
 
 

@@ -40,7 +40,7 @@ def request(place: str, gtid: str, *, latest: bool, moment: str = "", earliest: 
         return RequestedPosition(gtid_set=gtid, time_us=at_us, earliest=earliest)
     found = _PLACE.fullmatch(place)
     if not found:
-        raise ConfigurationError(f"{place!r} is not a place in a binlog; write FILE:OFFSET, as in binlog.000042:4")
+        raise ConfigurationError(f"{place!r} is not a position in a binlog; write FILE:OFFSET, as in binlog.000042:4")
     if moment and found["offset"]:
         raise ConfigurationError("say either an offset or a time in the file, not both")
     return RequestedPosition(
@@ -90,7 +90,7 @@ def move(
     )
     if position is None:
         raise SetupError("nothing was changed")
-    say(f"{name} goes on from {position}; `sluice up` starts it")
+    say(f"{name} continues from {position}; `sluice up` starts it")
     return position
 
 

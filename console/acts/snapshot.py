@@ -107,7 +107,7 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
 def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
     """Returns a table for a person, with one line per snapshot."""
     if not shown:
-        return Text("no snapshot was ever asked for; `sluice snapshot start DESTINATION` asks for one")
+        return Text("no snapshot was ever requested; `sluice snapshot start DESTINATION` requests one")
     table = Table("destination", "table", "state", "rows", "of some", "percent", "rows/s", "left", "what it says")
     for each in shown:
         made, record = progress(each.record, now), each.record

@@ -53,7 +53,7 @@ def brokers_of(name: str, settings: Settings, told: ImportReport) -> list[Any]:
     if keys := settings.given(*(key for key in RULES if not told.names(key))):
         told.taken.append(f"{keys}: the broker's rules for topics and partitions")
     told.left.append(
-        "TIMESTAMP values in messages are in UTC, Canal takes its machine's zone: time_zone of the broker says another"
+        "TIMESTAMP values in messages are in UTC, Canal uses its machine's zone: set time_zone of the broker to use another"
     )
     return [broker]
 
@@ -63,7 +63,7 @@ def _rules(settings: Settings, left: list[str]) -> dict[str, Any]:
     found["topic"] = settings.get("canal.mq.topic")
     if not found["topic"]:
         found["topic"] = "example"
-        left.append("canal.mq.topic is empty: `topic` of the broker says example, name the one you want")
+        left.append("canal.mq.topic is empty: `topic` of the broker is set to example; set the topic that you want")
     if text := settings.get("canal.mq.dynamicTopic"):
         found["dynamic_topic"] = text
     units = settings.number("canal.mq.canalBatchSize", BATCH_UNITS)

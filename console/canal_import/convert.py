@@ -136,17 +136,16 @@ def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings
     """
     if _has_ledger(config, name):
         findings.left.append(
-            f"where Canal stood: {name} has a ledger already"
-            f" ({config.ledger_location(name).directory}, meta.kind {config.meta.kind}), which "
-            "goes on where it is with the consumers that it knows. To begin where Canal stood, name another data_dir (a new ledger) "
-            "in sluice.yaml, and import again"
+            f"the position of Canal: {name} has a ledger already ({config.ledger_location(name).directory}, meta.kind "
+            f"{config.meta.kind}), so the destination continues from that ledger with the consumers in it. To begin at "
+            "Canal's position, set another data_dir (a new ledger) in sluice.yaml, and import again"
         )
         return []
     lake = [each.cursor for each in cursors.clients if each.client_id == LAKE_CLIENT and each.cursor is not None]
     if config.meta.kind == "zookeeper" and lake and lake[0] != cursors.begin:
         findings.left.append(
-            f"a client stood further behind than {LAKE_CLIENT}, whose cursor in ZooKeeper the destination begins with: what lies between "
-            "does not come again; let that client catch up before Canal is stopped"
+            f"a client was further behind than {LAKE_CLIENT}, whose cursor in ZooKeeper the destination begins with: the "
+            "changes in between are not delivered to it; let that client catch up before Canal is stopped"
         )
     known = [LeftConsumer(each.client_id, each.filter) for each in cursors.clients if each.cursor is not None]
     if not known:
@@ -154,9 +153,9 @@ def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings
     file = write_left_consumers(config.destination_dir(name), known)
     numbers = ", ".join(str(each.client_id) for each in known)
     findings.taken.append(
-        f"clients {numbers}: they go on where the destination begins; what they had since then comes again. {file} says so at its first "
-        "start: where conf/ moves, or data_dir or staging is set to another folder, move it along, else they begin where the engine is "
-        "when they come"
+        f"clients {numbers}: they continue at the position where the destination begins, and get the changes after it again. "
+        f"{file} has their positions until the first start: if conf/ moves, or data_dir or staging becomes another folder, "
+        "move it too, or they begin at the engine's position when they connect"
     )
     return [file]
 

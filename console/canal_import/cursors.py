@@ -46,8 +46,8 @@ def from_file(folder: Path) -> Cursors:
         clients = tuple(_client(each) for each in record["clientDatas"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(
-            f"{file} cannot be read ({error}): Canal writes it in place, a crash leaves it empty; put a copy back, "
-            "or remove it to begin as the properties say"
+            f"{file} cannot be read ({error}): Canal overwrites it, so a crash can leave it empty; restore a copy, or remove "
+            "it to begin at the position in the properties"
         ) from error
     return Cursors(clients, str(file))
 

@@ -99,7 +99,7 @@ def _say_by_itself(option: str, value: str, keys: str, told: ImportReport) -> No
 def _say_kerberos(option: str, value: str, told: ImportReport) -> None:
     if option == "kerberos.enable" and value.lower() == "true":
         told.left.append(
-            "kafka.kerberos.enable: name librdkafka's sasl.kerberos.* in `options` of the broker, in place of a JAAS file"
+            "kafka.kerberos.enable: name librdkafka's sasl.kerberos.* in `options` of the broker instead of a JAAS file"
         )
     else:
         told.no_meaning.append(f"kafka.{option}: librdkafka reads no JAAS file, and Kerberos by its sasl.kerberos.*")

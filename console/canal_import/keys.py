@@ -26,7 +26,7 @@ LEFT = (
         r"canal\.instance\.master\.clientCertificateKeyStore.*",
         "a Java key store: convert it to PEM, source.tls.certificate_file and key_file",
     ),
-    (r"canal\.instance\.standby\.(?!address).*", "a standby goes on where the master was read to: it has no position of its own"),
+    (r"canal\.instance\.standby\.(?!address).*", "a standby continues where the master's reading ended: it has no own position"),
     (
         r"canal\.instance\.(master|standby)\d+\..*",
         "several masters in one instance: make a destination of each, and a group of them by `members`",
@@ -43,7 +43,7 @@ LEFT_UNLESS = (
     (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a fetch size is 1024 bytes a unit, as MEMSIZE"),
     (
         r"canal\.instance\.fallbackIntervalInSeconds", ("60",),
-        "a failover goes on by GTID and repeats nothing; `failover: by_time` goes back 60 s, and no other number",
+        "a failover continues by GTID and repeats nothing; `failover: by_time` goes back 60 s, which cannot be changed",
     ),
     (
         r"canal\.instance\.filter\.query\.dcl", OFF, "statements other than DDL are shown to consumers as QUERY: skip them there",
@@ -54,7 +54,7 @@ LEFT_UNLESS = (
     (r"canal\.instance\.filter\.rows", OFF, "row events are always read: a destination without them has no use"),
     (
         r"canal\.instance\.filter\.table\.error", OFF,
-        "a table that cannot be read stops by name, the others go on: see docs/reference/states.md",
+        "a table that cannot be read stops by name, the others continue: see docs/reference/states.md",
     ),
     (
         r"canal\.instance\.filter\.transaction\.entry", OFF,
@@ -72,7 +72,7 @@ LEFT_UNLESS = (
         "text is read by the charset of its column; `charsets` of a table names another one",
     ),
     (r"canal\.instance\.enableDruid", OFF, "the password is encrypted there: put the plain one into the environment variable"),
-    (r"canal\.instance\.multi\.stream\.on", OFF, "a stream of PolarDB-X is not asked for by name"),
+    (r"canal\.instance\.multi\.stream\.on", OFF, "a stream of PolarDB-X is not requested by name"),
     (
         r"canal\.instance\.master\.tlsVersions", ("tlsv1.2,tlsv1.3", "tlsv1.2", "tlsv1.3"),
         "TLS 1.2 and above are used, and no earlier version",
@@ -95,7 +95,7 @@ NO_MEANING = (
     (r"canal\.instance\.parser\..*", "rows are decoded by compiled kernels"),
     (r"canal\.instance\.filter\.druid\.ddl", "statements are read by Sluice's own reader"),
     (r"canal\.instance\.filter\.query\.dml", "statements of row changes are not shown to consumers"),
-    (r"canal\.instance\.binlog\.(format|image)", "`sluice check` says which settings the source lacks"),
+    (r"canal\.instance\.binlog\.(format|image)", "`sluice check` lists the settings that the source lacks"),
     (
         r"canal\.instance\.tsdb\.(enable|dir|dbUsername|dbPassword|snapshot\..*)",
         "the schema history is always kept, by position, and needs no snapshots",

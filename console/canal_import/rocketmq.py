@@ -38,7 +38,7 @@ def rocketmq_of(name: str, settings: Settings, told: ImportReport) -> dict[str, 
         if settings.get(left).lower() == word:
             told.left.append(f"{left}: {why}")
     told.taken.append(
-        "canal.serverMode rocketMQ: by the same name servers, to the same queues. A message is sent until its broker keeps it, whatever "
-        "rocketmq.retry.times.when.send.failed says; a topic must be there, with its queues"
+        "canal.serverMode rocketMQ: by the same name servers, to the same queues. A message is sent until its broker "
+        "confirms it, regardless of rocketmq.retry.times.when.send.failed; the topic must exist, with its queues"
     )
     return found

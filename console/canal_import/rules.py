@@ -63,7 +63,8 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         findings.taken.append(f"{XML} file-instance.xml: the ledger is in a file")
     elif xml and "default-instance" not in xml:
         findings.left.append(
-            f"{XML} {xml}: Sluice reads no Spring file, the ledger is in a file; what it wires else (handlers, groups) is to be configured"
+            f"{XML} {xml}: Sluice reads no Spring file, and the ledger is in a file; configure what else it wires (handlers, "
+            "groups)"
         )
     elif xml and not hosts:
         findings.left.append(f"{XML} {xml} without canal.zkServers: the ledger is in a file")
@@ -71,9 +72,9 @@ def server_of(settings: Settings, findings: ImportReport) -> dict[str, Any]:
         port = max(0, settings.number(METRICS, METRICS_PORT))
         record |= {"metrics": {"port": port}} if port else {}
         findings.taken.append(
-            f"{METRICS}: Prometheus is answered at port {port}, on the loopback; `metrics.host` says otherwise"
+            f"{METRICS}: Prometheus is answered at port {port} on the loopback; set `metrics.host` to use another address"
             if port
-            else f"{METRICS}: off, as it is without `metrics`"
+            else f"{METRICS}: off, which is the default without `metrics`"
         )
     return record
 
@@ -106,7 +107,9 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
         record["canal_server"] = _canal_server(settings, findings)
     if settings.get("canal.instance.get.ddl.isolation").lower() == "true":
         record["batch"] = {"ddl_isolation": True}
-        findings.taken.append("canal.instance.get.ddl.isolation: a statement that changes tables is a batch of its own")
+        findings.taken.append(
+            "canal.instance.get.ddl.isolation: a statement that changes tables becomes a separate batch"
+        )
     record["snapshot"] = "when_stopped"
     return record
 
@@ -114,8 +117,9 @@ def destination_of(name: str, settings: Settings, cursors: Cursors, findings: Im
 def _cut_filters(cursors: Cursors, include: str) -> list[str]:
     found = ((client, not_captured(client.filter, include, EXCLUDE)) for client in cursors.clients)
     return [
-        f"the filter {client.filter} of client {client.client_id}: in Canal it stood in place of filter.regex, here it only narrows "
-        f"`include`, which is {include}: tables of {', '.join(outside)} that are not in that do not come; add them to `include`"
+        f"the filter {client.filter} of client {client.client_id}: in Canal it replaced filter.regex, here it only narrows "
+        f"`include`, which is {include}: tables of {', '.join(outside)} that `include` does not match are not delivered; add "
+        "them to `include`"
         for client, outside in found
         if outside
     ]
@@ -182,10 +186,10 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
 
 def _say_gtids(on: bool, settings: Settings, findings: ImportReport) -> None:
     if on:
-        findings.taken.append(f"{GTID_ON}: the stream goes on by GTID wherever the source has them")
+        findings.taken.append(f"{GTID_ON}: the stream continues by GTID wherever the source has them")
         findings.left.append(f"{GTID_ON}: entries have no GTID in their headers and props")
     elif settings.given(GTID_ON):
-        findings.no_meaning.append(f"{GTID_ON}: the stream goes on by GTID wherever the source has them")
+        findings.no_meaning.append(f"{GTID_ON}: the stream continues by GTID wherever the source has them")
 
 
 def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> None:
@@ -196,9 +200,10 @@ def _say_without_cursor(used: str, looked_in: str, findings: ImportReport) -> No
         )
         return
     findings.left.append(
-        f"where Canal stood: no client's cursor was found in {looked_in}, and canal.instance.master.journal.name, timestamp and gtid say "
-        "nothing: the destination begins at the LATEST position of its first start, what was changed before is not read. Where Canal has "
-        "run, import from the machine that has its data (canal.file.data.dir, canal.zkServers), or say `start` in the file that was written"
+        f"the position of Canal: no client's cursor was found in {looked_in}, and canal.instance.master.journal.name, "
+        "timestamp and gtid are empty: the destination begins at the LATEST position of its first start, and earlier changes "
+        "are not read. Where Canal has run, import from the machine that has its data (canal.file.data.dir, "
+        "canal.zkServers), or set `start` in the file that was written"
     )
 
 
@@ -215,13 +220,13 @@ def _canal_server(settings: Settings, findings: ImportReport) -> dict[str, Any]:
     user, address = settings.get("canal.user"), settings.get("canal.ip", ANYWHERE)
     if user and password:
         server |= {"user": user, "password_hash_env": HASH_VARIABLE, "host": address}
-        findings.secrets[HASH_VARIABLE] = "canal.passwd, the hash as it is"
+        findings.secrets[HASH_VARIABLE] = "canal.passwd, the hash unchanged"
     elif address != "127.0.0.1":
         findings.left.append(
             f"canal.ip {address} without canal.user and canal.passwd: only the loopback is served until there is a password"
         )
     findings.left.append(
-        "TIMESTAMP values are shown in UTC, Canal takes its machine's zone: canal_server.time_zone says another"
+        "TIMESTAMP values are shown in UTC, Canal uses its machine's zone: set canal_server.time_zone to use another"
     )
     return server
 

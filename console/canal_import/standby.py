@@ -31,8 +31,8 @@ def sources_of(settings: Settings, common: dict[str, Any], taken: list[str], lef
         taken.append(f"{keys}: `heartbeat`")
     if not heartbeat["switch"]:
         left.append(
-            f"{DETECTING}heartbeatHaEnable: Canal did not change servers by itself; with `heartbeat: {{switch: false}}` it is said that "
-            "the master is away, and `sluice source switch` changes"
+            f"{DETECTING}heartbeatHaEnable: Canal did not switch servers by itself; with `heartbeat: {{switch: false}}` the "
+            "status reports that the master does not answer, and `sluice source switch` switches"
         )
     return {"sources": [master | common, _address(second) | common], "heartbeat": heartbeat}
 

@@ -25,7 +25,7 @@ def backfill(  # noqa: PLR0917  one argument an option
         typer.Option(
             "--into",
             metavar="DATABASE.TABLE",
-            help="make this table of the one in --tables as it was at --to, and leave the live one as it is",
+            help="build this table from the one in --tables as it was at --to, and leave the live table unchanged",
         ),
     ] = "",
     only_plan: Annotated[

@@ -9,7 +9,9 @@ import typer
 from console.commands.options import screen
 
 consumer_app = typer.Typer(
-    name="consumer", help="Clients and brokers beside the lake; `status` lists them.", no_args_is_help=True
+    name="consumer",
+    help="Clients and brokers that read in addition to the lake; `status` lists them.",
+    no_args_is_help=True,
 )
 
 
@@ -26,7 +28,10 @@ def consumer_forget(
 
     directory = engine_dir(load_config(), destination)
     place = consumer_of(directory, client_id).cursor
-    question = f"Forget consumer {client_id} of {destination}? What comes after {place} and is not in memory any more it never gets."
+    question = (
+        f"Remove consumer {client_id} of {destination}? It never gets the changes after {place} that are no longer in "
+        "memory."
+    )
     if not yes and not typer.confirm(question):
         screen.print("nothing was changed")
         return

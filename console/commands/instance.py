@@ -42,7 +42,7 @@ def names(incomplete: str) -> list[str]:
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", autocompletion=names, help="A destination or group of conf/.")
 ]
-WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds in which it is to happen.")]
+WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to wait for the result.")]
 
 
 @instance_app.command("list")
@@ -95,7 +95,7 @@ def instance_release(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonO
 def instance_log(
     name: NameArgument,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="So many of the newest.")] = 50,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show what the engine of a destination has logged on this host."""
     from console.acts.instance import followed, log_lines  # noqa: PLC0415
@@ -124,9 +124,7 @@ def instance_edit(
     if text is None or not changed(conf_dir(), name, text):
         screen.print(f"{name} is as it was")
         return
-    screen.print(
-        f"conf/destinations/{name}.yaml is in place; a running engine takes it up within seconds", highlight=False
-    )
+    screen.print(f"conf/destinations/{name}.yaml is written; a running engine uses it within seconds", highlight=False)
 
 
 def _act(act: Callable[[str, Path, float], Outcome], name: str, wait: float, *, as_json: bool) -> None:

@@ -17,11 +17,12 @@ def maintain(  # noqa: PLR0917  one argument an option
         str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these tables; all that the lake has")
     ] = "",
     optimize: Annotated[
-        bool, typer.Option("--optimize", help="Write files anew now, also where it does not pay yet.")
+        bool, typer.Option("--optimize", help="Rewrite files now, also where the benefit is still small.")
     ] = False,
     vacuum: Annotated[bool, typer.Option("--vacuum", help="Remove files that left their table.")] = False,
     retention_hours: Annotated[
-        float | None, typer.Option("--retention-hours", min=0.0, help="how long they stay; as conf/ says if not given")
+        float | None,
+        typer.Option("--retention-hours", min=0.0, help="how long they stay; the value in conf/ if not given"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from console.commands.options import JsonOption, config_now, errors, screen
 
-position_app = typer.Typer(name="position", help="Show or set where a destination stands.", no_args_is_help=True)
+position_app = typer.Typer(name="position", help="Show or set the position of a destination.", no_args_is_help=True)
 
 
 @position_app.command("show")

@@ -16,7 +16,7 @@ def repair(  # noqa: PLR0917  one argument an option
         str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these tables; all that are captured")
     ] = "",
     only_plan: Annotated[
-        bool, typer.Option("--plan", help="Compare and show what would be taken anew; change nothing.")
+        bool, typer.Option("--plan", help="Compare and show which rows would be read again; change nothing.")
     ] = False,
     settle_seconds: Annotated[
         float, typer.Option("--settle-seconds", help="seconds the merges may take to come up to the source.")
@@ -39,7 +39,7 @@ def repair(  # noqa: PLR0917  one argument an option
         keys = sum(sum(each.keys.values()) for each in ready)
         if not as_json:
             screen.print(act.rows(planned))
-        question = f"take {keys} keys of {len(ready)} tables anew?"
+        question = f"read {keys} keys of {len(ready)} tables again from the source?"
         if not yes and not typer.confirm(question, err=as_json):
             raise typer.Exit(1)
         done = act.run(config, request, planned, _say)

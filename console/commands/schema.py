@@ -37,14 +37,14 @@ def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: Jso
 def schema_approve(
     destination: str,
     table: TableArgument,
-    plan: Annotated[str, typer.Option("--plan", help="one of those `schema held` names")] = "apply",
+    plan: Annotated[str, typer.Option("--plan", help="one of those that `schema held` lists")] = "apply",
 ) -> None:
     """Let the lake follow a held change by one of its plans; the running engine then takes the table up again by itself."""
     from cdc_engine.acts.stopped_table import approve  # noqa: PLC0415
     from console.acts.schema import directory_of  # noqa: PLC0415
 
     record = approve(directory_of(config_now(), destination), table, plan)
-    screen.print(f"{table}: approved `{record.statement}` as {plan}; it goes on from there", markup=False)
+    screen.print(f"{table}: approved `{record.statement}` as {plan}; the table continues from there", markup=False)
 
 
 @schema_app.command("resume")
@@ -54,7 +54,7 @@ def schema_resume(destination: str, table: TableArgument) -> None:
     from console.acts.schema import directory_of  # noqa: PLC0415
 
     stop = resume(directory_of(config_now(), destination), table)
-    screen.print(f"{table}: goes on from its stop at {stop.position} ({stop.state})", markup=False)
+    screen.print(f"{table}: continues from its stop at {stop.position} ({stop.state})", markup=False)
 
 
 @schema_app.command("resolve")
@@ -70,4 +70,4 @@ def schema_resolve(
     from console.acts.schema import directory_of, statement_of  # noqa: PLC0415
 
     stop = resolve(directory_of(config_now(), destination), table, statement_of(create_table))
-    screen.print(f"{table}: goes on from its stop at {stop.position} with this schema", markup=False)
+    screen.print(f"{table}: continues from its stop at {stop.position} with this schema", markup=False)

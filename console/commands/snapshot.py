@@ -40,7 +40,7 @@ def start(
         raise typer.Exit(snapshot.follow(config, destination, screen) if follow else 0)
     records = acts.start(snapshot.folder(config, destination), snapshot.chosen(config, destination, tables), where)
     for record in records:
-        screen.print(f"{record.name}: its rows are read by the next run; changes are held until then", markup=False)
+        screen.print(f"{record.name}: the next run reads its rows; changes are buffered until then", markup=False)
     if follow:
         raise typer.Exit(snapshot.follow(config, destination, screen))
     screen.print(f"`sluice snapshot status {destination}` shows how far it is", markup=False)
@@ -74,7 +74,7 @@ def pause(destination: str, table: Name) -> None:
     from console.acts import snapshot  # noqa: PLC0415
 
     record = acts.pause(snapshot.folder(config_now(), destination), table)
-    screen.print(f"{table}: paused after {record.rows} rows; `sluice snapshot resume` goes on", markup=False)
+    screen.print(f"{table}: paused after {record.rows} rows; `sluice snapshot resume` continues it", markup=False)
 
 
 @snapshot_app.command("resume")
@@ -84,7 +84,7 @@ def resume(destination: str, table: Name) -> None:
     from console.acts import snapshot  # noqa: PLC0415
 
     record = acts.go_on(snapshot.folder(config_now(), destination), table)
-    screen.print(f"{table}: goes on after {record.rows} rows", markup=False)
+    screen.print(f"{table}: continues after {record.rows} rows", markup=False)
 
 
 @snapshot_app.command("cancel")

@@ -74,7 +74,7 @@ class TrafficThread:
     def raise_failure(self) -> None:
         if self.failure:
             raise SetupError(
-                f"The traffic ended, for {self.failure}; start the demo again, it goes on."
+                f"The traffic ended: {self.failure}; start the demo again, and it continues."
             ) from self.failure
 
     def _run(self) -> None:

@@ -103,6 +103,6 @@ def _end(record: SnapshotRecord, where: str) -> str:
     read, then = record.read_at - record.reading_at, duration(record.published_at - record.read_at)
     rate = f"{record.rows / max(read, 1e-3):,.0f} rows/s"
     return (
-        f"{record.name}: the {record.rows:,} rows that it had before were read in {duration(read)} beside the stream ({rate}), "
-        f"and published whole {then} later. From here on it follows the stream. {where}"
+        f"{record.name}: the {record.rows:,} rows of its initial snapshot were read in {duration(read)} while the stream "
+        f"continued ({rate}), and published in one commit {then} later. From now on it follows the stream. {where}"
     )

@@ -102,7 +102,7 @@ def at(history: Sequence[Interval], word: str) -> list[Interval]:
     try:
         moment = dt.datetime.fromisoformat(word)
     except ValueError:
-        raise ConfigurationError(f"{word!r} is no version, FILE:OFFSET, GTID or time in ISO form") from None
+        raise ConfigurationError(f"{word!r} is not a version, FILE:OFFSET, GTID or time in ISO form") from None
     time_us = int((moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)).timestamp() * 1_000_000)
     return [each for each in history if each.streamed and 0 < each.first_commit_time_us <= time_us][:1]
 

@@ -161,14 +161,17 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
     """Returns key column → value as typed."""
     if not table.mirror:
         told = f"ask {table.path} with `sluice sql`: a row's versions, or its changes, are rows there"
-        raise ConfigurationError(f"{table.name} has no mirror whose versions would tell a row's life; {told}")
+        raise ConfigurationError(
+            f"{table.name} has no current-state table, whose versions would show the states of a row; {told}"
+        )
     if not table.key:
         raise ConfigurationError(f"{table.name} has no key: its Delta table has every change, ask it with `sluice sql`")
     parts = next(csv.reader([text], skipinitialspace=True), []) if len(table.key) > 1 else [text]
     if len(parts) != len(table.key):
         raise ConfigurationError(
-            f"the key of {table.name} is ({', '.join(table.key)}): give {len(table.key)} values with commas between them, in this "
-            f"order or as {','.join(f'{name}=…' for name in table.key)}; a value that has a comma stands in double quotes"
+            f"the key of {table.name} is ({', '.join(table.key)}): give {len(table.key)} values with commas between them, in "
+            f"this order or as {','.join(f'{name}=…' for name in table.key)}; put a value that contains a comma in double "
+            "quotes"
         )
     by_name = dict(_told(part.strip(), table.key) for part in parts)
     if sorted(by_name) == sorted(table.key):

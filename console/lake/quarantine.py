@@ -35,8 +35,13 @@ SESSIONS_FILE = "quarantine-sessions.json"
 RUN_LOCK_SECONDS = 30.0  # a run that drains releases it between two batches
 Record = dict[str, Any]
 # such a value is older than the rules: it is not masked, and its row may not meet the condition
-RULED = "conf/ filters or masks the rows of the table by now (rows, masks): take its rows anew instead"
-UNMIRRORED = "the table has no mirror, and versions and changes stay as they were written: take its rows anew instead"
+RULED = (
+    "conf/ now filters or masks the rows of the table (rows, masks): re-snapshot it instead (`sluice snapshot start`)"
+)
+UNMIRRORED = (
+    "the table has no current-state table, and its change log and history are never rewritten: re-snapshot it "
+    "instead (`sluice snapshot start`)"
+)
 
 
 @dataclasses.dataclass

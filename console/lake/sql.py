@@ -121,7 +121,8 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
     """Runs the query. Raises SetupError with DuckDB's message, which also lists the tables if a name was not found."""
     if "://" in config.lake:
         raise SetupError(
-            f"The lake is at {config.lake}; `sluice sql` reads local lakes, docs/readers.md says what reads others."
+            f"The lake is at {config.lake}; `sluice sql` reads local lakes only; docs/readers.md lists programs that read "
+            "others."
         )
     tables = lake_tables(config)
     if not tables:

@@ -71,7 +71,7 @@ def switch(
     sources = listed(config, name, ask_source)
     if len(sources) == 1:
         raise ConfigurationError(
-            f"{name} has one source; name those that stand by under `sources` in its file in conf/"
+            f"{name} has one source; name its standby sources under `sources` in its file in conf/"
         )
     if not 0 <= to <= len(sources):
         raise ConfigurationError(f"{name} has the sources 1 to {len(sources)}, not {to}")

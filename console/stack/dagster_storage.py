@@ -33,7 +33,7 @@ def lost_storage(home: Path, running_seconds: float) -> str:
     if not missing:
         return ""
     return (
-        f"Dagster's storage was removed while it runs ({', '.join(missing)} in {home}): no tick and no run comes of it; "
+        f"Dagster's storage was removed while Dagster runs ({', '.join(missing)} in {home}): it starts no ticks and no runs; "
         "`sluice up` restarts Dagster, with an empty history and no change lost"
     )
 

@@ -21,7 +21,7 @@ POLL_SECONDS = 0.1
 SHOWN = {"spark": "Spark"}  # a part whose name is no common noun
 # signals from outside: the end of the log does not contain the reason
 FROM_OUTSIDE = {
-    "signal 9": "another program killed it, or the kernel for lack of memory (dmesg says so)",
+    "signal 9": "another program killed it, or the kernel did for lack of memory (see dmesg)",
     "signal 15": "another program ended it",
 }
 

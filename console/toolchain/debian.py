@@ -122,7 +122,7 @@ def _unstable_source() -> str:
     own = {release.get("VERSION_CODENAME", ""), UNSTABLE, "sid", "testing", "stable"}
     mirrors = [mirror for suite, mirror in pairs if suite in own]
     if not mirrors:
-        raise CommandFailedError("apt names no mirror of this release of Debian")
+        raise CommandFailedError("apt lists no mirror of this release of Debian")
     signed = f"[signed-by={KEYRING}] " if KEYRING.exists() else ""
     return f"deb {signed}{mirrors[0]} {UNSTABLE} main"
 

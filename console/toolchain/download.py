@@ -51,8 +51,8 @@ def verify(artifact: Artifact, file: Path) -> None:
     if found != artifact.sha256:
         file.unlink()
         raise SetupError(
-            f"{file.name} has the checksum {found[:12]}… where {artifact.sha256[:12]}… is pinned, so it was deleted;"
-            " run the command again, and if it happens again find out who changes the download (a proxy or a mirror)."
+            f"{file.name} has the checksum {found[:12]}… instead of the pinned {artifact.sha256[:12]}…, so it was deleted; "
+            "run the command again, and if it happens again find out who changes the download (a proxy or a mirror)."
         )
 
 

@@ -44,7 +44,7 @@ def provide_java(cache: Cache) -> Java:
         raise _needs_java(f"none was found, and {error}") from error
     programs = _packaged(unpacked or Path("/"))
     if not programs:
-        raise _needs_java("the package brought no java program")
+        raise _needs_java("the package contains no java program")
     return _require_usable(programs[-1])
 
 

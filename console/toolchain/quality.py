@@ -135,7 +135,9 @@ def _pass_alone(names: Sequence[str], environment: Mapping[str, str], screen: Co
         return False
     for name in names:
         screen.print(
-            f"unsteady: {name} failed beside others and passed alone; mend it", style="bold yellow", highlight=False
+            f"unsteady: {name} failed together with other tests and passed alone; fix it",
+            style="bold yellow",
+            highlight=False,
         )
     return True
 

@@ -66,7 +66,7 @@ def test_fault_up_ends_what_runs_on_a_storage_that_was_removed(
         began.clear()
         monkeypatch.setattr("console.stack.dagster_storage.MAKING_SECONDS_MAX", 0.0)
         assert stack.up() == []
-        assert "storage was removed while it runs" in capsys.readouterr().out
+        assert "storage was removed while Dagster runs" in capsys.readouterr().out
         assert daemon.wait(20) != 0
     finally:
         daemon.kill()

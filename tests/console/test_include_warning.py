@@ -75,7 +75,7 @@ def test_check_warns_of_an_include_that_matches_nothing_on_the_server(place: Pla
     [
         (r"shop\..*", "", ""),
         (r"shop\.orders,shop\.items", "", ""),
-        (r"shop\.orders, shop\.items", "", "A blank beside a comma is part of a pattern"),
+        (r"shop\.orders, shop\.items", "", "A space next to a comma is part of a pattern"),
         (r"shop\.orders,a\.b,c\.d", "", r"'a\\.b', 'c\\.d' of include of shop match no table"),
         (r"shop\.orders,shop\.t{1,2}", "", r"'shop\\.t{1,2}'"),
         (r"SHOP\.ORDERS", "", ""),

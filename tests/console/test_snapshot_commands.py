@@ -165,5 +165,5 @@ def test_a_failed_snapshot_is_a_problem_that_the_status_names(directory: Path) -
     result = RUNNER.invoke(app, ["status", "--json"])
     problems = [each for each in json.loads(result.output)["problems"] if "shop.items" in each]
     assert problems == [
-        "shop: the snapshot of shop.items failed: a reason (`sluice snapshot resume shop shop.items` reads it anew)"
+        "shop: the snapshot of shop.items failed: a reason (`sluice snapshot resume shop shop.items` reads the table again)"
     ]

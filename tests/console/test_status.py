@@ -257,7 +257,7 @@ def test_fault_what_the_sensor_said_has_its_age(place: Place) -> None:
     minutes_ago = time.time_ns() // 1000 - 130_000_000
     running_engine(directory, waiting="waiting 10 s before the next try", ticked_at_us=minutes_ago)
     report = json.loads(RUNNER.invoke(app, ["status", "--json"]).stdout)
-    assert any("waiting 10 s before the next try (said 13" in problem for problem in report["problems"])
+    assert any("waiting 10 s before the next try (reported 13" in problem for problem in report["problems"])
     assert report["destinations"][0]["tick_age_seconds"] >= 130
     assert "13" in RUNNER.invoke(app, ["status"]).stdout
 

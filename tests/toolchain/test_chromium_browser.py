@@ -45,5 +45,5 @@ def test_an_unpacked_one_finds_its_libraries_and_fonts(tmp_path: Path) -> None:
 
 
 def test_an_empty_package_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SetupError, match="brought no program"):
+    with pytest.raises(SetupError, match="contains no program"):
         in_folder(tmp_path)

@@ -42,14 +42,14 @@ def provide_chromium(cache: Cache | None = None) -> Chromium:
             raise _missing(str(error)) from error
     if found := in_folder(root) if root else _on_path():
         return found
-    raise _missing("the package brought no program")
+    raise _missing("the package contains no program")
 
 
 def in_folder(root: Path) -> Chromium:
     """Returns the browser from unpacked packages, with their libraries and fonts, which are found only there. Raises SetupError."""
     programs = [root / name for name in PROGRAMS if (root / name).exists()]
     if not programs:
-        raise _missing("the package brought no program")
+        raise _missing("the package contains no program")
     folders = sorted({file.parent for file in root.rglob("*.so*")})
     if lacking := missing_libraries(programs[0], folders):
         raise _missing(f"it lacks {', '.join(lacking)}")

@@ -132,5 +132,5 @@ class SparkCluster:
             processes = [process for process in (self._master, *self._workers) if process is not None]
             if time.monotonic() > end or not all(process.running for process in processes):
                 told = "; ".join(f"{log.name}: {last_lines(log)}" for log in self.folder.glob("*.log"))
-                raise ServerError(f"the Spark cluster did not come up, {what} was not seen: {told}")
+                raise ServerError(f"the Spark cluster did not start, {what} was not seen: {told}")
             time.sleep(POLL_SECONDS)

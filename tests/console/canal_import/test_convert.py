@@ -76,8 +76,8 @@ canal.instance.filter.field = shop.orders:id/status
     [
         ("canal.instance.filter.rows = true", "a destination without them has no use"),
         ("canal.instance.standby.address = other:3306", "both servers need GTIDs"),
-        ("canal.instance.standby.address = other:3306", "`sluice source switch` changes"),
-        ("canal.instance.standby.journal.name = bin.000001", "it has no position of its own"),
+        ("canal.instance.standby.address = other:3306", "`sluice source switch` switches"),
+        ("canal.instance.standby.journal.name = bin.000001", "it has no own position"),
         ("canal.serverMode = pulsarMQ", "Sluice sends to Kafka, RabbitMQ and RocketMQ"),
         ("canal.instance.memory.batch.mode = ITEMSIZE", "1024 bytes a unit"),
         ("canal.auto.reset.latest.pos.mode = true", "POSITION_LOST"),
@@ -119,14 +119,14 @@ def test_a_begin_of_canals_properties_is_said_with_where_no_cursor_was_found(tmp
     folder = canal_folder(tmp_path, instance="canal.instance.master.timestamp = 1597025212500")
     found = imported(folder, tmp_path).findings["example"]
     assert not [each for each in found.left if "LATEST" in each]
-    assert any("as the properties say" in each and "meta.dat" in each for each in found.taken)
+    assert any("at the position in the properties" in each and "meta.dat" in each for each in found.taken)
 
 
 def test_a_client_of_canal_with_a_wider_filter_is_said(tmp_path: Path) -> None:
     folder = canal_folder(tmp_path, instance=r"canal.instance.filter.regex = shop\\..*")
     (folder / "example" / "meta.dat").write_text(meta((1001, 4, 1), table_filter=r"shop\.orders,stock\..*"))
     (said,) = [each for each in imported(folder, tmp_path).findings["example"].left if "client 1001" in each]
-    assert r"tables of stock\..* that are not in that do not come" in said
+    assert r"tables of stock\..* that `include` does not match are not delivered" in said
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_consumers_that_canal_left_are_a_file_that_is_named_and_a_ledger_win
     found = imported(folder, tmp_path)
     there = tmp_path / "data" / "engine" / "example"
     assert f"written: {there / FILE_NAME}" in found.sentences()
-    assert any("move it along" in each for each in found.findings["example"].taken)
+    assert any("move it too" in each for each in found.findings["example"].taken)
     for file in found.files:
         file.unlink()
     (there / LEDGER_FILE).write_text("{}")

@@ -56,8 +56,11 @@ def test_the_demo_says_how_a_snapshot_ended_though_it_was_over_before_the_first_
         records.update(NAME, lambda _: read.published(5, read.read_at + 1))
         before.wait(lambda: None)
     said = screen.file.getvalue()  # type: ignore[attr-defined]
-    assert "the 2,000,000 rows that it had before were read in 8 s beside the stream (250,000 rows/s)" in said
-    assert "published whole 1 s later. From here on it follows the stream. Its page: http://here" in said
+    assert (
+        "the 2,000,000 rows of its initial snapshot were read in 8 s while the stream continued (250,000 rows/s)"
+        in said
+    )
+    assert "published in one commit 1 s later. From now on it follows the stream. Its page: http://here" in said
     again = Console(file=io.StringIO(), width=300)
     with RowsBefore(records, NAME, again, "") as later:
         later.wait(lambda: None)

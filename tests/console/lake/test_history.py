@@ -72,7 +72,7 @@ def test_history_a_word_names_a_batch(word: str, deliveries: list[int]) -> None:
 
 
 def test_history_another_word_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="no version, FILE:OFFSET, GTID or time"):
+    with pytest.raises(ConfigurationError, match="not a version, FILE:OFFSET, GTID or time"):
         history.at(NEWEST_FIRST, "yesterday")
 
 

@@ -295,7 +295,7 @@ def test_fault_up_goes_on_after_several_kills_of_spark(part: Callable[..., FakeP
     assert spark.begun == 6
     failed = [line for line in said if "signal 9" in line]
     assert len(failed) == 5
-    assert all("another program killed it, or the kernel for lack of memory" in line for line in failed)
+    assert all("another program killed it, or the kernel did for lack of memory" in line for line in failed)
     assert all("not the reason" in line for line in failed)
 
 
