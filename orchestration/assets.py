@@ -150,7 +150,8 @@ def resnapshot(context: dg.OpExecutionContext, config: SluiceConfig, destination
         raise failure(error) from None
     for record in asked:
         context.log.info(
-            "%s: its rows are read anew beside the stream and published whole (%s); `sluice snapshot status` shows how far it is",
+            "%s: a re-snapshot is requested (%s): a run reads its rows while the stream continues and publishes them in one "
+            "commit; `sluice snapshot status` shows the progress",
             *(record.name, record.state),
         )
         told = {"snapshot_state": dg.MetadataValue.text(str(record.state))}
@@ -162,7 +163,7 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
     name, drains = f"{merge_name(destination)}_job", config.destinations[destination].runs == "drain"
     description = (
         f"Merges one staged batch of {destination} into its Delta tables: the sensor {destination}_engine starts it. Started by hand, as "
-        'by "Materialize" on a table, it asks for the rows of the selected tables anew; the sensor '
+        'by "Materialize" on a table, it requests a re-snapshot of the selected tables; the sensor '
         f"{destination}_snapshots then starts the run that reads and publishes them."
     )
     if tables:
@@ -213,7 +214,7 @@ def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destin
     try:
         found = quarantine_evaluation(config, destination, table)
     except dg.Failure as error:
-        context.log.warning("%s: nobody can say how many values are in quarantine: %s", table, error.description)
+        context.log.warning("%s: the number of values in quarantine is unknown: %s", table, error.description)
         return
     _tell(context, found, drains=config.destinations[destination].runs == "drain")
 

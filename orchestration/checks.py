@@ -124,8 +124,8 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
     values = sum(found.values())
     columns = ", ".join(f"{name} ({count})" for name, count in sorted(found.items()))
     why = (
-        f"{values} values could not be decoded and are NULL in the lake: {columns}; `sluice quarantine list {destination}` says why, "
-        f"`sluice quarantine replay {destination}` puts them back once they can be"
+        f"{values} values could not be decoded and are NULL in the lake: {columns}; `sluice quarantine list {destination}` "
+        f"shows why, `sluice quarantine replay {destination}` writes them into the lake once they can be decoded"
     )
     return dg.AssetCheckEvaluation(
         asset_key=delta_key(destination, table),

@@ -374,7 +374,7 @@ def no_publish(
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:
     """Returns no feed, for definitions whose engine has no RPC endpoint for runs."""
-    raise RunEngineAwayError(f"no engine of {destination} answers: {directory} has no door")
+    raise RunEngineAwayError(f"no engine of {destination} answers: {directory} has no RPC endpoint (door.json)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

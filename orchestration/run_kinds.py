@@ -58,15 +58,15 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
         RunKind(
             what="compare the lake with the source",
             job=equality_job_name(destination),
-            remedy=_start_again(equality_job_name(destination), "nobody knows whether they are equal"),
+            remedy=_start_again(equality_job_name(destination), "whether they are equal is unknown"),
         ),
     )
 
 
 def _start_again(job: str, meanwhile: str) -> str:
     return (
-        f"{meanwhile}: correct what it names, then start the job {job} again in Dagster's UI. This is said until one of its runs "
-        "succeeds, or until the failed ones are deleted there"
+        f"{meanwhile}: correct what it names, then start the job {job} again in Dagster's UI. This is reported until one of "
+        "its runs succeeds, or until the failed ones are deleted there"
     )
 
 

@@ -134,7 +134,7 @@ def _sync(path: str, log: Any) -> None:
 
 
 def _refused(path: str, error: Exception) -> TableError:
-    why = f"the Delta table {path} cannot be written: {error}; move it away, and the next batch begins it anew"
+    why = f"the Delta table {path} cannot be written: {error}; move it away, and the next batch writes a new one"
     return TableError(NAME, why, own=False)
 
 

@@ -260,7 +260,7 @@ def end_sessions(remote: str, ids: Sequence[str]) -> bool:
         try:
             found = bool(session.interruptAll()) or found
         except Exception as error:  # the session ended with its server or was released: nothing is left to end
-            logger.debug("session %s of an earlier run is gone: %s", session_id, first_line(error))
+            logger.debug("session %s of an earlier run no longer exists: %s", session_id, first_line(error))
         _release(session)
     return found
 
@@ -320,7 +320,7 @@ def _remembered(settings: SparkSettings) -> list[str]:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning(
-            "%s cannot be read (%s); what a killed run left in Spark may go on for a while",
+            "%s cannot be read (%s); statements that a killed run left in Spark may run for a while",
             settings.sessions_file,
             error,
         )

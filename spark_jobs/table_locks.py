@@ -155,11 +155,14 @@ class _HeldLock:
         try:
             held = self.lock.confirm()
         except Exception as error:
-            return f"nobody can say whether this run still has the lock of the Delta table {self.path}: {first_line(error)}"
+            return f"whether this run still has the lock of the Delta table {self.path} is unknown: {first_line(error)}"
         return "" if held else self._was_lost()
 
     def _was_lost(self) -> str:
-        why = f"the lock of the Delta table {self.path} was lost while it was written (the run stood still, or was cut off)"
+        why = (
+            f"the lock of the Delta table {self.path} was lost while the table was written (the run was paused, or lost its "
+            "network)"
+        )
         return f"{why}; the batch is tried again"
 
     def timed_out(self, seconds: float) -> TableError:
@@ -206,7 +209,10 @@ class _HeldLock:
             left = dataclasses.replace(left, found_dead=time.time())
             self.lock.write(left.to_text())
         if (rest := left.found_dead + DETACHED_SECONDS - time.time()) > 0:
-            why = f"{left.who} died at the Delta table {self.path}, and what it began in the Spark {left.remote} of {left.host} may go on"
+            why = (
+                f"{left.who} ended while it wrote the Delta table {self.path}, and statements that it started in the Spark "
+                f"{left.remote} of {left.host} may still run"
+            )
             raise TableError(self.name, f"{why}; it is waited for {rest:.0f} s, then Spark has ended it", own=False)
 
     def _told(self) -> contextlib.AbstractContextManager[None]:

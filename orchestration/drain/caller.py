@@ -104,7 +104,7 @@ class Caller:
             return str(record["address"]), str(record["token"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunEngineAwayError(
-                f"the engine of {self._destination} has no door ({self._path}: {error})"
+                f"the engine of {self._destination} has no RPC endpoint ({self._path}: {error})"
             ) from error
 
 

@@ -107,10 +107,15 @@ class RunService:
 
     def _hand_out(self, engine: EngineHandle, request: Answer) -> Answer:
         if self._closing():
-            return {"leave": "the engine's process is to end"}
+            return {"leave": "the engine's process is stopping"}
         silent = time.monotonic() - self._ticked.get(request["destination"], float("-inf"))
         if silent > TICK_SILENCE_SECONDS_MAX:
-            return {"leave": "the sensor does not tick: it is switched off, or Dagster's daemon is away"}
+            return {
+                "leave": (
+                    "the sensor does not tick: it is switched off, its ticks fail, or Dagster's daemon does not run "
+                    "(`sluice status`)"
+                )
+            }
         batch = engine.hand_out(min(float(request["timeout_seconds"]), HAND_OUT_SECONDS_MAX))
         return {"reference": None if batch is None else BatchReference.of(request["destination"], batch).to_config()}
 
@@ -160,7 +165,9 @@ def open_run_service(host: Callable[[], EngineHost], directory: Path) -> None:
     try:
         _run_services[0].open_for(directory)
     except (OSError, RuntimeError) as error:  # gRPC raises it if the port is not available
-        _log.warning("the door of %s cannot be opened: %s; its runs merge a batch each", directory.name, error)
+        _log.warning(
+            "the RPC endpoint of %s cannot be opened: %s; each of its runs merges one batch", directory.name, error
+        )
 
 
 def _refusal(error: SluiceError) -> Answer:

@@ -46,7 +46,8 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
         raise ConfigurationError(f"{path} cannot be read: {type(error).__name__}") from error
     if len(token) < TOKEN_LENGTH_MIN:
         raise ConfigurationError(
-            f"{path} has fewer than {TOKEN_LENGTH_MIN} characters and keeps nobody out: remove it, `sluice engine` makes another"
+            f"{path} has fewer than {TOKEN_LENGTH_MIN} characters, which is too short for a token: remove it, and `sluice "
+            "engine` makes another"
         )
     return token
 

@@ -89,7 +89,9 @@ class _Line:
         details = (error.details() or "") if isinstance(error, grpc.Call) else type(error).__name__
         known = {
             grpc.StatusCode.UNAUTHENTICATED: "refuses the token: both sides must have the same (engine.token_env)",
-            grpc.StatusCode.DEADLINE_EXCEEDED: f"has not answered for {seconds:.0f} s: it hangs, or its machine is away",
+            grpc.StatusCode.DEADLINE_EXCEEDED: (
+                f"has not answered for {seconds:.0f} s: it hangs, or its machine cannot be reached"
+            ),
             grpc.StatusCode.UNIMPLEMENTED: f"is of another version of Sluice, or is none ({details})",
             grpc.StatusCode.UNAVAILABLE: f"does not answer ({details}): `sluice engine` starts one there, `sluice up` on this host",
         }

@@ -134,6 +134,6 @@ class HostServer:
             return {
                 "error": {
                     "code": SluiceError.code,
-                    "message": f"{type(error).__name__} in the engine host; its log says more",
+                    "message": f"{type(error).__name__} in the engine host; see its log for the whole error",
                 }
             }

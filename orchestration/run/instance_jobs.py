@@ -45,7 +45,7 @@ class Instance(dg.Config):
         ),
     )
     destination: str = ""  # `with_destination` makes it one of the names in conf/
-    wait_seconds: float = Field(default=acts.WAIT_SECONDS, description="In which it is to be seen to happen.")
+    wait_seconds: float = Field(default=acts.WAIT_SECONDS, description="How long to wait for the result.")
 
 
 def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
@@ -71,7 +71,7 @@ def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
         name=JOB,
         executor_def=dg.in_process_executor,
         tags={"sluice/instance": "yes"},
-        description="Starts, stops, restarts or releases the engine of a destination; the others go on. Nothing is lost by it.",
+        description="Starts, stops, restarts or releases the engine of a destination; the others continue. No change is lost.",
     )
     def job() -> None:
         act_on_instance()

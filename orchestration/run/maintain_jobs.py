@@ -36,9 +36,11 @@ class Maintenance(dg.Config):
     """What the launchpad asks for."""
 
     tables: list[str] = Field(default=[], description='"database.table" each; all that the lake has if empty.')
-    optimize: bool = Field(default=True, description="Write files anew where it pays.")
-    force: bool = Field(default=False, description="Write them anew also where it does not pay yet.")
-    vacuum: bool = Field(default=False, description="Remove files that left their table longer ago than conf/ says.")
+    optimize: bool = Field(default=True, description="Rewrite files where the benefit is large enough.")
+    force: bool = Field(default=False, description="Rewrite them also where the benefit is still small.")
+    vacuum: bool = Field(
+        default=False, description="Remove files that left their table longer ago than the retention in conf/."
+    )
 
 
 def maintain_name(destination: str) -> str:
@@ -75,8 +77,8 @@ def maintain_job(settings: SluiceConfig, destination: str, ports: Ports) -> dg.J
         executor_def=dg.in_process_executor,
         tags={TAG: destination},
         description=(
-            f"Looks after the Delta tables of {destination}, in turn with its merges: writes small files and files with rows that are "
-            "marked as deleted anew where it pays, and removes files that nothing needs any more."
+            f"Maintains the Delta tables of {destination} between its merges: rewrites small files, and files with rows that "
+            "are marked as deleted, where the benefit is large enough, and removes files that nothing needs any more."
         ),
     )
     def job() -> None:
@@ -115,7 +117,9 @@ def _schedule(  # noqa: PLR0917  two callers, above
         open_runs = context.instance.get_run_records(dg.RunsFilter(job_name=job.name, statuses=UNDER_WAY))
         lost = [each for each in open_runs if each.start_time and time.time() - each.start_time > LOST_SECONDS]
         for each in lost:
-            context.instance.report_run_failed(each.dagster_run, "it has lasted for a day, so its process must be gone")
+            context.instance.report_run_failed(
+                each.dagster_run, "it has lasted for a day, so its process must have ended"
+            )
         if len(open_runs) > len(lost):
             return dg.SkipReason(f"a run of {job.name} is under way")
         return dg.RunRequest(run_config=dg.RunConfig(ops={maintain_name(destination): given}))

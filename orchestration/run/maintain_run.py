@@ -143,7 +143,10 @@ def _before_vacuum(
     with only_writer(ports, config, request.destination, say) as refusal:
         hours = _hours(config, request)
         if hours > (asked := _asked_hours(config, request)):
-            say(f"files stay for {hours:.0f} hours instead of {asked:g}, for the newest consistent cut needs them")
+            say(
+                f"files stay for {hours:.0f} hours instead of {asked:g}, because the newest consistent snapshot of the tables "
+                "needs them"
+            )
         mirrors = [name for name in names if target(config, request.destination, name).mirror]
         found = [logged_hours(_table(config, request.destination, name, "")) for name in mirrors]
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)

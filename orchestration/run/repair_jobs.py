@@ -69,8 +69,8 @@ def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
         executor_def=dg.in_process_executor,
         tags={TAG: "yes"},
         description=(
-            "Compares the Delta tables with their source, and takes the rows that differ anew while the stream goes on: what the stream "
-            "knows better stays, what was deleted stays deleted. `sluice repair NAME --plan` says before what it would do."
+            "Compares the Delta tables with their source, and reads the rows that differ again while the stream continues: "
+            "newer rows of the stream stay, deleted rows stay deleted. `sluice repair NAME --plan` shows what it would do."
         ),
     )
     def job() -> None:

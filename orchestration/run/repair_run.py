@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from spark_jobs.repair.fold import Read
     from spark_jobs.report import TableReport, TableTarget
 
-KEYLESS = "it has no key, so no row of it can be told from another; take its rows anew with `sluice snapshot start`"
+KEYLESS = "it has no key, so its rows cannot be distinguished; re-snapshot it with `sluice snapshot start`"
 NO_CURRENT_STATE_TABLE = (
-    "it has no mirror whose rows could be merged anew; take its rows anew with `sluice snapshot start`"
+    "it has no current-state table whose rows could be corrected; re-snapshot it with `sluice snapshot start`"
 )
-SHARD = "it is a shard, whose keys others may have too; take its rows anew with `sluice snapshot start`"
+SHARD = "it is a shard, and other shards may have the same keys; re-snapshot it with `sluice snapshot start`"
 NO_TABLE = "there is no Delta table of it; take its rows with `sluice snapshot start`"
 TWICE_MARKED = (
-    "the lake has keys twice, and rows that go are only marked there; take its rows anew with `sluice snapshot start`"
+    "the lake has keys twice, and deleted rows are only marked there; re-snapshot it with `sluice snapshot start`"
 )
 
 
@@ -135,7 +135,7 @@ def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope:
         return SHARD
     if scope.counts["doubled"] and target(config, destination, result.table).deletes == "soft":
         return TWICE_MARKED
-    return scope.refusal and f"{scope.refusal}: take its rows anew with `sluice snapshot start`"
+    return scope.refusal and f"{scope.refusal}: re-snapshot it with `sluice snapshot start`"
 
 
 def run_repair(
@@ -255,7 +255,9 @@ class _RepairWork:
             except ActRefusedError as error:
                 self.refused[name] = str(error)
                 continue
-            self._listener.say(f"{name}: {len(scope.keys)} keys differ; {found[name].rows} rows are read anew")
+            self._listener.say(
+                f"{name}: {len(scope.keys)} keys differ; {found[name].rows} rows are read again from the source"
+            )
         for each in found.values():
             source.wait_until_past(each.high, low, self._wish.settle_seconds)
         return found

@@ -63,8 +63,9 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
         name=f"{snapshot_name(destination)}_job",
         executor_def=dg.in_process_executor,
         description=(
-            f"Reads the rows that tables of {destination} already have, beside the stream, and publishes each table whole. Started by the "
-            f"sensor {destination}_snapshots; `sluice snapshot start {destination}` asks for one."
+            f"Reads all rows of tables of {destination} from the source while the stream continues, and publishes each table "
+            f"in one commit. Started by the sensor {destination}_snapshots; `sluice snapshot start {destination}` requests "
+            "one."
         ),
     )
     def job() -> None:

@@ -89,7 +89,7 @@ class LakeWatch:
         try:
             self._troubles = _shortened(self._found(stopped))
         except Exception as error:  # any error: otherwise the last, good result would stay
-            self._troubles = (f"nobody looks at the Delta tables: {self._told(error)}",)
+            self._troubles = (f"the Delta tables are not watched for changes by others: {self._told(error)}",)
         finally:
             now = time.monotonic()
             self._due = began + max(LAKE_WATCH_SECONDS, SHARE * (now - began))
@@ -119,7 +119,9 @@ class LakeWatch:
             except TableError as error:
                 sentences.append(self._told(error))
             except Exception as error:  # any error: the findings of the other tables must be reported
-                sentences.append(f"nobody can look at the Delta table of {name}: {self._told(error)}")
+                sentences.append(
+                    f"the Delta table of {name} cannot be watched for changes by others: {self._told(error)}"
+                )
         return [sentence for sentence in sentences if sentence]
 
     def _kept(self, records: LakeTables, name: str) -> list[tuple[str, tuple[str, int]]]:

@@ -143,7 +143,7 @@ class RunStore:
                 if data is not None:
                     return Said(data.description or run_id, data.metadata)
                 return Said(record.event_log_entry.user_message or (event.message if event else "") or run_id)
-        return Said(f"run {run_id[:8]} failed without a word")
+        return Said(f"run {run_id[:8]} failed without a message")
 
     def failed_in_a_row(
         self, job_name: str, concerns: Callable[[Mapping[str, Any]], bool], at_least: int
@@ -202,7 +202,7 @@ class RunStore:
         try:
             self._instance.run_launcher.terminate(run_id)
         except Exception as error:  # the launcher's server may have stopped, which is why the run is ended
-            _log.warning("the process of run %s could not be asked to stop: %s", run_id, type(error).__name__)
+            _log.warning("the process of run %s could not be told to stop: %s", run_id, type(error).__name__)
 
     def _fact(self, record: StoredRun) -> RunRecord:
         run = record.dagster_run

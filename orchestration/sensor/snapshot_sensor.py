@@ -42,8 +42,8 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         minimum_interval_seconds=INTERVAL_SECONDS_MIN,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description=(
-            f"Reads rows that tables of {destination} already have, where that was asked for. Switching it off pauses the reading; changes "
-            "are held meanwhile and nothing is lost."
+            f"Starts the snapshots of tables of {destination} that were requested. Switching it off pauses them; changes are "
+            "buffered meanwhile and nothing is lost."
         ),
     )
     def sense(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -63,7 +63,7 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
         newest = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=RUNS_LOOKED_AT)
         _end_lost_runs(context.instance, newest, SnapshotRecords(config.destination_dir(destination)))
         if any(each.dagster_run.status in UNDER_WAY for each in newest):
-            return dg.SkipReason(f"a run is at work on {', '.join(due)}")
+            return dg.SkipReason(f"a run is reading {', '.join(due)}")
         failed = _failed_in_a_row([each.dagster_run.status for each in newest])
         wait = retry_seconds(failed) - (time.time() - (newest[0].end_time or 0.0)) if failed else 0.0
         if wait > 0:
@@ -78,7 +78,9 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
     for each in newest:
         begun = time.time() - (each.start_time or time.time())
         if each.dagster_run.status in HAS_PROCESS and begun > LOST_SECONDS and not records.are_read():
-            instance.report_run_failed(each.dagster_run, "its process is gone: nobody reads; the next run goes on")
+            instance.report_run_failed(
+                each.dagster_run, ("its process has ended without an end of the run; the next run continues")
+            )
 
 
 def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:

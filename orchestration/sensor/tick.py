@@ -129,10 +129,10 @@ class Ticker:
     def tick(self, runs: RunStore, cursor: str | None) -> dg.SensorResult:
         """Returns the sensor's result. An earlier tick may still be at work, because Dagster gives up on a slow one but cannot end it."""
         if not self._one_at_a_time.acquire(blocking=False):
-            return _answer("an earlier tick is still at work and this one leaves everything to it", [], cursor)
+            return _answer("an earlier tick is still running, so this one does nothing", [], cursor)
         try:
             if (left := self._again_at - time.monotonic()) > 0:
-                why = f"{self._broken} ticks in a row broke, the newest with {self._broke}; the next is tried in {left:.0f} s"
+                why = f"{self._broken} ticks in a row failed, the newest with {self._broke}; the next is tried in {left:.0f} s"
                 return _answer(why, [], cursor)
             answer = self._tick(runs, cursor, time.monotonic() + self._line.tick_seconds)
             hear(self._line.destination)  # not for a tick that raised: it has settled nothing
@@ -258,7 +258,7 @@ class Ticker:
                     _log.warning("run %s is ended: %s", run_id, reason)
                     runs.end(run_id, reason)
                     if time.monotonic() >= last_look:
-                        return f"runs of {reference} were ended, the next tick goes on"
+                        return f"runs of {reference} were ended, the next tick continues"
                 case SettleWait(_, reason):
                     if time.monotonic() >= last_look:
                         return f"{reason} with {reference}"
@@ -271,7 +271,7 @@ class Ticker:
         """Hands a failed batch out again, without the tables that cannot be merged. Returns why to wait first, or an empty text."""
         engine.tell_failing(in_a_loop(failed))
         if stops := tables_to_stop(failed.tables):
-            _log.error("%s goes on without %s", what, ", ".join(sorted(stops)))
+            _log.error("%s continues without %s", what, ", ".join(sorted(stops)))
             engine.stop_tables(batch, stops)
             return ""
         if why := waiting(failed):
@@ -331,6 +331,6 @@ def _recycled() -> str:
     if "--heartbeat" not in sys.argv:
         return ""
     return (
-        "; this code server is replaced by whoever started it, so an engine does not live long in it: "
-        "start `dagster api grpc` yourself and name it as grpc_server in workspace.yaml"
+        "; the program that started this code server replaces it again and again, which ends the engine in it: start "
+        "`dagster api grpc` yourself and name it as grpc_server in workspace.yaml"
     )

@@ -91,7 +91,7 @@ class StagedInterval:
             raise TableError(name, why, own=False)
         found = [table for batch in staged for table in batch.tables if table.name == name]
         if any(len(table.changes) != len(table.segments) for table in found):
-            raise TableError(name, f"the table itself changed meanwhile; ask for the {act} again", own=False)
+            raise TableError(name, f"the table itself changed meanwhile; start the {act} again", own=False)
         return [segment for table in found for segment in table.changes]
 
 
@@ -136,6 +136,6 @@ def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None],
 def _told(name: str, error: Exception, act: str) -> TableError:
     if is_away(error):
         raise SparkUnavailableError(
-            f"Spark went away amid the {act} of {name} ({first_line(error)}); begin it again"
+            f"Spark went away during the {act} of {name} ({first_line(error)}); start it again"
         ) from error
     return error if isinstance(error, TableError) else TableError(name, f"Spark failed its {act}: {first_line(error)}")

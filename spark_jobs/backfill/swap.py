@@ -87,13 +87,13 @@ def refusal(
 def _obstacles(
     owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, told: Sequence[Interval]
 ) -> Iterator[str]:
-    anew = f"build it anew with `sluice backfill {owner.destination} … --into`"
+    anew = f"build it again with `sluice backfill {owner.destination} … --into`"
     if rebuilt.of != owner.table or not rebuilt.ledger:
         yield f"the Delta table {rebuilt.path} is no past state of {owner.table}: {anew}"
     if rebuilt.ledger != owner.ledger_id:
-        yield f"the past state is of ledger {rebuilt.ledger}, whose places mean nothing to this one: {anew}"
+        yield f"the past state is of ledger {rebuilt.ledger}, whose positions mean nothing in this ledger: {anew}"
     if rebuilt.version > 0:
-        yield f"the past state was changed since it was built, it is at version {rebuilt.version}: {anew}"
+        yield f"the past state was changed after it was built, it is at version {rebuilt.version}: {anew}"
     if sorted(live) != sorted(rebuilt.columns):
         differ = sorted({name for name, _ in set(live) ^ set(rebuilt.columns)})
         instead = "or take its rows with `sluice snapshot start`"
@@ -101,12 +101,18 @@ def _obstacles(
     ours = [each for each in told if each.ours and each.ledger == owner.ledger_id]
     if later := [each for each in ours if each.streamed and each.last_order_key > up_to]:
         changes = sum(each.inserts + each.updates + each.deletes for each in later)
-        yield f"the table has {len(later)} batches with {changes} changes from after the past state, which lacks them: {anew} up to now"
+        yield (
+            f"the table has {len(later)} batches with {changes} changes that are newer than the past state, which lacks "
+            f"them: {anew} up to now"
+        )
     if not told or min(each.version_before for each in told) > rebuilt.base:
-        yield f"the table's log does not tell any more what came after its version {rebuilt.base}: {anew}"
+        yield f"the table's log no longer has the commits after its version {rebuilt.base}: {anew}"
     if mended := [each for each in ours if each.kind in (BACKFILL_KIND, REPAIR_KIND) and each.version > rebuilt.base]:
         what = f"version {mended[-1].version} of the table is a {mended[-1].kind}"
-        yield f"{what}, which the past state, begun with version {rebuilt.base}, lacks: swap before it, or leave the table as it was mended"
+        yield (
+            f"{what}, which the past state, begun with version {rebuilt.base}, lacks: swap before it, or leave the table as "
+            "it was corrected"
+        )
 
 
 def told_of(table: DeltaTable) -> list[Interval]:
@@ -124,7 +130,10 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
     refuse_others(owner, table.found(None, owner.to_text()))
     known = records.get(owner.table)
     if known is not None and known.table_id != before.table_id:
-        why = f"another Delta table stands at {table.path} than the last run left: `sluice lake accept {owner.destination} {owner.table}`"
+        why = (
+            f"the Delta table at {table.path} is not the one that the last run left: `sluice lake accept "
+            f"{owner.destination} {owner.table}`"
+        )
         raise TableError(owner.table, why)
     record, schema = _record(owner, rebuilt, run), pa.schema(table.log.schema().to_arrow())
     names = ", ".join(f'"{name}"' for name in schema.names)

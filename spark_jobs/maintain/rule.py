@@ -88,8 +88,8 @@ def _compacted(facts: FileFacts, why: str, *, wanted: bool) -> tuple[Maintenance
     if wanted or facts.compact_bytes <= COMPACT_BYTES_MAX:
         return MaintenanceAct.COMPACT, why
     return MaintenanceAct.NOTHING, (
-        f"{why}, but {facts.compact_bytes} bytes are too many to be written anew while merges wait, unless somebody wants it: "
-        "`sluice maintain DESTINATION --tables DATABASE.TABLE --optimize`"
+        f"{why}, but {facts.compact_bytes} bytes are too many to rewrite while merges wait; to rewrite them anyway: `sluice "
+        "maintain DESTINATION --tables DATABASE.TABLE --optimize`"
     )
 
 

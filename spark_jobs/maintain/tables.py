@@ -309,7 +309,10 @@ def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
         raise
     except Exception as error:
         if is_away(error):
-            why = f"Spark went away while {table.name} was looked after ({first_line(error)}); it is done at the next time"
+            why = (
+                f"Spark went away during the maintenance of {table.name} ({first_line(error)}); the next maintenance run "
+                "repeats it"
+            )
             raise SparkUnavailableError(why) from error
         raise TableError(table.name, f"Spark could not do it: {first_line(error)}", own=False) from error
 
@@ -369,7 +372,7 @@ def newest_cut_age_hours(
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableError(CUTS, f"the cuts at {path} cannot be read: {error}") from error
+        raise TableError(CUTS, f"the consistent snapshots of the tables at {path} cannot be read: {error}") from error
     tables: dict[str, dict[str, Any]] = json.loads(newest["tables"])
     left = (_left_at(found, options) for name, found in tables.items() if names is None or name in names)
     since: dt.datetime = min([*rows["published_at"].to_pylist(), *(at for at in left if at is not None)])
@@ -416,5 +419,7 @@ def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[s
     except TableNotFoundError:
         return 0
     except (DeltaError, OSError) as error:
-        raise TableError(CUTS, f"the cuts at {path} cannot be tidied: {error}", own=False) from error
+        raise TableError(
+            CUTS, f"the consistent snapshots of the tables at {path} cannot be cleaned up: {error}", own=False
+        ) from error
     return int(gone["num_deleted_rows"] or 0)

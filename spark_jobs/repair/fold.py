@@ -118,8 +118,8 @@ def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Pa
     if decided.lost.any() and not sum(counts):
         raise TableError(
             name,
-            f"{int(decided.lost.sum())} rows that the source had when it was compared are not found by their keys, and nothing says "
-            "that they were deleted: ask again, or take the table anew with `sluice snapshot start`",
+            f"{int(decided.lost.sum())} rows that the source had when it was compared are not found by their keys, and no "
+            "change deleted them: start the repair again, or re-snapshot the table with `sluice snapshot start`",
             own=False,
         )
     if not sum(counts):

@@ -18,7 +18,7 @@ from spark_jobs.staged_batch import SchemaSegment, StagedTable, epoch_of
 from spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
 from spark_jobs.tables.table_owner import FoundTable, LakeWriter, TableRecord, refuse_unless_ours
 
-REASON = "conf/ wants no mirror of it"
+REASON = "conf/ has mirror: false for it"
 
 
 def kinds_of(target: TableTarget) -> list[tuple[str, str]]:
@@ -50,7 +50,7 @@ def _found(writer: LakeWriter, record: TableRecord | None, table: SideTable) -> 
 def refuse_other_name(name: str, segment: SchemaSegment) -> None:
     """Raises TableError: a renamed table can take over rows only from a current-state table."""
     why = (
-        f"the table was {segment.renamed_from} before, and without a mirror nobody says which rows it has; take them with "
+        f"the table was {segment.renamed_from} before, and without a current-state table its rows are unknown; read them with "
         "`sluice snapshot start`"
     )
     raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)

@@ -46,7 +46,7 @@ def placed(name: str, columns: Sequence[Column], there: Mapping[str, str], taken
             spelled, kind = known.get(wanted.lower(), (wanted, column.type))
         if kind != column.type:
             why = f"its column {column.name} is {column.type} by now, and {spelled} is a column of another type"
-            raise TableError(name, f"{why}; move the table beside it away: it begins anew", for_good=True)
+            raise TableError(name, f"{why}; move that change log or history away, and a new one begins", for_good=True)
         names[column.name] = spelled
         if spelled.lower() not in known:
             added.append(Column(name=spelled, type=column.type))
@@ -135,6 +135,8 @@ def _as_type(text: str, kind: str, wanted: str) -> str:
 def _refuse_name(name: str, column: str, taken: Sequence[str]) -> None:
     ways = "exclude the column, or take change_log and history of this table out of conf/"
     if column.lower() in {each.lower() for each in taken}:
-        raise TableError(name, f"its history has a column {column} of its own; {ways}", for_good=True)
+        raise TableError(name, f"its history has another column named {column}; {ways}", for_good=True)
     if UNPLAIN.search(column):
-        raise TableError(name, f"Delta takes the name of its column {column!r} in mirrors alone; {ways}", for_good=True)
+        raise TableError(
+            name, f"Delta accepts the name of its column {column!r} only in current-state tables; {ways}", for_good=True
+        )

@@ -148,7 +148,10 @@ class History:
         keys = _spelled(names, key)
         unread = sorted(frozenset(at.log.protocol().reader_features or ()) - FEATURES)
         if unread and self.session is None:
-            why = f"its mirror has {', '.join(unread)}, which deltalake cannot read, and its history begins with the rows of it"
+            why = (
+                f"its current-state table has {', '.join(unread)}, which deltalake cannot read, and its history begins with "
+                "the rows of that table"
+            )
             raise TableError(
                 self.table.name, f"{why}; let its snapshot end first, or take `history` of it out of conf/"
             )
@@ -331,7 +334,7 @@ class History:
         if self._lack(lacking):
             has = f"what is open in its history has no value in {', '.join(lacking)}, by which it closes"
             why = f"{has}: the values that its key had before do not tell one"
-            ways = f"move {self.table.path} away: it begins anew with the rows of now"
+            ways = f"move {self.table.path} away: a new one begins with the current rows"
             raise TableError(self.table.name, f"{why}; {ways}", for_good=True)
         return place
 

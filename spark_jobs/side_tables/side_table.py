@@ -82,8 +82,9 @@ class SideTable:
             raise TableError(self.name, f"the log of the Delta table {self.path} cannot be read: {error}") from error
         if self.log.metadata().name != self.app_id:
             why = (
-                f"the Delta table {self.path} is not the one that {self.app_id} wrote; move it away, and it begins anew (a history with "
-                "the rows that the mirror has); or `sluice lake accept` the table, which takes over what is beside it too"
+                f"the Delta table {self.path} is not the one that {self.app_id} wrote; move it away, and a new one begins (a "
+                "history with the rows of the current-state table); or `sluice lake accept` the table, which also accepts "
+                "its change log and history"
             )
             raise TableError(self.name, why, state=TABLE_OWNED, for_good=True)
         return self
@@ -198,7 +199,9 @@ class SideTable:
         if found is None:
             return None
         why = f"deltalake cannot write to the Delta table {self.path} ({found[0].strip()})"
-        return TableError(self.name, f"{why}; drop the feature, or move the table away: it begins anew", for_good=True)
+        return TableError(
+            self.name, f"{why}; drop the feature, or move the table away, and a new one begins", for_good=True
+        )
 
     def keep_on_disk(self, since_seconds: float) -> None:
         """Syncs to disk everything that was committed since a time of the file system's clock, also by an earlier try, because an ack

@@ -96,8 +96,8 @@ def refuse_unlogged(batch: StagedBatch, targets: Mapping[str, TableTarget]) -> N
     for table in batch.tables:
         if targets[table.name].change_log and any(segment.rows and not segment.log for segment in table.changes):
             raise StagedBatchError(
-                f"{batch.directory} has no preimages of {table.name}: it was staged before conf/ said change_log; roll the batch back to "
-                "have it staged again"
+                f"{batch.directory} has no preimages of {table.name}: it was staged before change_log was set in conf/; roll "
+                "the batch back, and it is staged again"
             )
 
 
@@ -122,7 +122,7 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
     except Exception as error:
         if is_away(error):
             raise
-        raise TableError(name, f"a table beside it could not be written: {first_line(error)}") from error
+        raise TableError(name, f"its change log or history could not be written: {first_line(error)}") from error
 
 
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:
@@ -136,10 +136,13 @@ def write_alone(session: LakeSession | None, share: Share) -> TableReport:
 def _failure(name: str, error: Exception) -> TableError:
     line, features = first_line(error), FEATURES.search(str(error))
     if features:
-        why = f"deltalake cannot read or write what is beside it ({features[0].strip()}): drop the feature, or move that table away"
+        why = (
+            f"deltalake cannot read or write its change log or history ({features[0].strip()}): drop the feature, or move "
+            "that table away"
+        )
         return TableError(name, why, for_good=True)
     trouble = LAKE_TROUBLE.search(line) or STORE_TROUBLE.search(line)
-    why = f"a table beside it could not be written: {line}; it is tried again"
+    why = f"its change log or history could not be written: {line}; it is tried again"
     return TableError(name, why, own=not trouble)
 
 

@@ -435,7 +435,7 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column,
             raise TableError(
                 table.name,
                 f"column {column.name} is {column.type} in the source and {type_name} in the Delta table {target.path}; "
-                f"change the type there, or move the table away to have it made anew",
+                "change the type there, or move the table away and re-snapshot it with `sluice snapshot start`",
             )
     return [f"ALTER TABLE {sql_text.delta_path(target.path)} ADD COLUMNS ({', '.join(added)})"] if added else []
 

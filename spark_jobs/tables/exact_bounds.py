@@ -99,7 +99,7 @@ def rounded_files(name: str, log: Any, path: str, storage_options: Mapping[str, 
         with ThreadPoolExecutor(FOOTERS_AT_ONCE, thread_name_prefix="footers") as pool:
             by_deltalake = list(pool.map(lambda each: _is_of_deltalake(path, each, storage_options), chosen))
     except (OSError, pa.ArrowException, StoreError) as error:
-        why = f"a file of the Delta table {path} cannot be read, so nobody knows whether its bounds are exact: {error}"
+        why = f"a file of the Delta table {path} cannot be read, so whether its bounds are exact is unknown: {error}"
         raise TableError(name, why, own=False) from error
     return tuple(each for each, inexact in zip(chosen, by_deltalake, strict=True) if inexact)
 

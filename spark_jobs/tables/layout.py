@@ -16,8 +16,8 @@ from spark_jobs.staged_batch import Column
 FEED_PROPERTY = "delta.enableChangeDataFeed"
 CLUSTERING = "clustering"  # the name of Delta's feature
 CLUSTERED = (
-    "conf/ wants it partitioned, and Delta makes no partitioned table of a clustered one: take partition_by out of conf/, or move the "
-    "table's folder away and take its rows by `sluice snapshot start`"
+    "conf/ has partition_by for it, and Delta cannot partition a clustered table: remove partition_by from conf/, or move "
+    "the table's folder away and re-snapshot it with `sluice snapshot start`"
 )
 CLUSTER_PROPERTY = "sluice.clusterBy"  # the clustering that was set last; Delta stores it where clients do not read it
 
@@ -54,7 +54,8 @@ def clause(
     for column in (*layout.partition_by, *layout.cluster_by):
         if column.lower() not in known:
             raise TableError(
-                name, f"conf/ lays it out by {column}, which is no column of it; mend partition_by or cluster_by there"
+                name,
+                f"conf/ lays it out by {column}, which is not a column of it; correct partition_by or cluster_by there",
             )
     if layout.partition_by and CLUSTERING in features:
         raise TableError(name, CLUSTERED)
@@ -91,9 +92,9 @@ def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[s
     """Raises TableError if the table is partitioned differently from conf/. Without a setting in conf/, any partitioning is accepted."""
     asked = [part.lower() for part in layout.partition_by]
     if (asked and asked != [part.lower() for part in there]) or (layout.cluster_by and there):
-        is_by, wish = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing, to cluster it"
+        is_by, wish = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing (cluster_by)"
         raise TableError(
             name,
-            f"the Delta table {path} is partitioned by {is_by}, and conf/ wants it by {wish}: Delta partitions a table when it is made; "
-            "take that word out of conf/, or have the table made anew by `sluice snapshot start`",
+            f"the Delta table {path} is partitioned by {is_by}, and conf/ has partition_by {wish}: Delta partitions a table when it is "
+            "created; remove that setting from conf/, or create the table again with `sluice snapshot start`",
         )

@@ -69,12 +69,18 @@ class Origins:
         origin = segment.renamed_from
         place = self.target_of(origin)
         if place is None:
-            raise TableError(name, f"the table was {origin} before, and nobody said where that is in the lake")
+            raise TableError(name, f"the table was {origin} before, and the path of that table in the lake is unknown")
         if place.shard is not None:
-            why = f"the table was {origin} before, a shard, whose rows are not moved; take them anew with `sluice snapshot start`"
+            why = (
+                f"the table was {origin} before, a shard, whose rows are not moved; re-snapshot the table with `sluice "
+                "snapshot start`"
+            )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
         if not place.mirror:
-            why = f"the table was {origin} before, of which conf/ wants no mirror; take its rows with `sluice snapshot start`"
+            why = (
+                f"the table was {origin} before, which has mirror: false in conf/; read its rows with `sluice snapshot "
+                "start`"
+            )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
         owner, record = self.batch.owner_of(origin), self.records.get(origin)
         table = DeltaTable(name, place.path, app_id_of(owner), self.storage_options)
@@ -133,8 +139,8 @@ def _value(name: str, column: Column, origin: Origin) -> str:
     if kind != column.type or not (there or has_none):
         has = f"column {there} is {kind} and not {column.type}" if there else f"there is no column {column.name}"
         reason = (
-            f"the table was {origin.name} before, and in the Delta table {origin.path} {has}: conf/ says otherwise of the two names; "
-            "make them alike and resume, or take the rows anew"
+            f"the table was {origin.name} before, and in the Delta table {origin.path} {has}: conf/ has different settings "
+            "for the two names; make them equal and resume the table, or re-snapshot it"
         )
         raise TableError(name, reason, state=DDL_UNSUPPORTED, for_good=True)
     value = sql_text.identifier(there) if there else f"CAST(NULL AS {column.type})"

@@ -81,7 +81,7 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
     if OWNER_PROPERTY in properties:
         yield f"the Delta table {path} belongs to one source table, and its rows do not tell shards apart. {apart}"
     if column and column != shard.column:
-        yield f"the Delta table {path} has the names of shards in {column}, and conf/ says {shard.column}. Say {column} there"
+        yield f"the Delta table {path} has the names of shards in {column}, and conf/ has {shard.column}. Set {column} there"
     asks, kept = Owner.from_text(owner), properties.get(LOCKS_PROPERTY, "")
     elsewhere = sorted(name for name, whose in there.items() if not _same_runs(Owner.from_text(whose), asks))
     if elsewhere and shard.locks and kept and kept != shard.locks:
@@ -94,7 +94,7 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
     if others := sorted(name for name, whose in there.items() if whose == owner and name != shard.name):
         yield (
             f"the Delta table {path} has rows of this table under the shard {others[0]!r}, and conf/ calls it {shard.name!r} now. "
-            f"Call it {others[0]!r} again, or have the Delta table made anew under another path"
+            f"Call it {others[0]!r} again, or let a new Delta table begin under another path"
         )
 
 
@@ -156,13 +156,16 @@ def refuse_alterations(name: str, segment: SchemaSegment) -> None:
     alteration gets here.
     """
     if segment.renamed_from:
-        why = f"the table was {segment.renamed_from} before, and rows of a shard are not moved; take them anew with `sluice snapshot start`"
+        why = (
+            f"the table was {segment.renamed_from} before, and rows of a shard are not moved; re-snapshot the table with "
+            "`sluice snapshot start`"
+        )
         raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
     for each in segment.alterations:
         if each.plan not in FOLLOWED.get(each.kind, ()):
             why = (
-                f"a statement is to {each.kind} its column {each.column} ({each.plan}), which the other shards of its Delta table have "
-                "too: let all shards have the same columns, and have the Delta table made anew under another path"
+                f"a statement would {each.kind} its column {each.column} ({each.plan}), which the other shards of its Delta "
+                "table have too: give all shards the same columns, and let a new Delta table begin under another path"
             )
             raise TableError(name, why, state=DDL_UNSUPPORTED, for_good=True)
 

@@ -69,7 +69,7 @@ def hands(directory: Path, known: bool = True) -> snapshot_requests.RequestDepen
 
 
 def test_a_snapshot_is_asked_for_of_all_tables(directory: Path) -> None:
-    assert "shop.orders: its rows are read by the next run" in run("start", "shop")
+    assert "shop.orders: the next run reads its rows" in run("start", "shop")
     assert states(directory) == {"shop.items": SnapshotState.WANTED, "shop.orders": SnapshotState.WANTED}
 
 

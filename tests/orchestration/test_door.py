@@ -207,5 +207,5 @@ def test_a_door_that_moved_is_found_again(house: House) -> None:
 def test_a_door_that_is_not_there_or_cannot_be_read_is_away(house: House, text: str | None) -> None:
     path = house.directory / RUN_SERVICE_FILE
     path.unlink() if text is None else path.write_text(text)
-    with pytest.raises(RunEngineAwayError, match="no door"):
+    with pytest.raises(RunEngineAwayError, match="no RPC endpoint"):
         house.caller.hand_out(0.0)

@@ -51,7 +51,8 @@ def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
         raise ConfigurationError(f"--into {request.into!r} is no DATABASE.TABLE")
     if not config.destinations[request.destination].table(*request.tables[0].split(".", 1)).mirror:
         raise ConfigurationError(
-            f"{request.tables[0]} has no mirror to begin with: ask its history, or its change log, what it was (`sluice sql`)"
+            f"{request.tables[0]} has no current-state table to begin with: query its history or its change log instead "
+            "(`sluice sql`)"
         )
     if target(config, request.destination, request.tables[0]).shard is not None:
         raise ConfigurationError(
@@ -61,7 +62,7 @@ def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
     path = config.table_path(request.destination, database, table)
     if path in _taken(config):
         raise ConfigurationError(
-            f"--into {request.into} is where a captured table is, or what is beside one; name another"
+            f"--into {request.into} is the path of a captured table, or of its change log or history; name another"
         )
     return path
 

@@ -43,7 +43,7 @@ class FromTimestamp(dg.Config):
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
     into: str = Field(
         default="",
-        description='"database.table" that is made of the one table in `tables`, as it was at `to_time`; the live table stays as it is.',
+        description='"database.table" that is built from the one table in `tables`, as it was at `to_time`; the live table is not changed.',
     )
 
 
@@ -79,8 +79,9 @@ def backfill_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
         executor_def=dg.in_process_executor,
         tags={TAG: "yes"},
         description=(
-            "Takes the changes of a stretch of the past once more, out of the source's binlog: rows that the lake lost since come back, "
-            "what is newer stays, what was deleted stays deleted. `sluice backfill NAME --from TIME --plan` says before what it would do."
+            "Applies the changes of an interval of the past again, from the source's binlog: rows that the lake has lost "
+            "since are restored, newer rows stay, deleted rows stay deleted. `sluice backfill NAME --from TIME --plan` shows "
+            "what it would do."
         ),
     )
     def job() -> None:

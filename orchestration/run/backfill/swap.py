@@ -128,9 +128,14 @@ def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> s
     stop = read_ledger(directory).stopped(database, name)
     snapshot = SnapshotRecords(directory).get(request.table)
     if given.shard is not None:
-        return "it is a shard, and its Delta table has rows of others: take its rows anew with `sluice snapshot start`"
+        return (
+            "it is a shard, and its Delta table has rows of other shards: re-snapshot it with `sluice snapshot start`"
+        )
     if not given.mirror or given.beside:
-        return "its change log or history would not know of it: take its rows anew with `sluice snapshot start`, which tells them"
+        return (
+            "its change log or history would not record the swap: re-snapshot the table with `sluice snapshot start`, "
+            "which records it there"
+        )
     if not table.snapshot.exists:
         return f"there is no Delta table at {table.path} yet"
     if stop is not None:

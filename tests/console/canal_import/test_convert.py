@@ -102,7 +102,7 @@ def test_canals_cursors_in_its_file_are_taken_over_the_oldest_first(tmp_path: Pa
     assert [(each.client_id, each.filter, each.cursor) for each in consumers] == [
         (1001, r".*\..*", BEGIN), (1002, r".*\..*", BEGIN)
     ]  # fmt: skip
-    assert "clients 1001, 1002: they go on" in "\n".join(found.sentences())
+    assert "clients 1001, 1002: they continue" in "\n".join(found.sentences())
 
 
 def test_no_cursor_of_canal_is_said_with_where_was_looked(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_begin_of_canals_properties_is_said_with_where_no_cursor_was_found(tmp
     folder = canal_folder(tmp_path, instance="canal.instance.master.timestamp = 1597025212500")
     found = imported(folder, tmp_path).findings["example"]
     assert not [each for each in found.left if "LATEST" in each]
-    assert any("at the position in the properties" in each and "meta.dat" in each for each in found.taken)
+    assert any("as the properties say" in each and "meta.dat" in each for each in found.taken)
 
 
 def test_a_client_of_canal_with_a_wider_filter_is_said(tmp_path: Path) -> None:

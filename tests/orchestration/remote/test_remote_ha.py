@@ -112,7 +112,9 @@ def test_ha_another_error_keeps_its_name_and_a_defect_no_trace(
     assert refused.value.code == "POSITION_LOST"
     house.engines.error = None
     monkeypatch.setattr(house.engine, "outstanding", lambda: 1 / 0)
-    with pytest.raises(EngineRefusedError, match="ZeroDivisionError in the engine host; its log says more"):
+    with pytest.raises(
+        EngineRefusedError, match="ZeroDivisionError in the engine host; see its log for the whole error"
+    ):
         engine.outstanding()
     assert "division by zero" in caplog.text
 

@@ -137,7 +137,7 @@ def test_fault_a_look_that_breaks_says_so_and_the_next_one_looks(
     with monkeypatch.context() as patched:
         patched.setattr(LakeWatch, "_found", lambda *_: 1 / 0)
         watch.look([])
-    assert watch.troubles() == ("nobody looks at the Delta tables: division by zero",)
+    assert watch.troubles() == ("the Delta tables are not watched for changes by others: division by zero",)
     clock.now += LAKE_WATCH_SECONDS
     watch.look([])
     assert watch.troubles() == ()
@@ -160,7 +160,10 @@ def test_fault_a_look_that_breaks_at_one_table_tells_what_it_found_of_the_others
     first, second, third = sorted(watch.troubles(), key=lambda sentence: "broken" in sentence)
     assert "TABLE_RESTORED" in first
     assert "TABLE_RESTORED" in second
-    assert third == "nobody can look at the Delta table of shop.broken: integer division or modulo by zero"
+    assert (
+        third
+        == "the Delta table of shop.broken cannot be watched for changes by others: integer division or modulo by zero"
+    )
 
 
 def test_fault_a_slow_lake_is_asked_less_often(shop: Watched, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:

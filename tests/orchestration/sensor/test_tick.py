@@ -381,7 +381,7 @@ def test_ticks_that_break_are_tried_less_and_less_often(monkeypatch: pytest.Monk
             told.append(str(ticker.tick(nobody, None).skip_reason))
         now[0] += 5.0
     assert [each - 1000.0 for each in tried][:5] == [0.0, 5.0, 15.0, 35.0, 75.0]
-    assert "ticks in a row broke, the newest with OSError; the next is tried in" in told[0]
+    assert "ticks in a row failed, the newest with OSError; the next is tried in" in told[0]
     assert "well" in told[-1], "one that does not break ends the pauses"
 
 
@@ -445,7 +445,7 @@ def test_a_tick_beside_a_slow_one_leaves_everything_to_it(shop: Shop, monkeypatc
         first = threading.Thread(target=shop.preview)
         first.start()
         assert inside.wait(30)
-        assert "an earlier tick is still at work" in shop.tick().skip_message
+        assert "an earlier tick is still running" in shop.tick().skip_message
         go_on.set()
         first.join(30)
     shop.engine.capture(1)

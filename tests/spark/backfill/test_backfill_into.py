@@ -129,7 +129,7 @@ def test_a_quiet_table_is_read_from_the_cursor_where_its_newest_version_ends_in_
         ((), "past.orders", "--tables"),
         (("shop.orders",), "orders", "no DATABASE.TABLE"),
         (("shop.orders",), "shop.orders", "captured table"),
-        (("shop.orders",), "shop.orders__history", "beside one"),
+        (("shop.orders",), "shop.orders__history", "change log or history"),
     ],
 )
 def test_a_place_that_is_none_is_refused_backfill(
@@ -192,7 +192,7 @@ def swapped_with(pipeline: Pipeline, engine: Engine, newest: str, older: str) ->
     asked = {name: SwapRequest(destination="shop", table=pipeline.name, rebuilt=name) for name in (newest, older)}
     rows = pipeline.rows()
     deltalake.DeltaTable(pipeline.path).delete("n IN (0, 4)")
-    assert "changes from after the past state" in plan_swap(pipeline.config, asked[older]).refused
+    assert "changes that are newer than the past state" in plan_swap(pipeline.config, asked[older]).refused
     run_swap(ports, pipeline.config, asked[newest], lambda _: None)
     assert pipeline.rows() == rows
     pipeline.change(

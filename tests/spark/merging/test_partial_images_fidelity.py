@@ -223,7 +223,7 @@ def test_the_bits_of_a_wide_table_and_rows_the_lake_does_not_have_fidelity(lakes
         (2, *whole.values(), True),
     ]
     for first in (8, 9):  # an update, and a change of the key into one that is there
-        with pytest.raises(MergeError, match="of a row the Delta table does not have"):
+        with pytest.raises(MergeError, match="to a row that the Delta table does not have"):
             lakes.merge(batch_of(given_block, first, first + 1))
     assert lakes.lake("hard").rows("shop.t", *names) == [(1, *changed)]
 

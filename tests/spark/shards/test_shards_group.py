@@ -306,7 +306,7 @@ def test_other_words_of_conf_are_refused_before_anything_is_written(by_spark: Sh
             Shard(column="shard", name="renamed"),
             "under the shard '1', and conf/ calls it 'renamed' now",
         ),
-        (directory, ONE, Shard(column="place", name="1"), "has the names of shards in shard, and conf/ says place"),
+        (directory, ONE, Shard(column="place", name="1"), "has the names of shards in shard, and conf/ has place"),
         (directory, ONE, None, "has rows of 2 shards, and this table is none of them"),
         (other, "shop_3.orders", Shard(column="shard", name="1"), "belongs to the destination shop"),
     ):

@@ -174,7 +174,7 @@ def test_a_spark_that_this_host_does_not_reach_is_waited_for_in_a_group(
 
 
 def test_a_turn_that_was_lost_meanwhile_fails_the_table_in_a_group(house: House) -> None:
-    with pytest.raises(TableError, match="was lost while it was written") as caught:
+    with pytest.raises(TableError, match="was lost while the table was written") as caught:
         lost_amid(house)
     assert not caught.value.own
 

@@ -85,9 +85,11 @@ def test_a_table_without_a_mirror_is_compared_taken_anew_cut_and_asked_history(
         found = pipeline.compared(engine)
         assert [each.kind for each in found.differences] == ["value"]
         (planned,) = plan_repair(pipeline.config, RepairRequest(destination="shop", settle_seconds=60.0))
-        assert "no mirror" in planned.refused
-        refused(lambda: pipeline.backfill(-999), "no mirror", "snapshot start")
-        refused(lambda: known_life(captured_table(pipeline.config, numbers), "1"), "no mirror", "sluice sql")
+        assert "no current-state table" in planned.refused
+        refused(lambda: pipeline.backfill(-999), "no current-state table", "snapshot start")
+        refused(
+            lambda: known_life(captured_table(pipeline.config, numbers), "1"), "no current-state table", "sluice sql"
+        )
         pipeline.resnapshot(engine)
         assert pipeline.compared(engine).equal, "what `repair` would have done"
         cut = read_cut(pipeline.config.lake, "shop")

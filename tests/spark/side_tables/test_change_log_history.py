@@ -102,7 +102,7 @@ def test_images_that_lack_columns_say_which_they_have_history(beside: Beside) ->
 def test_a_batch_that_was_staged_without_preimages_is_staged_again_history(beside: Beside) -> None:
     """Before anything is merged: no Spark answers here, and none is asked."""
     directory = beside.stage(Changes(ORDERS, [insert(1, 16)]))
-    with pytest.raises(StagedBatchError, match="staged before conf/ said change_log"):
+    with pytest.raises(StagedBatchError, match="staged before change_log was set"):
         merge_batch(directory, {NAME: beside.target}, SparkSettings(remote="sc://127.0.0.1:1"))
     assert not (beside.folder / "lake").exists()
 

@@ -115,7 +115,7 @@ def test_a_column_that_begins_anew_has_nothing_of_the_one_before_history(beside:
 def test_a_key_whose_values_cannot_be_told_in_the_new_type_stops_by_name_history(beside: Beside) -> None:
     beside.write(beside.stage(changes([insert(1, 16, "a")])))
     change = SchemaChange(32, TEXT, alterations=altered("convert", "id"))
-    with pytest.raises(TableError, match="begins anew with the rows of now") as refused:
+    with pytest.raises(TableError, match="begins with the current rows") as refused:
         beside.write(beside.stage(change, images(TEXT, (3, 48, {"id": "1", "note": "A"}))))
     assert refused.value.for_good
 

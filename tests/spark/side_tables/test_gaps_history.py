@@ -182,7 +182,7 @@ def test_a_mirror_that_deltalake_cannot_read_is_refused_without_spark_history(
     )
     monkeypatch.setattr(history, "FEATURES", frozenset())
     given, mirror = taking(beside)
-    with pytest.raises(TableError, match="its mirror has deletionVectors, which deltalake cannot read"):
+    with pytest.raises(TableError, match="its current-state table has deletionVectors, which deltalake cannot read"):
         given.take(mirror, mirror.snapshot.version, ["id"], (16, TIME_US), "{}")
 
 

@@ -287,7 +287,7 @@ def test_fault_files_of_a_snapshot_that_are_gone_after_the_commit_are_told(
         return done
 
     monkeypatch.setattr(whole_files, "make_table", taken)
-    with pytest.raises(TableError, match="is gone"):
+    with pytest.raises(TableError, match="is missing"):
         publish_files(reading, 100)
 
 

@@ -174,7 +174,7 @@ def test_s3_fault_a_run_whose_store_refuses_it_says_so_without_credentials(
         shop.captured.insert([1])
         batch = shop.next(engine)
         monkeypatch.setenv("LAKE_SECRET", "another-secret")
-        with pytest.raises(MergeFailedError, match="could not be brought from its store") as raised:
+        with pytest.raises(MergeFailedError, match="could not be downloaded from its store") as raised:
             shop.merge(batch)
     assert "another-secret" not in str(raised.value)
 

@@ -191,7 +191,7 @@ def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(l
     away.with_name("away").rename(away)
     for other in (Schema({**A.columns, "more": "int"}, A.key), Schema({**A.columns, "a": "bigint"}, A.key)):
         unlike: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", other)]}
-        with pytest.raises(MergeError, match="conf/ says otherwise of the two names") as told:
+        with pytest.raises(MergeError, match="conf/ has different settings for the two names") as told:
             merge_batch(lake.stage(unlike), {"s.b": targets["s.b"]}, lake.spark, **options)
         assert [(each.state, each.for_good) for each in told.value.errors] == [("DDL_UNSUPPORTED", True)]
     assert lake.rows("s.b", "code") == [("k",), ("l",)]
