@@ -61,7 +61,8 @@ class HistoryDifference:
         places = {name.lower(): at for at, name in enumerate(names)}
         met = " AND ".join(f"m_{places[name.lower()]} = c_{places[name.lower()]}" for name in self.key)
         others = [at for name, at in places.items() if name not in {each.lower() for each in self.key}]
-        differs = " OR ".join(f"m_{at} IS DISTINCT FROM c_{at}" for at in others) or "false"
+        # deltalake's parser reads `a IS DISTINCT FROM b OR c` as `a IS DISTINCT FROM (b OR c)`
+        differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(mirror, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
         # Rows that disappeared, or changed without a newer order key, changed at the latest at this position.
         told = "false" if self.at_place else "m_is AND (c_from IS NULL OR m_key > c_from)"
