@@ -110,10 +110,11 @@ class OperatorAct(enum.StrEnum):
     RESUME = "schema resume"  #: read again from the stop
     APPROVE = "schema approve"  #: a plan for the pending schema change
     RESOLVE = "schema resolve"  #: what the table looks like
-    ACCEPT = "lake accept"  #: the Delta table as it is
+    ACCEPT = "lake accept"  #: takes over the Delta table and re-snapshots it, which resumes the table
 
 
-_OF_THE_LAKE = frozenset(
+# The cause is the Delta table: another writer changed it, or owns it.
+OF_THE_LAKE = frozenset(
     {
         TableState.TABLE_OWNED,
         TableState.TABLE_UNOWNED,
@@ -159,14 +160,17 @@ def table_follows(before: TableState, after: TableState) -> bool:
 
 
 def acts_on(state: TableState) -> tuple[OperatorAct, ...]:
-    """Returns what an operator can do about a table in a state, in the order of execution. The last one resumes the table."""
+    """Returns what an operator can do about a table in a state, in the order of execution. The last one resumes the table.
+
+    The acts are steps of one way, except for a Delta table: `ACCEPT` alone is one way, `RESUME` after the table was put right another one.
+    """
     if state == TableState.FLOWING:
         return ()
     if state == TableState.DDL_HELD:
         return (OperatorAct.APPROVE, OperatorAct.RESUME)
     if state in RESOLVABLE:
         return (OperatorAct.RESOLVE, OperatorAct.RESUME)
-    return (OperatorAct.ACCEPT, OperatorAct.RESUME) if state in _OF_THE_LAKE else (OperatorAct.RESUME,)
+    return (OperatorAct.ACCEPT, OperatorAct.RESUME) if state in OF_THE_LAKE else (OperatorAct.RESUME,)
 
 
 def way_out(state: str, destination: str, table: str) -> str:
@@ -174,6 +178,12 @@ def way_out(state: str, destination: str, table: str) -> str:
     acts = acts_on(TableState(state)) if state in TableState.__members__ else ()
     if not acts:
         return ""
+    if state in OF_THE_LAKE:
+        accept, resume = (f"`sluice {act} {destination} {table}`" for act in acts)
+        return (
+            f"{accept} says what is missing, takes the table over and re-snapshots it; or, once the Delta table is as the last run left "
+            f"it: {resume}"
+        )
     ways = ", then ".join(f"`sluice {act} {destination} {table}`" for act in acts)
     if state in HEALED_BY_ROWS:
         return f"to take its rows anew: `sluice snapshot start {destination} --tables {table}`; when its cause is gone: {ways}"

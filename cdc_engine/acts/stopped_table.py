@@ -13,7 +13,7 @@ from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.meta.resume_requests import request
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import OperatorAct, TableState, acts_on
+from cdc_engine.states import OperatorAct, TableState, acts_on, way_out
 from cdc_engine.table_meta.change.evolution import CannotFollowError, created
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from cdc_engine.table_meta.ddl.reader import read_statement
@@ -94,11 +94,10 @@ def resolve(directory: Path, table: str, statement: str) -> StoppedTable:
 
 def _stop_for(act: OperatorAct, directory: Path, table: str) -> StoppedTable:
     stop = stop_of(directory, table)
-    possible = acts_on(stop.state)
-    if act not in possible:
-        ways = ", then ".join(f"`sluice {each} {directory.name} {table}`" for each in possible)
+    if act not in acts_on(stop.state):
         raise ActRefusedError(
-            f"{table} of {directory.name} has stopped in {stop.state}, which `{act}` does not end: when its cause is gone, {ways}"
+            f"{table} of {directory.name} has stopped in {stop.state}, which `{act}` does not end; "
+            f"{way_out(stop.state, directory.name, table)}"
         )
     return stop
 

@@ -67,10 +67,18 @@ class LakeTables:
     def forget(self, name: str, *, whole: bool = True) -> None:
         """Forgets a table, and its change log and history if `whole`. Raises MetaError."""
         with self._lock:
-            left = {} if whole else {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
-            if left != self._tables.get(name, {}):
-                others = {other: kept for other, kept in self._tables.items() if other != name}
-                self._write({**others, name: left} if left else others)
+            kept = self._tables.get(name, {})
+            self._leave(name, {} if whole else {kind: each for kind, each in kept.items() if kind != MAIN})
+
+    def forget_side_table(self, name: str, kind: str) -> None:
+        """Forgets the change log or the history of a table. Raises MetaError."""
+        with self._lock:
+            self._leave(name, {other: each for other, each in self._tables.get(name, {}).items() if other != kind})
+
+    def _leave(self, name: str, left: dict[str, tuple[str, int]]) -> None:
+        if left != self._tables.get(name, {}):
+            others = {other: kept for other, kept in self._tables.items() if other != name}
+            self._write({**others, name: left} if left else others)
 
     def _keep(self, found: Mapping[tuple[str, str], tuple[str, int]]) -> None:
         with self._lock:

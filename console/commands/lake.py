@@ -31,12 +31,19 @@ def lake_show(destination: str, as_json: JsonOption = False) -> None:
 def lake_accept(
     destination: str,
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
+    as_it_is: Annotated[
+        bool, typer.Option("--as-it-is", help="do not re-snapshot it: what is missing stays missing in the lake")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
 ) -> None:
-    """Take a Delta table as it is now that runs refuse: one that is gone, restored, replaced, or another destination's."""
-    from console.lake.tables import accept  # noqa: PLC0415
+    """Take over a Delta table that runs refuse (gone, restored, replaced, another owner's), say what is missing, and re-snapshot it."""
+    from console.lake.accept import Acceptance, accept  # noqa: PLC0415
 
-    accept(config_now(), destination, table, confirm=(lambda _: True) if yes else typer.confirm, say=screen.print)
+    def say(sentence: str) -> None:
+        screen.print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+    acceptance = Acceptance(destination=destination, name=table, as_it_is=as_it_is)
+    accept(config_now(), acceptance, confirm=(lambda _: True) if yes else typer.confirm, say=say)
 
 
 @lake_app.command("swap")

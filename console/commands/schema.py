@@ -49,11 +49,18 @@ def schema_approve(
 
 @schema_app.command("resume")
 def schema_resume(destination: str, table: TableArgument) -> None:
-    """Take a stopped table up again, once the cause of its stop is gone; meeting it again stops it again."""
-    from cdc_engine.acts.stopped_table import resume  # noqa: PLC0415
-    from console.acts.schema import directory_of  # noqa: PLC0415
+    """Resume a stopped table, once the cause of its stop is gone; a table that meets the cause again stops again.
 
-    stop = resume(directory_of(config_now(), destination), table)
+    Refused while the Delta table of a table that stopped because of it is still gone, restored, replaced or another owner's.
+    """
+    from cdc_engine.acts.stopped_table import resume, stop_of  # noqa: PLC0415
+    from console.acts.schema import directory_of  # noqa: PLC0415
+    from console.lake.lacking import refuse_unless_left_by_runs  # noqa: PLC0415
+
+    config = config_now()
+    directory = directory_of(config, destination)
+    refuse_unless_left_by_runs(config, destination, table, stop_of(directory, table).state)
+    stop = resume(directory, table)
     screen.print(f"{table}: continues from its stop at {stop.position} ({stop.state})", markup=False)
 
 

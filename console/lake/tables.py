@@ -1,15 +1,13 @@
 """Shows the Delta tables of a destination and their owners (`sluice lake`), and transfers them to a new ledger.
 
-`accept` accepts the current state of a table that runs refuse (missing, restored, replaced, another owner's, ahead of the ledger). It is
-an operator's statement that this state is right: no run ever writes to such a table by itself. The rules of refusal are in
-`spark_jobs.tables.table_owner`.
+`console.lake.accept` takes over a table that runs refuse (missing, restored, replaced, another owner's, ahead of the ledger), if an
+operator says so: no run ever writes to such a table by itself. The rules of refusal are in `spark_jobs.tables.table_owner`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from typing import Any
 
 import deltalake
@@ -18,9 +16,8 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from rich.table import Table
 
-from cdc_engine.acts.stopped_destination import no_run, stopped_destination
 from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import LakeTables, read_ledger, run_lock_fence
+from cdc_engine.destination_files import LakeTables, run_lock_fence
 from cdc_engine.instance.discovery import discover
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.sources import require_destination
@@ -35,7 +32,8 @@ from spark_jobs.side_tables.side_table import is_side_table, side_app_id_of
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
 from spark_jobs.table_locks import Writing
 from spark_jobs.tables import shards
-from spark_jobs.tables.delta_table import physical_names
+from spark_jobs.tables.delta_table import VECTORS_FEATURE, physical_names
+from spark_jobs.tables.marked_rows import marked_rows
 from spark_jobs.tables.shards import Shard
 from spark_jobs.tables.table_owner import Owner
 
@@ -122,12 +120,13 @@ class DestinationLake:
             raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
-        """Changes the owner of change log and history too, which their Delta names contain. The next run detects changes that they lack."""
+        """Changes the owner of change log and history too, which their Delta names contain. The next run creates a missing one again."""
         records = self._records
         for kind, path in self._beside(name):
             try:
                 log = self._open(path) if path else None
                 if log is None:
+                    records.forget_side_table(name, kind)
                     continue
                 wanted, has = side_app_id_of(self._destination, ledger_id, kind, name), str(log.metadata().name or "")
                 if not is_side_table(has, kind):
@@ -143,6 +142,38 @@ class DestinationLake:
     def forget(self, name: str) -> None:
         """Removes the record of a missing table; the next run creates the table again."""
         self._records.forget(name)
+
+    def left(self, name: str) -> tuple[str, int] | None:
+        """Returns id and version of what the last run left at the table's path; None if no run has left anything."""
+        if self._has_current_state_table(name):
+            return self._records.get(name)
+        kept = self._records.beside(name)
+        return next(
+            (kept[kind] for kind, path in self._beside(name) if path == self._path(name) and kind in kept), None
+        )
+
+    def commits(self, path: str) -> list[dict[str, Any]]:
+        """Returns Delta's history of a table, the newest commit first. Raises SetupError."""
+        try:
+            log = self._open(path)
+            return [] if log is None else list(log.history())
+        except (DeltaError, OSError) as error:
+            raise SetupError(f"the log of the Delta table {path} cannot be read: {error}") from error
+
+    def rows(self, path: str, version: int | None = None) -> int | None:
+        """Returns the number of rows of a table, at a version or now; None if its log does not contain it."""
+        try:
+            log = self._open(path)
+            if log is None:
+                return None
+            if version is not None:
+                log.load_as_version(version)
+            counts: Any = pa.table(log.get_add_actions(flatten=True))["num_records"]
+            vectors = VECTORS_FEATURE in (log.protocol().reader_features or ())
+        except (DeltaError, OSError):
+            return None
+        marked = marked_rows(path, log.version()) if vectors else 0
+        return None if marked is None or counts.null_count else int(pc.sum(counts).as_py() or 0) - marked
 
     @property
     def _fence(self) -> Fence:
@@ -233,47 +264,6 @@ def _highest_delivery(log: Any, owner: Owner | None) -> int:
 
 COMMITS_LOOKED_AT = 100
 SIDE_PARTS = 5  # parts of the name of a change log or history: sluice/destination/ledger/kind/table
-
-
-def accept(
-    config: SluiceConfig, destination: str, name: str, *, confirm: Callable[[str], bool], say: Callable[[str], None]
-) -> None:
-    """Accepts a table's current state: the next run creates a missing table again; another owner's table becomes this destination's.
-
-    Raises LeaseLostError while a run merges, or while the engine runs and the ledger must follow the table.
-    """
-    lake, directory = DestinationLake(config, destination), config.destination_dir(destination)
-    table, ledger = lake.table(name), read_ledger(directory)
-    if not ledger.ledger_id:
-        raise SetupError(f"{destination} has no ledger yet: start it, or set its position, first")
-    if not confirm(_question(destination, name, table)):
-        raise SetupError("nothing was changed")
-    if table is None:
-        with no_run(directory):
-            lake.forget(name)
-    elif table.epoch > ledger.epoch or _delivery_of(table, ledger.ledger_id) >= ledger.next_delivery:
-        with stopped_destination(directory) as meta:
-            delivery = _delivery_of(table, ledger.ledger_id)
-            meta.update(lambda kept: kept.after(epoch=table.epoch, delivery=delivery))
-            lake.own(table, ledger.ledger_id)
-    else:
-        with no_run(directory):
-            lake.own(table, ledger.ledger_id)
-    say(f"{name} is taken as it is; if it has stopped, `sluice schema resume {destination} {name}` takes it up again")
-
-
-def _delivery_of(table: LakeTable, ledger_id: str) -> int:
-    return table.delivery if table.owner is not None and table.owner.ledger_id == ledger_id else 0
-
-
-def _question(destination: str, name: str, table: LakeTable | None) -> str:
-    if table is None:
-        return f"{name} is not in the lake. Have it made anew, empty but for what changes from now on?"
-    owner = f"of {table.owner.destination}, ledger {table.owner.ledger_id}" if table.owner else "without an owner"
-    return (
-        f"Take {table.path} (version {table.version}, {owner}) as it is for {name} of {destination}? Whoever wrote it before must not "
-        "write it any more, and what it lacks stays away until its rows are taken anew."
-    )
 
 
 def render(tables: list[LakeTable], ledger_id: str) -> Table:

@@ -130,8 +130,7 @@ def refuse_unless_ours(writer: LakeWriter, record: TableRecord | None, found: Fo
         *_changed(writer.owner, record, found),
         *_ahead(writer, found),
     ):
-        sentence = f"{why}, or take it as it is with {_accept(writer.owner)}"
-        raise TableError(writer.owner.table, sentence, state=state, for_good=True)
+        raise TableError(writer.owner.table, f"{why}, or {_accept(writer.owner)}", state=state, for_good=True)
 
 
 def refuse_others(owner: Owner, found: FoundTable) -> None:
@@ -140,18 +139,19 @@ def refuse_others(owner: Owner, found: FoundTable) -> None:
     """
     writer = LakeWriter(owner=owner, epoch=0, delivery=0)
     for state, why in (*_owned(writer, found), *_unowned(None, found)):
-        raise TableError(owner.table, f"{why}, or take it as it is with {_accept(owner)}", state=state, for_good=True)
+        raise TableError(owner.table, f"{why}, or {_accept(owner)}", state=state, for_good=True)
 
 
 def behind_our_back(owner: Owner, record: TableRecord, found: FoundTable) -> str:
     """Returns what another writer did to a table since a run left it, as a sentence with what to do; empty if nothing relevant changed."""
     for state, why in (*_missing(record, found), *_changed(owner, record, found)):
-        return f"{owner.table} is {state}: {why}, or take it as it is with {_accept(owner)}"
+        return f"{owner.table} is {state}: {why}, or {_accept(owner)}"
     return ""
 
 
 def _accept(owner: Owner) -> str:
-    return f"`sluice lake accept {owner.destination} {owner.table}`"
+    """Returns the remedy that all refusals have, as the end of a sentence."""
+    return f"take the table over and re-snapshot it with `sluice lake accept {owner.destination} {owner.table}`"
 
 
 def _missing(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
@@ -201,9 +201,9 @@ def _unowned(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[st
 def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Iterable[tuple[str, str]]:
     if record is None or not found.exists:
         return
-    commits = [commit for commit in found.commits if not _of_a_shard(commit)]
+    commits = [commit for commit in found.commits if not of_a_shard(commit)]
     later = (commit for commit in commits if _version(commit) > record.version)
-    renamed = any(_rewrites(commit) and _is_by(owner, commit) for commit in later)
+    renamed = any(rewrites(commit) and is_by(owner, commit) for commit in later)
     if found.table_id != record.table_id and not renamed:
         yield (
             TABLE_REPLACED,
@@ -241,11 +241,11 @@ def _rewritten_by(owner: Owner, record: TableRecord, commits: Iterable[Mapping[s
         version = _version(commit)
         if version <= record.version:
             continue
-        if not _rewrites(commit) or _is_by(owner, commit):
+        if not rewrites(commit) or is_by(owner, commit):
             why[version] = why[last]
             merged = version if our_record(commit) else merged
         else:
-            back = _restored_version(commit)
+            back = restored_version(commit)
             why[version] = why.get(back, commit) if back >= merged else commit
         last = version
     return why[last]
@@ -255,24 +255,25 @@ def _version(commit: Mapping[str, Any]) -> int:
     return int(commit.get("version", 0))
 
 
-def _restored_version(commit: Mapping[str, Any]) -> int:
-    """Returns the version that a RESTORE went to; -1 if the commit does not contain one."""
+def restored_version(commit: Mapping[str, Any]) -> int:
+    """Returns the version that a RESTORE went to; -1 if it does not say one, or if the commit is no RESTORE."""
     text = str((commit.get("operationParameters") or {}).get("version") or "")
     return int(text) if text.isdigit() and str(commit.get("operation", "")).startswith("RESTORE") else -1
 
 
-def _rewrites(commit: Mapping[str, Any]) -> bool:
+def rewrites(commit: Mapping[str, Any]) -> bool:
+    """Returns whether a commit gives the table another content as a whole."""
     operation, parameters = str(commit.get("operation", "")), commit.get("operationParameters") or {}
     overwrites = operation == "WRITE" and str(parameters.get("mode", "")).lower() == "overwrite"
     return overwrites or operation.startswith(REWRITES)
 
 
-def _of_a_shard(commit: Mapping[str, Any]) -> bool:
-    """Returns whether Sluice replaced the rows of one shard, which the commit's predicate names."""
-    return bool(our_record(commit) and (commit.get("operationParameters") or {}).get("predicate"))
+def of_a_shard(commit: Mapping[str, Any]) -> bool:
+    """Returns whether Sluice replaced the rows of one shard, which the commit's predicate names. deltalake's MERGE has a predicate too."""
+    return bool(rewrites(commit) and our_record(commit) and (commit.get("operationParameters") or {}).get("predicate"))
 
 
-def _is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
+def is_by(owner: Owner, commit: Mapping[str, Any]) -> bool:
     """Returns whether the owner made the commit: for example a merge that failed after a RENAME gave the table another table's rows and
     before it could store the new state.
     """

@@ -87,9 +87,10 @@ class Pipeline:
         engine.ack(batch)
         return found
 
-    def by_another_hand(self, statement: str) -> None:
+    def by_another_hand(self, *statements: str) -> None:
         with open_sessions(spark_settings(self.config, "shop"), 1, BY_HAND) as sessions:
-            sessions[0].spark.sql(statement)
+            for statement in statements:
+                sessions[0].spark.sql(statement)
 
     def rows(self, path: str = "") -> dict[int, str]:
         """Returns number → filler, without the rows that `merge` wrote and those marked as deleted."""

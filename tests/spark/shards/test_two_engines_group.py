@@ -21,7 +21,7 @@ from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapsh
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
-from console.lake.tables import accept
+from console.lake.accept import Acceptance, accept
 from console.shards_check import shards_sentence
 from console.sources import known_path_clashes
 from console.toolchain.database.server import DatabaseServer
@@ -199,7 +199,12 @@ def another_place_of_locks(east: Side, west: Side) -> None:
         wait_for("a batch is refused", east.merge_next)
     assert caught.value.tables[NAME].state == "TABLE_OWNED"
     for side in (east, west):
-        accept(side.config, side.name, NAME, confirm=lambda _: True, say=lambda _: None)
+        accept(
+            side.config,
+            Acceptance(destination=side.name, name=NAME, as_it_is=True),
+            confirm=lambda _: True,
+            say=lambda _: None,
+        )
     for side in (east, west):
         side.catch_up(3000)
     assert east.rows()[2000] == "after it"

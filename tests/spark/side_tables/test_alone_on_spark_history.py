@@ -17,10 +17,11 @@ from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapsh
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
+from console.lake.accept import Acceptance, accept
 from console.lake.history import captured_table, history_of
 from console.lake.life import known_life
 from console.lake.sql import ask
-from console.lake.tables import DestinationLake, accept
+from console.lake.tables import DestinationLake
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.destination import ComparedDestination, compare_destination
@@ -103,6 +104,11 @@ def test_a_table_without_a_mirror_is_compared_taken_anew_cut_and_asked_history(
         (lake_table,) = DestinationLake(pipeline.config, "shop").tables()
         assert (lake_table.path, lake_table.owner is not None) == (history, True)
     deltalake.DeltaTable(history).restore(1)
-    accept(pipeline.config, "shop", numbers, confirm=lambda _: True, say=print)
+    accept(
+        pipeline.config,
+        Acceptance(destination="shop", name=numbers, as_it_is=True),
+        confirm=lambda _: True,
+        say=print,
+    )
     kept = LakeTables(pipeline.captured.directory).beside(numbers)
     assert kept["history"][1] == deltalake.DeltaTable(history).version()

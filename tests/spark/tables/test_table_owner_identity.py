@@ -116,6 +116,16 @@ def test_identity_a_table_that_is_not_is_refused_by_name_with_a_way_out(
     assert pickle.loads(pickle.dumps(refusal.value)).state == state  # noqa: S301  ours, made a line above
 
 
+@pytest.mark.found
+def test_identity_a_restore_past_a_small_merge_that_no_record_has_is_refused() -> None:
+    """Number 13: a merge of `deltalake` has a predicate and counted as a shard's rewrite, so its removal by a RESTORE was not noticed."""
+    merged = {**commit("MERGE", delivery=7), "operationParameters": {"predicate": "id >= 10 AND id <= 21"}}
+    with pytest.raises(TableError) as refusal:
+        refuse_unless_ours(WRITER, LEFT, after(merged, restored(5)))
+    assert refusal.value.state == TABLE_RESTORED
+    refuse_unless_ours(WRITER, LEFT, after(merged, restored(6)))
+
+
 def test_ddl_identity_a_table_that_took_over_rows_of_another_is_ours() -> None:
     """Also where the merge broke before it was remembered; its id is another one then. What another hand did is refused as ever."""
 

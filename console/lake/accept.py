@@ -1,0 +1,142 @@
+"""`sluice lake accept`: takes over a Delta table that runs refuse, and re-snapshots it. Called by `commands.lake`.
+
+The table is gone, restored, replaced, another owner's, or ahead of the ledger. What is missing there does not come again with the stream.
+So the snapshot of the table is requested before the table is accepted: a crash between the two leaves a stopped table, or one that is
+re-snapshotted, and never a table that is followed although rows are missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from cdc_engine.acts import snapshot
+from cdc_engine.acts.stopped_destination import no_run, stopped_destination
+from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.states import OperatorAct
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from console.lake.lacking import Lacking
+from console.lake.tables import DestinationLake, LakeTable
+from console.toolchain.errors import SetupError
+from spark_jobs.tables.table_owner import Owner
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Acceptance:
+    """What an operator accepts. `as_it_is`: without a re-snapshot, so what is missing stays missing."""
+
+    destination: str
+    name: str
+    as_it_is: bool = False
+
+    @property
+    def resume(self) -> str:
+        """The command that resumes the table."""
+        return f"`sluice {OperatorAct.RESUME} {self.destination} {self.name}`"
+
+
+def accept(
+    config: SluiceConfig, acceptance: Acceptance, *, confirm: Callable[[str], bool], say: Callable[[str], None]
+) -> None:
+    """Says what a table lacks, takes it over as it is now, and requests its snapshot unless `as_it_is`.
+
+    Raises SetupError, ActRefusedError, and LeaseLostError while a run merges, or while the engine runs if the ledger must be changed.
+    """
+    lake, directory = DestinationLake(config, acceptance.destination), config.destination_dir(acceptance.destination)
+    table, ledger = lake.table(acceptance.name), read_ledger(directory)
+    if not ledger.ledger_id:
+        raise SetupError(f"{acceptance.destination} has no ledger yet: start it, or set its position, first")
+    if not acceptance.as_it_is:
+        _require_readable(directory, acceptance, ledger)
+    owner = Owner(ledger_id=ledger.ledger_id, destination=acceptance.destination, table=acceptance.name)
+    say(Lacking(lake=lake, owner=owner, table=table, cursor=str(ledger.cursor or "its start")).sentence())
+    if not confirm(_question(config, acceptance, table)):
+        raise SetupError("nothing was changed")
+    if table is not None and (table.epoch > ledger.epoch or _delivery_of(table, ledger) >= ledger.next_delivery):
+        with stopped_destination(directory) as meta:
+            delivery = _delivery_of(table, ledger)
+            meta.update(lambda kept: kept.after(epoch=table.epoch, delivery=delivery))
+            _take_over(lake, directory, acceptance, table, ledger)
+    else:
+        with no_run(directory):
+            _take_over(lake, directory, acceptance, table, ledger)
+    say(_done(acceptance))
+
+
+def _take_over(
+    lake: DestinationLake, directory: Path, acceptance: Acceptance, table: LakeTable | None, ledger: Ledger
+) -> None:
+    """First requests the snapshot. Nothing is published before the table is taken over, because the caller holds the run lock."""
+    if not acceptance.as_it_is:
+        snapshot.start(directory, [acceptance.name])
+    if table is None:
+        lake.forget(acceptance.name)
+    else:
+        lake.own(table, ledger.ledger_id)
+
+
+def _require_readable(directory: Path, acceptance: Acceptance, ledger: Ledger) -> None:
+    """Raises SetupError if no snapshot of the table can be requested."""
+    if ledger.cursor is None:
+        why = "has not begun yet: `sluice up` starts it, then try again"
+    elif acceptance.name not in snapshot.captured(directory / TABLES_FILE):
+        why = f"does not capture {acceptance.name} now"
+    else:
+        return
+    raise SetupError(
+        f"{acceptance.name} cannot be re-snapshotted, because {acceptance.destination} {why}; nothing was changed. `--as-it-is` takes the "
+        "Delta table over without a re-snapshot"
+    )
+
+
+def _delivery_of(table: LakeTable, ledger: Ledger) -> int:
+    ours = table.owner is not None and table.owner.ledger_id == ledger.ledger_id
+    return table.delivery if ours else 0
+
+
+def _question(config: SluiceConfig, acceptance: Acceptance, table: LakeTable | None) -> str:
+    name, destination = acceptance.name, acceptance.destination
+    then = (
+        "Do not re-snapshot it, so that what is missing stays missing?"
+        if acceptance.as_it_is
+        else f"Re-snapshot it?{_consequences(config, acceptance)}"
+    )
+    if table is None:
+        return f"Make the Delta table of {name} again. {then}"
+    owner = f"of {table.owner.destination}, ledger {table.owner.ledger_id}" if table.owner else "without an owner"
+    return (
+        f"Take over {table.path} (version {table.version}, {owner}) for {name} of {destination}; whoever wrote it before must not write it "
+        f"any more. {then}"
+    )
+
+
+def _consequences(config: SluiceConfig, acceptance: Acceptance) -> str:
+    """Returns what a re-snapshot does not bring back for this table, as sentences after a blank; empty if it brings back everything."""
+    options = config.destinations[acceptance.destination].table(*acceptance.name.split(".", 1))
+    tables = read_tables(config.destination_dir(acceptance.destination) / TABLES_FILE)
+    found = []
+    if options.mirror and not options.key and any(each.name == acceptance.name and not each.key for each in tables):
+        found.append("It has no key: one insert for each row that the source has replaces all its earlier changes.")
+    if options.deletes == "soft" and options.mirror:
+        found.append("Rows that were marked as deleted are not in the source: they are removed.")
+    if options.history:
+        found.append("Its history gets new versions where rows differ; versions that it lost stay missing.")
+    if options.change_log:
+        found.append("Its change log gets a row `read`; changes that it lost stay missing.")
+    return "".join(f" {each}" for each in found)
+
+
+def _done(acceptance: Acceptance) -> str:
+    name, destination = acceptance.name, acceptance.destination
+    if not acceptance.as_it_is:
+        return (
+            f"{name} is taken over and will be re-snapshotted; it resumes by itself. Until the rows are published the lake is older than "
+            f"the cursor: `sluice snapshot status {destination}` shows the progress"
+        )
+    return (
+        f"{name} is accepted as it is, and the lake differs from the source until the missing rows are read: `sluice snapshot start "
+        f"{destination} --tables {name}` re-snapshots the table. If it has stopped, {acceptance.resume} resumes it"
+    )

@@ -1,0 +1,159 @@
+"""Returns what a Delta table lacks compared with what the last run left, and why runs refuse it. `lake accept` and `schema resume` ask.
+
+Reads logs only, no rows: positions and changes from the records of commits, rows from the files' statistics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import LakeTables, read_ledger
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.states import OF_THE_LAKE
+from console.lake.tables import DestinationLake, LakeTable
+from orchestration.run.lake_settings import storage_options, told
+from orchestration.run.table_locks import written_target
+from spark_jobs.errors import TableError
+from spark_jobs.report import TableTarget
+from spark_jobs.side_tables.alone import kinds_of, refuse_unless_left
+from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
+from spark_jobs.staged_batch import app_id_of
+from spark_jobs.tables.commit_record import Interval
+from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.tables.lost_commits import Lost, lost_commits, newest_merged
+from spark_jobs.tables.table_owner import LakeWriter, Owner, TableRecord, is_by, refuse_unless_ours, rewrites
+
+
+def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str, state: str) -> None:
+    """Raises ActRefusedError if a table stopped because of its Delta table, and the next run would still refuse that.
+
+    Without this check the table would count as followed until its next change is refused again.
+    """
+    if state in OF_THE_LAKE and (why := _why_refused(config, destination, name)):
+        raise ActRefusedError(
+            f"{name} of {destination} is not resumed: its Delta table is still as it was when the table stopped. {why}"
+        )
+
+
+def _why_refused(config: SluiceConfig, destination: str, name: str) -> str:
+    """Returns why the next run would refuse the Delta table, with the remedies, by the rules of that run; empty if it would not."""
+    directory = config.destination_dir(destination)
+    ledger, records = read_ledger(directory), LakeTables(directory)
+    owner = Owner(ledger_id=ledger.ledger_id, destination=destination, table=name)
+    writer = LakeWriter(owner=owner, epoch=ledger.epoch, delivery=ledger.next_delivery)
+    target, options = written_target(config, destination)(name), storage_options(config.storage_options)
+    try:
+        if target.mirror:
+            _refuse_current_state(writer, target, _record(records.get(name)), options)
+        else:
+            _refuse_side_tables(writer, target, records.beside(name), options)
+    except TableError as error:
+        return f"{error.state}: {told(config, error.reason)}"
+    return ""
+
+
+def _refuse_current_state(
+    writer: LakeWriter, target: TableTarget, record: TableRecord | None, options: Mapping[str, str]
+) -> None:
+    owner = writer.owner
+    table = DeltaTable(owner.table, target.path, app_id_of(owner), options, target.shard)
+    table.refresh()
+    refuse_unless_ours(writer, record, table.found(record, owner.to_text()))
+
+
+def _refuse_side_tables(
+    writer: LakeWriter, target: TableTarget, kept: Mapping[str, tuple[str, int]], options: Mapping[str, str]
+) -> None:
+    owner = writer.owner
+    for kind, path in kinds_of(target):
+        app_id = side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
+        refuse_unless_left(writer, _record(kept.get(kind)), SideTable(owner.table, path, app_id, options).open())
+
+
+def _record(kept: tuple[str, int] | None) -> TableRecord | None:
+    return None if kept is None else TableRecord(table_id=kept[0], version=kept[1])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lacking:
+    """What `what_is_missing` compares: the table as it is now (None if it is gone), as the last run left it, and who owns it."""
+
+    lake: DestinationLake
+    owner: Owner
+    table: LakeTable | None
+    cursor: str
+
+    def sentence(self) -> str:
+        """Returns what is missing against the last run's state of the table, as one or more sentences."""
+        left = self.lake.left(self.owner.table)
+        if self.table is None:
+            return f"The Delta table is gone, so all rows that runs merged up to {self.cursor} are missing."
+        if left is None:
+            return f"It has {self._rows()}. No run of this ledger has written it: every row of the source may be missing or differ."
+        record = TableRecord(table_id=left[0], version=left[1])
+        history = self.lake.commits(self.table.path)
+        lost = lost_commits(self.owner, record, self.table.version, history)
+        if record.table_id != self.table.table_id and not _is_renamed(self.owner, record, history):
+            return f"It is another table than the last run left, with {self._rows()}: every row of the source may be missing or differ."
+        if self.table.version < record.version:
+            return self._older(record, newest_merged(self.owner, history))
+        return self._lost(record, lost)
+
+    def _older(self, record: TableRecord, newest: Interval | None) -> str:
+        """An older copy of the table: its log does not have the missing commits."""
+        versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
+        since = _position(newest.end) if newest is not None else "its first change"
+        return f"It has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
+
+    def _lost(self, record: TableRecord, lost: Lost) -> str:
+        if lost.by is None:
+            return f"It has {self._rows()}, and everything that the last run left in it."
+        rows = self.lake.rows(self.table.path, record.version) if self.table is not None else None
+        before = (
+            f"; in version {record.version}, as the last run left it, it had {_count(rows, 'row')}"
+            if rows is not None
+            else ""
+        )
+        now = f"Version {lost.by.version} is a {lost.by.operation} by another writer. The table has {self._rows()}{before}."
+        if lost.all_doubtful:
+            return f"{now} That commit does not say what it kept: every row that runs merged up to {self.cursor} may be missing."
+        return f"{now} {_changes(lost.commits)}"
+
+    @property
+    def table_version(self) -> int:
+        return self.table.version if self.table is not None else -1
+
+    def _rows(self) -> str:
+        rows = self.lake.rows(self.table.path) if self.table is not None else None
+        return "an unknown number of rows" if rows is None else _count(rows, "row")
+
+
+def _is_renamed(owner: Owner, record: TableRecord, history: Iterable[Mapping[str, Any]]) -> bool:
+    """Returns whether a run gave the table the rows of another one (RENAME), which changes its id."""
+    return any(
+        rewrites(each) and is_by(owner, each) for each in history if int(each.get("version", 0)) > record.version
+    )
+
+
+def _changes(commits: tuple[Interval, ...]) -> str:
+    counts = {
+        "inserts": sum(each.inserts for each in commits),
+        "updates": sum(each.updates for each in commits),
+        "deletes": sum(each.deletes for each in commits),
+    }
+    changes = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    span = f"from {_position(commits[0].start)} to {_position(commits[-1].end)}"
+    return (
+        f"{_count(len(commits), 'commit')} of runs {'is' if len(commits) == 1 else 'are'} missing ({changes}), {span}."
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _position(position: Mapping[str, Any]) -> str:
+    return f"{position.get('file')}:{position.get('offset')}@{position.get('epoch')}"

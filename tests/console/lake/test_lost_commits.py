@@ -1,0 +1,71 @@
+"""Which commits of runs a Delta table does not have any more, each rule by an example."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from spark_jobs.tables.lost_commits import lost_commits, newest_merged
+from spark_jobs.tables.table_owner import Owner, TableRecord
+
+OWNER = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
+
+
+def of_run(version: int, *, kind: str = "changes", owner: Owner = OWNER) -> Mapping[str, Any]:
+    record = {"sluice": 1, "kind": kind, "ledger": owner.ledger_id, "table": owner.table, "end": {"offset": version}}
+    return {
+        "version": version,
+        "operation": "MERGE",
+        "operationParameters": {"predicate": "id >= 1"},
+        "userMetadata": json.dumps(record),
+    }
+
+
+def restore(version: int, back: int | None) -> Mapping[str, Any]:
+    return {"version": version, "operation": "RESTORE", "operationParameters": {"version": back, "timestamp": None}}
+
+
+def merged(*versions: int) -> list[Mapping[str, Any]]:
+    return [of_run(version) for version in versions]
+
+
+@pytest.mark.parametrize(
+    ("record", "history", "missing", "doubtful"),
+    [
+        (3, merged(1, 2, 3), [], False),
+        (3, [*merged(1, 2, 3), restore(4, 1)], [2, 3], False),
+        (3, [*merged(1, 2, 3), restore(4, 3)], [], False),
+        (3, [*merged(1, 2, 3), restore(4, 1), restore(5, 3)], [], False),  # all is back
+        (3, [*merged(1, 2, 3), restore(4, 1), restore(5, 4)], [2, 3], False),
+        (3, [*merged(1, 2, 3), restore(4, 1), restore(5, 2)], [3], False),
+        (3, [*merged(1, 2, 3, 4), restore(5, 2)], [3, 4], False),  # a run was killed before it kept its record
+        (4, [*merged(1, 2, 3), restore(4, 1)], [], False),  # it was accepted as it is
+        (3, [*merged(1, 2, 3), restore(4, None)], [1, 2, 3], True),
+        (3, [*merged(1, 2, 3), {"version": 4, "operation": "CREATE OR REPLACE TABLE AS SELECT"}], [1, 2, 3], True),
+        (3, [*merged(1), of_run(2, kind="maintenance"), *merged(3), restore(4, 1)], [3], False),
+        (3, [*merged(1, 3), restore(4, 1)], [3], False),  # the log does not have version 2 any more
+    ],
+)
+def test_identity_the_commits_that_a_table_lost_are_found_in_its_log(
+    record: int, history: list[Mapping[str, Any]], missing: list[int], doubtful: bool
+) -> None:
+    newest = max(each["version"] for each in history)
+    lost = lost_commits(OWNER, TableRecord(table_id="t", version=record), newest, history[::-1])
+    assert [each.version for each in lost.commits] == missing
+    assert lost.all_doubtful is doubtful
+    assert (lost.by is not None) == bool(missing)
+
+
+def test_identity_commits_of_others_are_none_that_our_runs_lost() -> None:
+    other = dataclasses.replace(OWNER, ledger_id="ffffffffffff")
+    history = [of_run(1), of_run(2, owner=other), of_run(3), restore(4, 1)]
+    lost = lost_commits(OWNER, TableRecord(table_id="t", version=3), 4, history)
+    assert [each.version for each in lost.commits] == [3]
+    newest = newest_merged(OWNER, history)
+    assert newest is not None
+    assert (newest.version, newest.end) == (3, {"offset": 3})
+    assert newest_merged(other, [restore(1, 0)]) is None
