@@ -143,9 +143,9 @@ def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = F
     """Returns the question for the operator, with its consequences. `by_gtid`: a GTID set was named, which is not a position in a file."""
     if takes_over:
         return (
-            f"{name} has no ledger, and the lake has tables of it. Take them over with a new ledger that starts at {position}? What "
-            "changed before that place and is not in them is never read; changes after it that they have already come once more, in tables "
-            "without a key twice."
+            f"{name} has no ledger, and the lake has tables of it. Take them over with a new ledger that starts at "
+            f"{position}? Changes before that position that are not in them are never read; changes after it that they have "
+            "already are delivered again, and are twice in tables without a key."
         )
     if ledger.cursor is None:
         return f"{name} has no position yet. Start at {position}? Rows that changed before are not taken over."
@@ -154,7 +154,7 @@ def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = F
     meaning = (
         "Changes are read again; what a table has already is skipped."
         if back
-        else "Changes between the two are never read: tables that had some stay wrong until their rows are taken anew."
+        else "Changes between the two are never read: tables that had some stay wrong until they are re-snapshotted."
     )
     given_up = (
         " The batch that waits is given up: tables without a key may get some of it twice."

@@ -104,7 +104,7 @@ class KafkaPublisher:
         said = f"; last it said: {self._said}" if self._said else ""
         return PublishError(
             f"Kafka at {self._servers} did not confirm a message for topic {message.topic}, partition {message.partition} "
-            f"({error.str()}{said}): see that its brokers run and can be reached; it is tried again"
+            f"({error.str()}{said}): check that its brokers run and can be reached; it is tried again"
         )
 
     def _note(self, error: Any) -> None:

@@ -94,6 +94,6 @@ def too_large(message: Message, limit: str) -> PublishError:
 
 def unknown_target(where: str, message: Message) -> PublishError:
     return PublishError(
-        f"{where} has no topic {message.topic} with a partition {message.partition}: make it there, with as many partitions as "
-        "partitions_num in conf/ says, or correct topic, dynamic_topic and partition"
+        f"{where} has no topic {message.topic} with a partition {message.partition}: create it there, with as many partitions "
+        "as partitions_num in conf/, or correct topic, dynamic_topic and partition"
     )

@@ -289,11 +289,11 @@ class _Link:
             )
         if "ACCESS_REFUSED" in said:
             return PublishError(
-                f"{self._place} does not let user {self._place.config.user} write: {said}; see to that user's permissions"
+                f"{self._place} does not let user {self._place.config.user} write: {said}; correct that user's permissions"
             )
         if "PRECONDITION_FAILED" in said:
             return PublishError(
-                f"{self._place} has a queue or exchange of another kind than conf/ says: {said}; correct queue and exchange_type"
+                f"{self._place} has a queue or exchange of another kind than in conf/: {said}; correct queue and exchange_type"
             )
         return self._gone(said)
 

@@ -158,18 +158,21 @@ class RocketPublisher:
             raise too_large(largest, f"maxMessageSize of RocketMQ's broker, which said: {said}")
         if answer.code in wire.KEPT_IN_PART:
             raise connection.gone(
-                f"{wire.KEPT_IN_PART[answer.code]}: the message is kept, but not as safe as the broker is to keep it"
+                f"{wire.KEPT_IN_PART[answer.code]}: the message is kept, but not with the safety that the broker is "
+                "configured for"
             )
         if answer.code == wire.NO_PERMISSION:
             raise PublishError(
-                f"{self._place} does not let us write to topic {topic} ({said}): see to its permissions, and to access_key and secret_key"
+                f"{self._place} does not permit writing to topic {topic} ({said}): correct its permissions, or access_key and "
+                "secret_key"
             )
         raise connection.gone(f"code {answer.code}, {said}")
 
     def _no_topic(self, topic: str) -> PublishError:
         return PublishError(
-            f"{self._place} has no topic {self._place.named(topic)}: start the brokers that have it, which the name servers forget when "
-            "they end; or make it there, with as many queues as partitions_num in conf/ says; or correct topic, dynamic_topic and namespace"
+            f"{self._place} has no topic {self._place.named(topic)}: start the brokers that have it, which the name servers "
+            "forget when they end; or create it there, with as many queues as partitions_num in conf/; or correct topic, "
+            "dynamic_topic and namespace"
         )
 
 

@@ -61,4 +61,4 @@ class AlarmConfig(Strict):
         if self.password and not self.password.startswith("$"):
             raise ValueError("password must be $NAME of a variable of the environment, not the secret itself")
         if self.user and self.encryption == "none":
-            raise ValueError("encryption none would send the password in plain words")
+            raise ValueError("encryption none would send the password unencrypted")

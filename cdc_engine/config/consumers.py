@@ -52,8 +52,8 @@ class CanalServerConfig(Strict):
         64,
         ge=1,
         le=4096,
-        description="Clients that the port accepts at the same time. Another client gets an error that says so. Connections "
-        "that have not authenticated do not count.",
+        description="Clients that the port accepts at the same time. Another client gets an error with this reason. "
+        "Connections that have not authenticated do not count.",
     )
 
 

@@ -40,9 +40,7 @@ class BatchConfig(Strict):
         description="Bytes after which a batch ends. A batch always ends on a transaction boundary.",
     )
     events_max: int = Field(limits.BATCH_EVENTS_MAX, ge=1, description="Events after which a batch ends.")
-    ddl_isolation: bool = Field(
-        False, description="A statement that alters captured tables becomes a batch of its own."
-    )
+    ddl_isolation: bool = Field(False, description="A statement that alters captured tables becomes a separate batch.")
 
 
 class StoreConfig(Strict):
@@ -99,7 +97,7 @@ class DrainConfig(Strict):
         300.0, gt=0, description="Seconds without a batch after which the run ends. The next change starts another run."
     )
     seconds_max: float = Field(
-        1800.0, gt=0, description="Seconds after which the run ends and another one takes its place."
+        1800.0, gt=0, description="Seconds after which the run ends and another one replaces it."
     )
     every_seconds: float = Field(
         0.0, ge=0, description="Minimum seconds between two batches. Higher values mean fewer commits and older rows."
@@ -191,7 +189,7 @@ class DestinationConfig(AssetsOfDestination, Strict):
         if not isinstance(record, dict) or not record.get("sources"):
             return record
         if "source" in record:
-            raise ValueError("say source, or sources where others stand by, not both")
+            raise ValueError("set source, or sources if there are standby sources, not both")
         sources = record["sources"]
         return {**record, "source": sources[0]} if isinstance(sources, list | tuple) else record
 

@@ -50,7 +50,7 @@ class GroupConfig(Strict):
             )
         if others:
             raise ValueError(
-                f"{', '.join(others)}: a group has no lake and no tables of its own; say it in the files of the members"
+                f"{', '.join(others)}: a group has no lake and no tables; set it in the files of the members"
             )
         return record
 
@@ -64,9 +64,7 @@ class GroupConfig(Strict):
                 "two of the brokers have one client_id: give each another one, its cursor is kept under it"
             )
         if not (self.canal_server.port or self.brokers):
-            raise ValueError(
-                "nobody can consume it: give it a canal_server with a port, or brokers; a group has no lake"
-            )
+            raise ValueError("it has no consumers: give it a canal_server with a port, or brokers; a group has no lake")
         if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:
             raise ValueError("canal_server.window_bytes_max: windows are of the members; say it in their files")
         return self

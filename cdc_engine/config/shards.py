@@ -86,7 +86,7 @@ class ShardsConfig(Strict):
     def _confined(self) -> ShardsConfig:
         for word in sorted(self.options.model_fields_set - OPTIONS):
             raise ValueError(
-                f"options: {word} cannot be had where shards become one table; take it out, or leave these tables apart"
+                f"options: {word} cannot be used where shards become one table; remove it, or keep these tables separate"
             )
         changes = self.options.schema_changes
         for kind, words in WORDS.items():

@@ -117,9 +117,14 @@ class TableConfig(AssetOfTable, Strict):
     @model_validator(mode="after")
     def _something(self) -> TableConfig:
         if not self.mirror and not (self.change_log or self.history):
-            raise ValueError("mirror: false leaves nothing of the table: say change_log or history, or exclude it")
+            raise ValueError(
+                "mirror: false leaves no table in the lake: set change_log or history, or exclude the table"
+            )
         if not self.mirror and (self.partition_by or self.cluster_by or self.change_feed or self.deletes == "soft"):
-            raise ValueError("partition_by, cluster_by, change_feed and deletes are of the mirror, and mirror is false")
+            raise ValueError(
+                "partition_by, cluster_by, change_feed and deletes apply to the current-state table, and mirror "
+                "is false"
+            )
         return self
 
     @model_validator(mode="after")

@@ -38,10 +38,11 @@ class OwnFolder:
             return
         name = self._directory.name
         raise ConfigurationError(
-            f"{name} was last read on {self._last_host} with another folder than {self._directory}: staged batches, open snapshots "
-            "and prepared transactions are in that one. Have both hosts reach one folder under this path, or name a store in `staging` "
-            f"of conf/, which needs none. Where that folder is lost, `sluice position set {name}` with the place that `sluice position "
-            "show` tells takes this one; begin the snapshots that were open anew with `sluice snapshot start`"
+            f"{name} was last read on {self._last_host} with another folder than {self._directory}: staged batches, open "
+            "snapshots and prepared transactions are in that one. Have both hosts reach one folder under this path, or name "
+            f"a store in `staging` of conf/, which needs none. Where that folder is lost, `sluice position set {name}` with "
+            "the position that `sluice position show` prints makes this one current; start the snapshots that were open "
+            "again with `sluice snapshot start`"
         )
 
     def note(self) -> None:

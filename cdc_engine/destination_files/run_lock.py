@@ -97,14 +97,14 @@ def _why_not_writer(where: LedgerLocation, lock: Lock) -> str:
     try:
         return "" if lock.confirm() else _lost(where)
     except MetaError as error:
-        return f"nobody can say whether this run still holds the run lock of {where.destination}: {error}"
+        return f"whether this run still holds the run lock of {where.destination} is unknown: {error}"
 
 
 def _lost(where: LedgerLocation) -> str:
     return (
-        f"this run does not hold the run lock of {where.destination} any more (its host stood still, or was cut off from where the lock "
-        "is), so it writes no further table. A batch is handed out again; begin anything else again, and compare with `sluice equal` "
-        f"{where.destination} what it wrote before"
+        f"this run does not hold the run lock of {where.destination} any more (its host was paused, or lost its connection to "
+        "the lock), so it writes no further table. A batch is handed out again; start anything else again, and compare with "
+        f"`sluice equal` {where.destination} what it wrote before"
     )
 
 

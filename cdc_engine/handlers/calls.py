@@ -176,6 +176,6 @@ def _read(texts: NamedRecords) -> Call | None:
         return Call(kind=record["kind"], batch=given, reason=record["reason"])
     except (ValueError, KeyError, TypeError) as error:
         raise MetaError(
-            f"{texts.where(FILE)} cannot be read ({type(error).__name__}); it says of which batch the handlers are to be told: remove "
-            "it, and they are not told of that one"
+            f"{texts.where(FILE)} cannot be read ({type(error).__name__}); it names the batch that the handlers get next: "
+            "remove it, and they do not get that batch"
         ) from error

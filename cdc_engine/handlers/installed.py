@@ -42,7 +42,7 @@ def problem_of(name: str) -> str:
         )
     if len({each.value for each in found}) > 1:
         brought = ", ".join(sorted(f"{each.value} of {_package(each)}" for each in found))
-        return f"the handler {name!r} is there more than once: {brought}; remove the packages but one"
+        return f"the handler {name!r} is installed more than once: {brought}; remove all of these packages except one"
     return ""
 
 

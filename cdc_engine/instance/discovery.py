@@ -36,7 +36,7 @@ def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[Tabl
         before = path_clashes(_without(config, destination), others)
         clashes = [each for each in path_clashes(config, {**others, destination: names}) if each not in before]
         if clashes:
-            raise ConfigurationError(f"{destination} is not started, the others go on: {'; '.join(clashes)}")
+            raise ConfigurationError(f"{destination} is not started, the others continue: {'; '.join(clashes)}")
         if names != _listed(config, destination):
             write_tables(config.destination_dir(destination) / TABLES_FILE, tables)
 

@@ -219,7 +219,7 @@ class HandOut:
 
         `reasons`: "database.table" → (state, reason). Raises CanalServiceError if the batch is not outstanding any more.
         """
-        why, begun_ns, self._young = f"it goes on without {', '.join(sorted(reasons))}", time.time_ns(), None
+        why, begun_ns, self._young = f"it continues without {', '.join(sorted(reasons))}", time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)
         stops = [_stop_at(batch.start, name, *why) for name, why in reasons.items()]
 

@@ -152,11 +152,11 @@ class SourceWatch:
         if place is None:
             return ""
         if why := self._watch.trouble(place, self._clock()):
-            return f"{why}; look at the server and the network between, the stream is connected anew each time"
+            return f"{why}; check the server and the network, the stream connects again each time"
         unasked = self._clock() - self._answered_at
         if unasked <= UNASKED_LOOKS_MAX * self._seconds:
             return ""
         return (
-            f"the source's end could not be asked for {unasked:.0f} s, so nobody knows whether all of it is read: {self._unanswered}; "
-            "the user needs a second connection (max_user_connections) and REPLICATION CLIENT"
+            f"the end of the source's binlog could not be read for {unasked:.0f} s, so whether all of it was read is unknown: "
+            f"{self._unanswered}; the user needs a second connection (max_user_connections) and REPLICATION CLIENT"
         )

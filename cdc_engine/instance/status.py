@@ -91,7 +91,9 @@ class GroupFigures:
     def troubles(self, wait_seconds: float | None) -> tuple[str, ...]:
         """Returns what is wrong, as sentences for an operator."""
         then = (
-            "the group waits" if wait_seconds is None else f"the group waits {wait_seconds:g} s and goes on without it"
+            "the group waits"
+            if wait_seconds is None
+            else f"the group waits {wait_seconds:g} s and continues without it"
         )
         away = [f"{each.name} does not run here: {each.missing}; {then}" for each in self.members if each.missing]
         silent = [

@@ -367,10 +367,10 @@ def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Pa
     if traces:
         what = "is gone" if meta.is_new else "knows no position"
         raise LedgerLostError(
-            f"{directory / LEDGER_FILE} {what}, though {directory.name} ran before ({traces[-1]} is there): nobody knows up to where its "
-            "tables are right. Put the file back; or take a new ledger with "
-            f"`sluice position set {directory.name} FILE:OFFSET` at a place before the first change that may be missing "
-            "(--latest leaves out what changed meanwhile); it takes the tables over under a new epoch"
+            f"{directory / LEDGER_FILE} {what}, though {directory.name} ran before ({traces[-1]} is there): the position up "
+            "to which its tables are complete is unknown. Restore the file; or take a new ledger with `sluice position set "
+            f"{directory.name} FILE:OFFSET` at a position before the first change that may be missing (--latest leaves out "
+            "what changed meanwhile); it takes the tables over under a new epoch"
         )
 
 

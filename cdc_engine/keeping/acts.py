@@ -44,7 +44,7 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
         return Outcome(destination=name, act="stop", done=True, told=f"{name} did not run; {stays}")
     if _until(lambda: held(directory) is None, seconds):
         return Outcome(destination=name, act="stop", done=True, told=f"{name} is stopped; {stays}")
-    return _not_yet(name, "stop", f"{name} is to stop, and {_who(ran)} still has it; {stays}")
+    return _not_yet(name, "stop", f"{name} was told to stop, and {_who(ran)} still runs its engine; {stays}")
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
@@ -77,7 +77,7 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
     orders.ask(directory, "restart")
     if not _until(lambda: orders.asked(directory) is None, seconds):
         orders.done(directory)
-        return _not_yet(name, "restart", f"{name} was not restarted: nobody keeps engines; `sluice up` starts them")
+        return _not_yet(name, "restart", f"{name} was not restarted: no process runs engines; `sluice up` starts them")
     return _started(name, "restart", directory, lambda holder: holder.token > token, seconds)
 
 
@@ -114,8 +114,12 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
     holder, status = held(directory), read_status(directory)
     if holder is None and _has_ended(status) and status.get("updated_at_us", 0) / 1e6 >= since:
         return _not_yet(name, act, f"{name} could not be started: {status['state']}: {status.get('reason')}")
-    told = f"{_who(holder)} has it and says nothing" if holder else "nobody has it: `sluice up` starts its engine"
-    return _not_yet(name, act, f"{name} may run, and {told}; `sluice status` says more")
+    told = (
+        f"{_who(holder)} has its lease and writes no status"
+        if holder
+        else "no process runs it: `sluice up` starts its engine"
+    )
+    return _not_yet(name, act, f"{name} may run, and {told}; see `sluice status`")
 
 
 def _refuse_stopped(name: str, directory: Path) -> None:

@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 VARIABLE = "SLUICE_CONF_IN_USE"
 FOLDER = "conf-in-use"
-OLD_GOES_ON = "what it said before goes on"
+OLD_GOES_ON = "its earlier settings stay in use"
 NEXT_UP = "it has changed; that takes effect with the next `sluice down` and `sluice up`"
 
 

@@ -172,9 +172,7 @@ def what_stays(directory: Path) -> str:
         return f"its files in {directory}; its ledger cannot be read: {error}"
     out = f", {len(ledger.outstanding)} batch(es) out that no ack has come for" if ledger.outstanding else ""
     place = f"acked up to {ledger.cursor}" if ledger.cursor else "nothing acked yet"
-    return (
-        f"its ledger stays in {directory} ({place}{out}): with its file back in conf/destinations it goes on from there"
-    )
+    return f"its ledger stays in {directory} ({place}{out}): with its file back in conf/destinations it continues from there"
 
 
 def _held(directory: Path) -> bool:

@@ -41,7 +41,7 @@ class KeeperFacts:
 
 # (condition, act, reason as the end of a sentence)
 RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
-    (lambda f: not f.conf and bool(f.running), KeeperAct.STOP, "its file is gone from conf/destinations"),
+    (lambda f: not f.conf and bool(f.running), KeeperAct.STOP, "its file was removed from conf/destinations"),
     (lambda f: not f.conf, KeeperAct.LEAVE, "it is not in conf/"),
     (lambda f: f.stopped and bool(f.running), KeeperAct.STOP, "an operator stopped it"),
     (lambda f: f.stopped, KeeperAct.LEAVE, "an operator stopped it"),

@@ -31,8 +31,9 @@ def read_ledger(destination_dir: Path) -> Ledger:
         return Ledger()
     except (OSError, ValueError) as error:
         raise MetaError(
-            f"{path} cannot be read as a ledger: {error}. Put back the right file; where it is lost, move it away and take a new ledger "
-            f"with `sluice position set {destination_dir.name} --latest` or another place, which takes the tables over under a new epoch"
+            f"{path} cannot be read as a ledger: {error}. Restore the file; if it is lost, move it away and begin a new "
+            f"ledger with `sluice position set {destination_dir.name} --latest` or another position, which takes over the "
+            "tables under a new epoch"
         ) from error
 
 

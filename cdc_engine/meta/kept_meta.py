@@ -32,8 +32,9 @@ def _ledger(kept: StoredRecord, documents: RecordStore, destination: str) -> Led
         return ledger_from_text(kept.text, destination)
     except ValueError as error:
         raise MetaError(
-            f"{LEDGER} in {documents} cannot be read as a ledger: {error}. Put back the right one; where it is lost, remove it and take "
-            f"a new one with `sluice position set {destination} --latest` or another place, which takes the tables over under a new epoch"
+            f"{LEDGER} in {documents} cannot be read as a ledger: {error}. Restore it; if it is lost, remove it and begin a "
+            f"new one with `sluice position set {destination} --latest` or another position, which takes over the tables "
+            "under a new epoch"
         ) from error
 
 

@@ -285,7 +285,7 @@ class Ledger:
         """Removes the stop of a table. Raises MetaError if it has not stopped."""
         stopped = self.stopped(database, table)
         if stopped is None:
-            raise MetaError(f"the table {database}.{table} has not stopped: nothing is to be resumed")
+            raise MetaError(f"the table {database}.{table} has not stopped, so it cannot be resumed")
         return dataclasses.replace(self, stopped_tables=tuple(each for each in self.stopped_tables if each != stopped))
 
     def stopped(self, database: str, table: str) -> StoppedTable | None:
@@ -317,8 +317,8 @@ class Ledger:
         """
         if not self.epoch < epoch <= EPOCH_MAX:
             raise MetaError(
-                f"epoch {epoch} cannot follow epoch {self.epoch}, {EPOCH_MAX} being the last: "
-                "set the destination up anew under another name"
+                f"epoch {epoch} cannot follow epoch {self.epoch}, because {EPOCH_MAX} is the last: create the destination again "
+                "under another name"
             )
         return dataclasses.replace(self, epoch=epoch)
 
@@ -349,7 +349,7 @@ class Ledger:
         for batch in self.outstanding:
             if batch.batch_id == batch_id:
                 return batch
-        raise BatchNotFoundError(f"batch {batch_id} cannot be {verb}: it does not wait for an ack; get a batch anew")
+        raise BatchNotFoundError(f"batch {batch_id} cannot be {verb}: it does not wait for an ack; get a new batch")
 
     def _first(self, batch_id: int, verb: str) -> OutstandingBatch:
         batch, first = self._outstanding(batch_id, verb), self.outstanding[0]

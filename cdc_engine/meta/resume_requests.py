@@ -92,7 +92,7 @@ def _wish(path: Path, where: str, read: Callable[[], str], text: str = "") -> Re
         wish = ResumeKind(record.get("wish", ResumeKind.RESUME))
         return ResumeRequest(str(record["database"]), str(record["table"]), path, wish, text)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MetaError(f"{where} cannot be read ({error}); remove it and ask anew") from error
+        raise MetaError(f"{where} cannot be read ({error}); remove it and request the resume again") from error
 
 
 def request_new_start(destination_dir: Path) -> None:

@@ -30,7 +30,7 @@ def mail(alarm: Alarm, sender: str, to: tuple[str, ...]) -> EmailMessage:
     found["From"], found["To"] = sender, ", ".join(to)
     found["Date"], found["Message-ID"] = email.utils.localtime(), email.utils.make_msgid(domain=OUR_NAME)
     found["Auto-Submitted"] = "auto-generated"
-    found.set_content(f"{alarm.text}\n\n`sluice status {alarm.destination}` says how it is now.\n")
+    found.set_content(f"{alarm.text}\n\n`sluice status {alarm.destination}` shows the current state.\n")
     return found
 
 

@@ -152,9 +152,8 @@ class ArchivedInterval:
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if not proven and not is_closed(ended, following):
             raise PositionLostError(
-                f"the archived {file} does not end as one that its server closed before {following}: it was copied too early, or cut off. "
-                "Safe options: put a whole copy into the archive; or "
-                f"{RESNAPSHOT}"
+                f"the archived {file} does not end as one that its server closed before {following}: it was copied too early, "
+                f"or its end is missing. Safe options: put a whole copy into the archive; or {RESNAPSHOT}"
             )
 
     def _of_one(self, scanner: Scanner, file: str, header: Header, stream: IO[bytes]) -> Generator[Block, None, bytes]:
@@ -245,7 +244,7 @@ def _fill(stream: IO[bytes], room: memoryview) -> int:
 def _exactly(stream: IO[bytes], count: int, file: str) -> bytes:
     found = bytearray(count)
     if _fill(stream, memoryview(found)) < count:
-        raise PositionLostError(f"the archived {file} ends before what is to be read: it was cut off")
+        raise PositionLostError(f"the archived {file} ends before the requested position: its end is missing")
     return bytes(found)
 
 

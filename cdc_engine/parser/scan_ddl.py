@@ -67,7 +67,7 @@ def _take(blocks: Iterable[Block], until: Position | None, given_up: Callable[[]
     """Consumes the blocks up to `until`, because the scan advances only as its blocks are consumed."""
     for block in blocks:
         if given_up():
-            raise InterruptedError("the statements of the stretch are not wanted any more")
+            raise InterruptedError("the statements of the interval are no longer needed")
         if (
             until is not None
             and block.transaction_count

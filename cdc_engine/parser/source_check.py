@@ -105,8 +105,8 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
     if image == "FULL":
         return []
     lost = (
-        "an update of a row that the lake does not have fails, a table without a primary key may stop, and a broker stands still where a "
-        "column of its partition_hash is left out"
+        "an update of a row that the lake does not have fails, a table without a primary key may stop, and a broker stops "
+        "where a column of its partition_hash is left out"
     )
     if facts.mariadb:
         lost += "; a REPLACE looks like an update that keeps the columns it left out, and stops the table where it can be told apart"
@@ -119,7 +119,7 @@ def _retention_warnings(facts: ServerFacts) -> list[str]:
         return []
     hours = f"the server keeps its binlog for {seconds / 3600:.1f} h only"
     return [
-        f"{hours}: an engine that stands longer loses its position; set binlog_expire_logs_seconds to a day or more"
+        f"{hours}: an engine that stops for longer loses its position; set binlog_expire_logs_seconds to a day or more"
     ]
 
 

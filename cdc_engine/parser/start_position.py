@@ -21,7 +21,7 @@ from cdc_engine.position import Position
 
 FIRST_EPOCH = 1
 FIRST_OFFSET = 4
-RESNAPSHOT = "take the tables' rows anew and start at the latest position"
+RESNAPSHOT = "re-snapshot the tables and start at the latest position"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,9 +141,9 @@ def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
 def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool) -> DumpStart | Lost:
     if not same_server:
         return Lost(
-            reason=f"the cursor {cursor} is of the server {cursor.server_uuid}, this is {facts.server_uuid}, and without GTIDs on "
-            "both no place in one can be found in the other, nor be told what this one lacks: its binlog ends at "
-            f"{facts.file}:{facts.offset}",
+            reason=f"the cursor {cursor} is of the server {cursor.server_uuid}, this is {facts.server_uuid}, and without "
+            "GTIDs on both, positions of one cannot be found in the other, and what this one lacks is unknown: its "
+            f"binlog ends at {facts.file}:{facts.offset}",
             options=(
                 "connect to the first server again",
                 "say `failover: by_time` in conf/, which goes by the clock and stops the tables that cannot take a change twice",
@@ -207,7 +207,10 @@ def file_gap(file: str, offset: int, facts: ServerFacts) -> Lost | None:
         if offset <= sizes[file]:
             return None
         return Lost(
-            reason=f"{file}:{offset} lies behind the end of the file ({sizes[file]} bytes): the server's binlog was reset or cut by a crash"
+            reason=(
+                f"{file}:{offset} is after the end of the file ({sizes[file]} bytes): the server's binlog was reset, or "
+                "lost its end in a crash"
+            )
         )
     first = facts.logs[0].file if facts.logs else "none"
     return Lost(

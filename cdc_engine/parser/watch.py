@@ -118,7 +118,10 @@ def _standing(before: Look | None, look: Look, ahead: Look | None) -> str:
     if look.place.bytes - before.place.bytes > BYTES_OF_HEARTBEATS_MAX:
         return ""
     place, end = look.place, look.facts
-    return f"the source's binlog ends at {end.file}:{end.offset}, the stream stands at {place.file}:{place.offset} and nothing comes"
+    return (
+        f"the source's binlog ends at {end.file}:{end.offset}, the stream is at {place.file}:{place.offset} and receives "
+        "nothing"
+    )
 
 
 def _reaches(place: StreamState, facts: ServerFacts) -> bool:

@@ -45,6 +45,6 @@ def shared_record_store(place: LedgerLocation) -> RecordStore:
     documents = record_store_of(place)
     if documents is None:
         raise ConfigurationError(
-            f"meta kind {place.kind} of {place.destination} is of one machine: use zookeeper or sql"
+            f"meta kind {place.kind} of {place.destination} works on one machine only: use zookeeper or sql"
         )
     return documents

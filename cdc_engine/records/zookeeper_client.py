@@ -44,7 +44,7 @@ def new_client(hosts: str, session_seconds: float) -> Any:
     except KazooTimeoutError as error:
         end(client)
         raise NotSharedError(
-            f"no ZooKeeper of {hosts} answers within {CONNECT_SECONDS_MAX:g} s: start it, or mend the address in conf/"
+            f"no ZooKeeper of {hosts} answers within {CONNECT_SECONDS_MAX:g} s: start it, or correct the address in conf/"
         ) from error
     return client
 

@@ -28,14 +28,14 @@ def refuse_rows(
         return
     if origin in lacking:
         reason = (
-            f"the table was {origin} before, which had stopped: not all of its rows are in the lake; "
-            f"resume {origin}, and this one goes on with it"
+            f"the table was {origin} before, which had stopped: not all of its rows are in the lake; resume {origin}, and "
+            "this table continues with it"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
     if any(policies.get(each, DEFAULT_POLICY).shard for each in (name, origin)):
         reason = (
-            f"the table was {origin} before, and one of the two is a shard, whose rows are among those of others in the lake: they are not "
-            "moved; take the table's rows anew with `sluice snapshot start`"
+            f"the table was {origin} before, and one of the two is a shard, whose rows are among those of others in the lake: "
+            "they are not moved; re-snapshot the table with `sluice snapshot start`"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
     if policies.get(name, DEFAULT_POLICY).rules != policies.get(origin, DEFAULT_POLICY).rules:

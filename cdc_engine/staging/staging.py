@@ -134,8 +134,8 @@ def stage(
     except OSError as error:
         reason = error.strerror or str(error)
         raise StagingError(
-            f"the batch up to {staging.end} could not be staged in {directory}: {reason}; make room there or correct its permissions, "
-            "the batch is staged again"
+            f"the batch up to {staging.end} could not be staged in {directory}: {reason}; free space there or correct its "
+            "permissions, and the batch is staged again"
         ) from error
     finally:
         staging.abandon()  # has no effect after success
@@ -408,7 +408,7 @@ class _Staging:
                 version.database,
                 version.table,
                 TableState.SCHEMA_MISMATCH,
-                "the schema of the table changes within a transaction; take the table's rows anew",
+                "the schema of the table changes within a transaction; re-snapshot the table with `sluice snapshot start`",
             )
         table.close()
         table.writer = SegmentWriter(self._new_file(version, "parquet"), decoder, table.rows + 1, beside=self.beside)
@@ -448,8 +448,8 @@ def _refuse_reserved(version: TableVersion, kept: Int32s | None) -> None:
     names = [each.name for index, each in enumerate(version.columns) if kept is None or index in kept]
     if reserved := [name for name in names if name.lower().startswith(RESERVED)]:
         reason = (
-            f"Sluice has columns of its own that begin with {RESERVED}, and the table has {', '.join(reserved)}: exclude the column with "
-            "`column_exclude`, or rename it in the source and take the table's rows again"
+            f"Sluice adds columns that begin with {RESERVED}, and the table has {', '.join(reserved)}: exclude the column "
+            "with `column_exclude`, or rename it in the source and re-snapshot the table"
         )
         raise TableStoppedError(version.database, version.table, TableState.TYPE_UNSUPPORTED, reason)
 

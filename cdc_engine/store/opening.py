@@ -115,17 +115,17 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     if filters != going_on.filters:
         return "what conf/ captures (include, exclude) has changed since"
     if events.end.epoch > going_on.epoch:
-        return f"it goes on in epoch {events.end.epoch}, which the ledger never began ({going_on.epoch})"
+        return f"it continues in epoch {events.end.epoch}, which the ledger never began ({going_on.epoch})"
     found = events.reader_at(begin)
     if going_on.read_elsewhere:
         return (
             "an engine on another host has read the stream since, and what it found for tables and transactions counts"
         )
     if found is None:
-        return f"it holds {events.start} to {events.end}, and the ledger goes on at {begin}"
+        return f"it holds {events.start} to {events.end}, and the ledger continues at {begin}"
     there = found[1]
     if key_of(there) != key_of(begin):
-        return f"no transaction in it ends at {begin}, where the ledger goes on"
+        return f"no transaction in it ends at {begin}, where the ledger continues"
     if another_file(there, begin):
         return f"its {there.file} is another file of that name than the ledger's"
     return ""
@@ -160,7 +160,7 @@ def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
     events.go_on()
     found = events.reader_at(going_on.begin)
     if found is None:
-        raise RuntimeError(f"{going_on.begin} was found, and is gone")
+        raise RuntimeError(f"{going_on.begin} was found, and no longer exists")
     log.info("stored_taken_up", directory=str(events.directory), begin=str(going_on.begin), end=str(events.end))
     return found[0]
 

@@ -126,7 +126,7 @@ class PreparedFiles:
             with _sentence(self._directory), contextlib.suppress(FileNotFoundError):
                 return verified(self._local_copy(max(found, key=lambda each: each.prepared))).held()
         raise StagingError(
-            f"the record of the prepared XA transaction {name} in {self._directory} is gone; it is looked for again"
+            f"the record of the prepared XA transaction {name} in {self._directory} is missing; it is looked for again"
         )
 
     def roll_back(self, name: str) -> None:
@@ -186,7 +186,7 @@ class PreparedFiles:
 
     def _writer(self) -> Recording:
         if self._recording is None:
-            raise BinlogFormatError("an XA transaction goes on that did not begin")
+            raise BinlogFormatError("an XA transaction continues that did not begin")
         return self._recording
 
     def _close(self) -> None:
@@ -244,6 +244,6 @@ def _sentence(directory: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StagingError(
-            f"the rows of a prepared XA transaction could not be kept in {directory}: {error.strerror or error}; make room there or "
-            "correct its permissions, the stream goes on from the last transaction"
+            f"the rows of a prepared XA transaction could not be kept in {directory}: {error.strerror or error}; free space "
+            "there or correct its permissions, and the stream continues from the last transaction"
         ) from error

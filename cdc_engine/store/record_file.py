@@ -19,7 +19,7 @@ BUFFER_BYTES = 1 << 16
 CHECK_BYTES = 1 << 20  # bytes per read while a record is verified
 TRAILER = struct.Struct("<QI4s")  # bytes of events, CRC32 of them, mark
 MARK = b"SLX1"
-WHAT_TO_DO = "the rows of that transaction cannot be known: take the captured tables' rows anew"
+WHAT_TO_DO = "the rows of that transaction are lost: re-snapshot the captured tables"
 
 
 class Recording:

@@ -47,7 +47,7 @@ class PublisherContract:
 
     def test_broker_without_the_topic_says_what_to_make(self, place: Place) -> None:
         publisher = place.publisher()
-        with pytest.raises(PublishError, match=r"no topic missing.* make it"):
+        with pytest.raises(PublishError, match=r"no topic missing.* create it"):
             publisher.send([Message("missing", 0, b"1")], never)
         publisher.close()
 

@@ -106,8 +106,8 @@ def test_broker_rocketmq_says_whom_it_does_not_let_in_and_no_secret(
     assert "open-sesame" not in refused(publisher(rocketmq53, servers=f"{LOOPBACK}:1"), topic)
     monkeypatch.setenv(SECRET, "wrong-sesame")
     wrong = refused(publisher(rocketmq53), topic)
-    assert "does not let us write" in wrong
-    assert "see to its permissions, and to access_key and secret_key" in wrong
+    assert "does not permit writing" in wrong
+    assert "correct its permissions, or access_key and secret_key" in wrong
     assert "sesame" not in wrong
 
 

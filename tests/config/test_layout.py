@@ -114,9 +114,9 @@ def test_without_a_mirror_there_is_its_history_or_its_log_history(tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("mirror: false", "leaves nothing of the table"),
-        ("mirror: false, history: true, cluster_by: [a]", "are of the mirror"),
-        ("mirror: false, change_log: true, deletes: soft", "are of the mirror"),
+        ("mirror: false", "leaves no table in the lake"),
+        ("mirror: false, history: true, cluster_by: [a]", "apply to the current-state table"),
+        ("mirror: false, change_log: true, deletes: soft", "apply to the current-state table"),
     ],
 )
 def test_words_that_need_a_mirror_are_refused_without_one_history(tmp_path: Path, words: str, says: str) -> None:

@@ -34,9 +34,9 @@ def test_a_time_is_read_exactly_backfill(word: str, expected_us: int) -> None:
     [
         ("2026-03-01T12:00:00", "write 2026-03-01T12:00:00Z for UTC"),
         ("2026-03-01", "write 2026-03-01T00:00:00Z for UTC"),
-        ("yesterday", "is no time"),
-        ("-10", "is no time"),
-        ("10m", "is no time"),
+        ("yesterday", "is not a time"),
+        ("-10", "is not a time"),
+        ("10m", "is not a time"),
     ],
 )
 def test_a_time_without_its_zone_or_of_no_form_is_refused_with_what_to_write_backfill(word: str, advice: str) -> None:

@@ -184,7 +184,7 @@ def test_a_batch_that_comes_again_waits_for_a_handler_that_fails_of_that(quick: 
     again = quick.hand_out.next(60.0)
     assert again is not None
     assert again.delivery == 2
-    assert quick.audit.calls[1:] == [("retry", 1, "it goes on without shop.orders")] * 2
+    assert quick.audit.calls[1:] == [("retry", 1, "it continues without shop.orders")] * 2
 
 
 def test_the_longer_a_batch_was_staged_the_longer_it_waits_for_more() -> None:

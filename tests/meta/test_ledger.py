@@ -159,7 +159,7 @@ def test_the_epoch_grows_to_its_last_and_leaves_what_waits(ledger: Ledger) -> No
     for epoch in (1, 2, EPOCH_MAX + 1):
         with pytest.raises(MetaError, match="cannot follow epoch 2"):
             ledger.begin_epoch(epoch)
-    with pytest.raises(MetaError, match="set the destination up anew"):
+    with pytest.raises(MetaError, match="create the destination again"):
         dataclasses.replace(ledger, epoch=EPOCH_MAX).begin_epoch(EPOCH_MAX + 1)
 
 

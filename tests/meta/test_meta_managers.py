@@ -139,7 +139,7 @@ def test_a_file_that_is_not_understood_is_refused_and_left_alone(tmp_path: Path,
     path = tmp_path / "meta.json"
     path.write_bytes(UNREADABLE[name].encode("utf-8", "surrogateescape"))
     before = path.read_bytes()
-    with pytest.raises(MetaError, match=r"meta\.json cannot be read as a ledger: .*Put back the right file"):
+    with pytest.raises(MetaError, match=r"meta\.json cannot be read as a ledger: .*Restore the file"):
         FileMeta(tmp_path)
     assert path.read_bytes() == before
 

@@ -197,9 +197,7 @@ def test_ha_a_ledger_that_is_not_understood_is_refused_and_left_alone(
     place: LedgerLocation, documents: RecordStore
 ) -> None:
     documents.write(LEDGER, "{}", version=0)
-    with pytest.raises(
-        MetaError, match=r"ledger in .* cannot be read as a ledger: it has format None.*Put back the right one"
-    ):
+    with pytest.raises(MetaError, match=r"ledger in .* cannot be read as a ledger: it has format None.*Restore it"):
         open_meta(place, Held())
     kept = documents.read(LEDGER)
     assert kept is not None

@@ -151,7 +151,7 @@ def test_the_port_of_a_mail_server_is_that_of_its_encryption_unless_said_admin(e
         ({"sender": "sluice"}, "an email needs sender and to, addresses each: 'sluice'"),
         ({"user": ""}, "say user and password, both"),
         ({"password": SECRET}, "must be .NAME of a variable"),
-        ({"encryption": "none"}, "would send the password in plain words"),
+        ({"encryption": "none"}, "would send the password unencrypted"),
     ],
 )
 def test_an_email_in_conf_that_is_wrong_is_said_admin(post: Post, said: dict[str, Any], wanted: str) -> None:

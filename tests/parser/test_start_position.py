@@ -100,7 +100,7 @@ def test_a_reset_binlog_is_noticed_though_the_gtids_fit() -> None:
 
 def test_a_file_that_is_gone_or_too_short_is_lost() -> None:
     assert "purged" in lost(dataclasses.replace(CURSOR, file="binlog.000002"), WITHOUT_GTID)
-    assert "behind the end" in lost(dataclasses.replace(CURSOR, offset=901), WITHOUT_GTID)
+    assert "after the end" in lost(dataclasses.replace(CURSOR, offset=901), WITHOUT_GTID)
     assert started(dataclasses.replace(CURSOR, offset=900), WITHOUT_GTID)
 
 

@@ -309,7 +309,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path: Path, monkeypa
     assert Path("/dev/full").is_char_device()
     monkeypatch.setattr(pq, "ParquetWriter", on_full_disk)
     given_batch = batch(whole(rows_block((ORDERS, INSERT, [(1, 1, "")]))))
-    sentence = r"up to binlog.000002:100000@1 could not be staged in .*: .*No space left on device.*; make room"
+    sentence = r"up to binlog.000002:100000@1 could not be staged in .*: .*No space left on device.*; free space"
     with pytest.raises(StagingError, match=sentence):
         stage(given_batch, "shop", 7, tmp_path)
     device.close()

@@ -105,7 +105,7 @@ class ShownRules:
             ]
         except TableStoppedError as error:
             raise ConsumerStoppedError(
-                f"whether rows of {self._decoder.version.name} are captured cannot be told: {error.reason}"
+                f"whether rows of {self._decoder.version.name} are captured is unknown: {error.reason}"
             ) from None
         return np.concatenate(met) if met else np.zeros(0, bool)
 

@@ -36,7 +36,10 @@ ROWS = (
     *(types.WRITE_ROWS, types.UPDATE_ROWS, types.DELETE_ROWS, types.PARTIAL_UPDATE_ROWS),
 )
 REFUSED = {
-    types.INCIDENT: "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; take the tables' rows anew",
+    types.INCIDENT: (
+        "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; re-snapshot the tables "
+        "(`sluice snapshot start`)"
+    ),
     types.GTID_TAGGED: "GTID_TAGGED (42) has a form that is not known: this server is newer than what can be read here",
 }
 # distance of rows from the end of a statement in the same transaction: two units of the order key

@@ -71,6 +71,6 @@ class ExecutedTrack:
         missing = previous.subtract(executed)
         if missing:
             raise PositionLostError(
-                f"{file} says that {missing} were executed before it, but they were not in the stream: transactions are missing. "
-                "Take the tables' rows anew (re-snapshot), or set a position by hand if the missing transactions do not concern them"
+                f"{file} says that {missing} were executed before it, but they were not in the stream: transactions are "
+                "missing. Re-snapshot the tables, or set a position by hand if the missing transactions do not concern them"
             )

@@ -23,7 +23,7 @@ class FileTrack:
         """Handles a ROTATE, which names the next file or the current one. Raises as `_refuse` if the file is older or of another series."""
         if self.file and file != self.file:
             if _base(file) != _base(self.file) or file_number(file) < file_number(self.file):
-                raise self._refuse(f"after {self.file} the server goes on with {file}")
+                raise self._refuse(f"after {self.file} the server continues with {file}")
             self.created = 0
         self.file = file
 
@@ -40,10 +40,10 @@ class FileTrack:
         the position is lost.
         """
         if self._described:
-            return FilesRenumberedError(f"{what}: its binlog was numbered anew")
+            return FilesRenumberedError(f"{what}: the numbers of its binlog files began again")
         return PositionLostError(
-            f"{what}: its binlog was numbered anew (reset, rebuilt or restored). Take the tables' rows anew and start at the latest "
-            "position"
+            f"{what}: the numbers of its binlog files began again (reset, rebuilt or restored). Re-snapshot the tables and "
+            "start at the latest position"
         )
 
 

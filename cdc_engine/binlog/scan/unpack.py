@@ -94,7 +94,9 @@ class Unpacker:
             return
         wanted = max(self._event_bytes(tail), tail) + SHORT_ROOM_BYTES
         if wanted > tail + left + SHORT_ROOM_BYTES:
-            raise BinlogFormatError("an event within a compressed one goes beyond what that says it holds")
+            raise BinlogFormatError(
+                "an event within a compressed event ends after the size that the compressed event states"
+            )
         # An event that only claims to have a gigabyte costs no memory: pages are allocated as bytes arrive.
         yield from self._fresh(max(limits.READ_BUFFER_BYTES, wanted))
 

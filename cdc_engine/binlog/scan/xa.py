@@ -78,8 +78,8 @@ class XaTransactions:
         content = self._prepared.commit(name, self._maker.position().order_key)
         if content is None:
             raise UnknownEventError(
-                f"the XA transaction {name} is committed, which was prepared before the stream began: its rows were never read; "
-                "take the rows of the captured tables anew, or set the position after it when it did not touch them",
+                f"the XA transaction {name} is committed, which was prepared before the stream began: its rows were never "
+                "read; re-snapshot the captured tables, or set the position after it if it did not change them",
                 self._maker.file,
                 int(self._state[at.BEGAN]),
             )

@@ -16,7 +16,7 @@ from cdc_engine.position import Position, file_number
 from cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
-SNAPSHOT_WAY = "take its rows anew with `sluice snapshot start`"
+SNAPSHOT_WAY = "re-snapshot it with `sluice snapshot start`"
 # Rough values on 2 processors, for an estimate only: a table's merge of any size, and what each change adds.
 MERGE_SECONDS_A_TABLE, MERGE_SECONDS_A_CHANGE = 4.0, 30e-6
 
@@ -61,14 +61,14 @@ REFUSALS: Refusals = (
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
     (
         lambda table: table.snapshot,
-        "a snapshot of it is {snapshot}, which takes its rows anew: wait for its end, or cancel it",
+        "a snapshot of it is {snapshot}, which reads all its rows again: wait for its end, or cancel it",
     ),
     (lambda table: not table.known, "its columns are not known where the lake is: the engine has not met it yet"),
     (
         lambda table: not table.mirror,
-        "it has no mirror, and its log and history take each change once, as it comes; {instead}",
+        "it has no current-state table, and its change log and history accept each change only once; {instead}",
     ),
-    (lambda table: not table.key, "it has no key, so nobody can tell whose rows its changes were; {instead}"),
+    (lambda table: not table.key, "it has no key, so the rows of its changes cannot be identified; {instead}"),
     (lambda table: table.follows, "foreign keys change its rows without row events; {instead}"),
     (
         lambda table: table.statements,
@@ -111,8 +111,8 @@ def check_source(destination: str, cursor: Position | None, server_uuid: str) ->
         raise ActRefusedError(f"{destination} has not begun yet: `sluice up` starts it, then ask again")
     if cursor.server_uuid not in ("", server_uuid):
         raise ActRefusedError(
-            f"{destination} is connected to the server {server_uuid} and stands in the binlog of {cursor.server_uuid}: ask again when "
-            "the stream has gone over to the new one"
+            f"{destination} is connected to the server {server_uuid} and its cursor is in the binlog of {cursor.server_uuid}: "
+            "start it again when the stream has reached the new server's binlog"
         )
     return cursor
 

@@ -54,7 +54,7 @@ def folder_of(directory: Path, wait_seconds: float = 0.0) -> Iterator[Path]:
     while not lock.try_acquire():
         if time.monotonic() >= deadline:
             raise ActRefusedError(
-                f"another backfill or repair of {directory.name} is at work; begin this one when it has ended"
+                f"another backfill or repair of {directory.name} is running; start this one when it has ended"
             )
         threading.Event().wait(POLL_SECONDS)
     try:
@@ -148,9 +148,11 @@ class BackfillReading:
         """Returns the cursor of a ledger. Raises ActRefusedError if the destination's ledger or server changed since the reading began."""
         cursor, before = ledger.cursor, self._ledger.cursor
         if ledger.ledger_id != self._ledger.ledger_id or cursor is None or before is None:
-            raise ActRefusedError(f"{self._config.name} got another ledger meanwhile; ask again")
+            raise ActRefusedError(f"{self._config.name} got another ledger meanwhile; start it again")
         if (cursor.epoch, cursor.server_uuid) != (before.epoch, before.server_uuid):
-            raise ActRefusedError(f"the stream of {self._config.name} went over to another server meanwhile; ask again")
+            raise ActRefusedError(
+                f"the stream of {self._config.name} switched to another server meanwhile; start it again"
+            )
         return cursor
 
     def judge(self) -> None:

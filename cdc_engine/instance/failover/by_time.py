@@ -61,7 +61,7 @@ def stops_of(
             database=table.database,
             table=table.table,
             state=TableState.FAILED_OVER_BY_TIME,
-            reason=f"{went}; {why[table.name]}: its rows must be taken anew",
+            reason=f"{went}; {why[table.name]}: it must be re-snapshotted",
             position=start.position,
         )
         for table in tables

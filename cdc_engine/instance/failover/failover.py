@@ -156,11 +156,11 @@ class Failover:
     def trouble(self) -> str:
         """Returns a sentence if the source does not answer heartbeats, with why no other is read instead; empty while all is well."""
         if self._broken:
-            return f"nobody looks whether {self._reading} answers: {self._broken}"
+            return f"whether {self._reading} answers is not checked: {self._broken}"
         if self._beats.missed <= self._config.retries:
             return ""
         off = "`heartbeat.switch` is off: `sluice source switch` takes another"
-        others = self._refused or ("the others are asked" if self._config.switch else off)
+        others = self._refused or ("the other sources are checked" if self._config.switch else off)
         return (
             f"{self._reading} did not answer {self._beats.missed} heartbeats in a row ({self._beats.failure}); {others}"
         )
@@ -189,4 +189,4 @@ def _unreadable(parser: EventParser) -> str:
 
 def _told(refused: Mapping[str, str]) -> str:
     each = "; ".join(f"{address} cannot take over: {why}" for address, why in refused.items())
-    return f"{each}. It is tried again with every beat" if each else "no other source stands by"
+    return f"{each}. It is tried again with every beat" if each else "there is no standby source"

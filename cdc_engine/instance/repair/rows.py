@@ -91,7 +91,7 @@ class SourceRows:
         while True:
             cursor = read_ledger(self._directory).cursor
             if cursor is None or cursor.epoch != low.epoch:
-                raise ActRefusedError("the stream began anew meanwhile; ask again")
+                raise ActRefusedError("the stream was restarted meanwhile; start the repair again")
             if has_come_past(cursor, high):
                 return
             if time.monotonic() >= deadline:

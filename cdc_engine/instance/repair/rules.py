@@ -11,18 +11,21 @@ from cdc_engine.position import Position
 
 REFUSALS: Refusals = (
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
-    (lambda table: table.snapshot, "a snapshot of it is {snapshot}, which takes its rows anew: wait for its end"),
+    (lambda table: table.snapshot, "a snapshot of it is {snapshot}, which reads all its rows again: wait for its end"),
     (lambda table: not table.known, "its columns are not known where the lake is: the engine has not met it yet"),
-    (lambda table: not table.mirror, "it has no mirror whose rows could be merged anew; {instead}"),
-    (lambda table: not table.key, "it has no key, so no row of it can be told from another; {instead}"),
+    (lambda table: not table.mirror, "it has no current-state table whose rows could be corrected; {instead}"),
+    (lambda table: not table.key, "it has no key, so its rows cannot be distinguished; {instead}"),
     (lambda table: table.follows, "foreign keys change its rows without row events; {instead}"),
-    (lambda table: table.statements, "statements concerned it meanwhile ({shown}): ask again"),
+    (lambda table: table.statements, "statements changed it meanwhile ({shown}): start the repair again"),
     (lambda table: table.unread, "{unread}: {instead}"),
     (
         lambda table: table.partial,
-        "rows changed meanwhile by images that lack columns (binlog_row_image is not FULL): ask again when less is written, or {instead}",
+        (
+            "rows changed meanwhile by images that lack columns (binlog_row_image is not FULL): start the repair again when "
+            "less is written, or {instead}"
+        ),
     ),
-    (lambda table: table.quarantined, "values that came meanwhile cannot be decoded: {instead}"),
+    (lambda table: table.quarantined, "values that arrived meanwhile cannot be decoded: {instead}"),
 )
 
 

@@ -198,11 +198,12 @@ def _changed(
     wanted = {"__log": options.change_log, "__history": options.history}
     beside = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
     reason = (
-        f"conf/ has changed for this table ({', '.join(settings)}), and its rows in the lake are as conf/ said before: it is "
-        "re-snapshotted by itself unless `snapshot` is never; `./sluice snapshot start` does it, or say in conf/ what was said before"
+        f"conf/ has changed for this table ({', '.join(settings)}), and its rows in the lake are still those of the earlier "
+        "conf/: it is re-snapshotted automatically unless `snapshot` is never; `./sluice snapshot start` does it too, or "
+        "restore the earlier settings in conf/"
     )
     if beside:
-        reason += f". What {beside} in the lake had of it stays as it was: move them away, they begin anew"
+        reason += f". What {beside} in the lake has of it is not changed: move them away, and new ones begin"
     return StoppedTable(
         database=table.database, table=table.table, state=TableState.RULES_CHANGED, reason=reason, position=position
     )
@@ -239,8 +240,9 @@ def _kept(directory: Path) -> Mapping[str, Any] | None:
 
 def _stop(table: TableVersion, begin: Position) -> StoppedTable:
     reason = (
-        f"conf/ includes it from {begin} on and did not before, so rows and changes from before are not in the lake: take its rows anew "
-        "with `./sluice snapshot start`, or exclude it again; `./sluice schema resume` lets it begin here without them"
+        f"conf/ includes it from {begin} on and did not before, so rows and changes from before are not in the lake: "
+        "re-snapshot it with `./sluice snapshot start`, or exclude it again; `./sluice schema resume` lets it begin here "
+        "without them"
     )
     return StoppedTable(
         database=table.database, table=table.table, state=TableState.NEWLY_INCLUDED, reason=reason, position=begin

@@ -32,7 +32,7 @@ from cdc_engine.store.files.forget import forget_events
 from cdc_engine.store.prepared import forget_prepared
 from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
 
-WHY = "the position was lost: what changed meanwhile is not known"
+WHY = "the position was lost: which rows changed meanwhile is unknown"
 
 log = structlog.get_logger()
 

@@ -95,7 +95,7 @@ def _behind(folder: Path) -> tuple[int, dict[str, int]]:
         return int(record["until"]), {str(name): int(key) for name, key in record["tables"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         where = texts.where(RESUMED_FILE)
-        raise MetaError(f"{where} cannot be read ({error}); remove it, and take resumed tables anew") from error
+        raise MetaError(f"{where} cannot be read ({error}); remove it, and re-snapshot resumed tables") from error
 
 
 def has_up_to(folder: Path, start: Position) -> Callable[[str], int]:
@@ -120,7 +120,10 @@ def _why_lost(stop: StoppedTable, ledger: Ledger, facts: ServerFacts) -> str:
         why = str(start)
     if stop.state == TableState.RESUME_LOST:
         return before
-    lost = f"the changes since {stop.position} cannot be read any more ({why}); take the rows of the table anew"
+    lost = (
+        f"the changes since {stop.position} can no longer be read ({why}); re-snapshot the table with `sluice snapshot "
+        "start`"
+    )
     return f"{lost}. It had stopped: {before}"
 
 

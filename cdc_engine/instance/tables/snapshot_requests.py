@@ -21,7 +21,7 @@ from cdc_engine.position import Position
 from cdc_engine.states import TableState
 
 UNKNOWN = (
-    "nobody knows what the table looks like where the stream is, or its rows are not what its row events say; say it with "
+    "the columns of the table at the stream's position are unknown, or its rows differ from its row events; name them with "
     "`sluice schema resolve`, then `sluice snapshot start` it again"
 )
 
@@ -92,8 +92,8 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
 
 def _stopped(wanted: ResumeRequest, place: Position, why: str) -> Callable[[Ledger], Ledger]:
     reason = (
-        f"its snapshot was canceled, and changes since {place} were held for it: `./sluice schema resume` lets it go on from there, "
-        "`./sluice snapshot start` takes its rows anew"
+        f"its snapshot was canceled, and changes since {place} were buffered for it: `./sluice schema resume` continues it "
+        "from there, `./sluice snapshot start` re-snapshots it"
     )
     if TableState.RULES_CHANGED in why:
         reason += ". Without that the lake keeps the rows that it has as conf/ filtered and masked them before"

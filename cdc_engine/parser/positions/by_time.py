@@ -42,7 +42,7 @@ def start_by_time(
     """
     if not cursor.time_us:
         return Lost(
-            reason=f"the cursor {cursor} has no commit time, so no place in {source.address} can be found by it"
+            reason=f"the cursor {cursor} has no commit time, so no position in {source.address} can be found by it"
         )
     image = facts.variables.get("binlog_row_image", "FULL").upper()
     if image != "FULL":

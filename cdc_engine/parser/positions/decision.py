@@ -69,7 +69,7 @@ def decide(
         return file_gap(wanted.file, wanted.offset or 0, facts) or BeginOf(file=wanted.file, offset=wanted.offset or 0)
     if wanted.earliest and not facts.logs:
         return Lost(
-            reason="the server does not list its binlog files, so nobody knows the earliest place",
+            reason="the server does not list its binlog files, so the earliest position is unknown",
             options=("check log_bin and the grant REPLICATION CLIENT",),
         )
     return decide_start(None, exact_choice(wanted, facts), facts, epochs)

@@ -41,12 +41,12 @@ class Gone:
     earliest_us: int = 0
 
     def __str__(self) -> str:
-        asked = f"the binlog of {time_text(self.asked_us)} is gone"
+        asked = f"the binlog of {time_text(self.asked_us)} was purged"
         if not self.file:
             return f"{asked}: the source offers no binlog file that can be read; check log_bin and the grant REPLICATION SLAVE"
         return (
-            f"{asked}: the earliest time on offer is {time_text(self.earliest_us)}, where {self.file} begins. Safe options: that time or a "
-            "later one; or take the tables' rows anew (`sluice snapshot start`)"
+            f"{asked}: the earliest time on offer is {time_text(self.earliest_us)}, where {self.file} begins. Safe options: "
+            "that time or a later one; or re-snapshot the tables (`sluice snapshot start`)"
         )
 
 

@@ -124,7 +124,7 @@ class CanalListener:
             while _answered(connection, session):
                 pass
         except (OSError, EOFError) as error:
-            logger.debug("a client of port %d is gone", self.port)
+            logger.debug("a client of port %d has disconnected", self.port)
             if not session.authenticated:
                 self._say_goodbye(connection, error)
         finally:

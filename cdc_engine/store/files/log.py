@@ -305,7 +305,8 @@ def _whole_segments(directory: Path) -> list[Segment]:
         if found:
             if segment.size < found[0].before_bytes:
                 raise StoreDamagedError(
-                    f"{path} has {segment.size} bytes, the one after it says {found[0].before_bytes}: bring it back, or remove {directory}"
+                    f"{path} has {segment.size} bytes, and the one after it expects {found[0].before_bytes}: restore it, or "
+                    f"remove {directory}"
                 )
             segment.size = found[0].before_bytes
         found.insert(0, segment)

@@ -38,11 +38,14 @@ PLANS: Mapping[str, Mapping[str, str]] = {
     },
     "widen": {
         "apply": "the column's type is widened in place (Delta type widening: readers need to know it), where Delta can; else as rewrite",
-        "rewrite": "the column is written anew in the wider type (Delta column mapping: readers need to know it)",
+        "rewrite": "the column is rewritten in the wider type (Delta column mapping: readers need to know it)",
     },
     "convert": {
         "apply": "values already there are converted by Spark; what cannot be becomes NULL, and some may differ from the source's",
-        "new_column": "the column starts anew in the new type, NULL in rows already there; the old values stay in NAME_until_POSITION",
+        "new_column": (
+            "the column starts again in the new type, NULL in rows already there; the old values stay in "
+            "NAME_until_POSITION"
+        ),
     },
     "key": {"apply": "from now on rows are merged by the new key; nothing is done to rows already there"},
     TRUNCATE: {"apply": "all rows go", "ignore": "the rows stay"},

@@ -27,7 +27,7 @@ def place(file: int, offset: int, server: str = "one") -> Position:
         ({"stop": "DDL_HELD"}, ("DDL_HELD", "resume it first")),
         ({"snapshot": "READING"}, ("a snapshot of it is READING", "wait for its end")),
         ({"known": False}, ("columns are not known",)),
-        ({"mirror": False}, ("no mirror", "snapshot start")),
+        ({"mirror": False}, ("no current-state table", "snapshot start")),
         ({"key": ()}, ("no key", "snapshot start")),
         ({"follows": True}, ("foreign keys", "snapshot start")),
         ({"statements": ("ALTER a", "TRUNCATE b", "c", "d")}, ("ALTER a; TRUNCATE b; c …", "later --from")),
@@ -68,7 +68,7 @@ def test_the_binlog_is_the_one_that_the_cursor_is_of_backfill() -> None:
     assert rules.check_source("shop", place(1, 4), "one") == place(1, 4)
     with pytest.raises(ActRefusedError, match="has not begun"):
         rules.check_source("shop", None, "one")
-    with pytest.raises(ActRefusedError, match="gone over to the new one"):
+    with pytest.raises(ActRefusedError, match="reached the new server"):
         rules.check_source("shop", place(1, 4), "two")
 
 

@@ -47,7 +47,7 @@ def test_failover_by_time_reads_a_minute_again_and_stops_what_has_no_key(pair: P
     pair.write(first)
     pair.settle()
     first.kill()
-    wait_for("it is not allowed", lambda: "without GTIDs on both no place" in " ".join(pair.troubles()))
+    wait_for("it is not allowed", lambda: "without GTIDs on both, positions" in " ".join(pair.troubles()))
     pair.end_engine()
     pair.describe("snapshot: never", "failover: by_time")
     first.restart()
@@ -124,7 +124,7 @@ def test_failover_by_time_stops_what_keeps_each_change_and_what_foreign_keys_cha
     assert sorted(stops) == ["child", "log", "versions"]
     for name, words in (("child", "foreign key fk"), ("log", "change_log: true"), ("versions", "history: true")):
         assert words in stops[name]
-        assert "taken anew" in stops[name]
+        assert "must be re-snapshotted" in stops[name]
 
 
 def test_failover_by_time_stops_the_tables_of_where_the_stream_is() -> None:

@@ -81,6 +81,6 @@ def test_failover_by_time_is_not_for_rows_that_are_not_told_whole(image: str) ->
     for words in (
         f"binlog_row_image is {image.upper()}",
         "Safe options: bring the server back",
-        "take the tables' rows anew",
+        "re-snapshot the tables",
     ):
         assert words in str(lost)

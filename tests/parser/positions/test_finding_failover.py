@@ -30,7 +30,7 @@ def test_failover_a_place_inside_a_transaction_is_its_begin(shop: DatabaseServer
     assert begin.offset == 4, "no transaction of the file ends before its first one's last byte"
     with capturing(source_of(shop), choice=begin) as capture:
         capture.sink.wait_for_rows(2)
-    with pytest.raises(PositionLostError, match="lies behind the end"):
+    with pytest.raises(PositionLostError, match="is after the end"):
         found(clock, RequestedPosition(file=first.file, offset=second.offset + 10_000_000))
 
 
