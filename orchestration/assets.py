@@ -46,12 +46,12 @@ MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 MERGE_CONFIG = {
     "destination": dg.Field(str, is_required=False, description="The destination, a file of conf/destinations."),
     "ledger": dg.Field(
-        str, is_required=False, description="The ledger that the batch is of; another one's runs settle nothing."
+        str, is_required=False, description="The ledger of the batch. Runs of another ledger settle nothing."
     ),
     "epoch": dg.Field(int, is_required=False, description="The epoch of the batch's end position."),
     "end_file": dg.Field(str, is_required=False, description="The binlog file of its end position."),
     "end_offset": dg.Field(int, is_required=False, description="The offset of its end position, bytes."),
-    "delivery": dg.Field(int, is_required=False, description="Which hand-out of these changes it is; never repeats."),
+    "delivery": dg.Field(int, is_required=False, description="The number of this delivery. It never repeats."),
     "path": dg.Field(str, is_required=False, description="The staged directory, relative to the destination's."),
 }
 DELTA_KINDS = {"deltalake", "spark"}

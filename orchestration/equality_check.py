@@ -42,7 +42,9 @@ class EqualityRun(dg.Config):
         description="full: all rows; sample: some of the chunks; since_last: those that changed since they were last found equal.",
     )
     percent: float = Field(default=10.0, description="Of the chunks; counts for sample alone.")
-    settle_seconds: float = Field(default=300.0, description="How long the merges may take to come up to the source.")
+    settle_seconds: float = Field(
+        default=300.0, description="How long to wait until the merges have reached the source."
+    )
 
 
 def equality_check(

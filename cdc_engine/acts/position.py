@@ -148,7 +148,7 @@ def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = F
             "already are delivered again, and are twice in tables without a key."
         )
     if ledger.cursor is None:
-        return f"{name} has no position yet. Start at {position}? Rows that changed before are not taken over."
+        return f"{name} has no position yet. Start at {position}? Earlier changes are not read."
     comparable = ledger.cursor.epoch == position.epoch and not by_gtid
     back = comparable and position.order_key < ledger.cursor.order_key
     meaning = (
@@ -157,7 +157,7 @@ def question(name: str, ledger: Ledger, position: Position, *, by_gtid: bool = F
         else "Changes between the two are never read: tables that had some stay wrong until they are re-snapshotted."
     )
     given_up = (
-        " The batch that waits is given up: tables without a key may get some of it twice."
+        " The batch in flight is discarded: tables without a key may get some of it twice."
         if ledger.outstanding
         else ""
     )

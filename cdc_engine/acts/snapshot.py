@@ -40,7 +40,7 @@ def start(directory: Path, names: Sequence[str], where: str = "") -> list[Snapsh
     """
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
-        raise ActRefusedError(f"{directory.name} has not begun yet: `sluice up` starts it, then ask again")
+        raise ActRefusedError(f"{directory.name} has not begun yet: `sluice up` starts it, then try again")
     asked = []
     for name in names:
         stop = _stop_of(ledger, name)
@@ -60,7 +60,7 @@ def _wanted(
         return record
     if there.where != where:
         raise ActRefusedError(
-            f"a snapshot of {name} is under way for {there.where or 'all rows'}; `sluice snapshot cancel` ends it"
+            f"a snapshot of {name} is in progress for {there.where or 'all rows'}; `sluice snapshot cancel` ends it"
         )
     if there.state == SnapshotState.FAILED:
         return records.update(name, lambda now: now.retried())
@@ -94,7 +94,7 @@ def cancel(directory: Path, name: str) -> SnapshotRecord:
 
 def _open(record: SnapshotRecord) -> SnapshotRecord:
     if not record.is_open:
-        raise ActRefusedError(f"the snapshot of {record.name} is {record.state}: nothing is under way")
+        raise ActRefusedError(f"the snapshot of {record.name} is {record.state}: no snapshot of it is in progress")
     return record
 
 

@@ -77,7 +77,7 @@ def approve(directory: Path, table: str, plan: str) -> PendingRecord:
         )
     if plan not in record.choices:
         raise ActRefusedError(
-            f"{plan!r} is no plan for `{record.statement}`; choose one of {', '.join(record.choices)}"
+            f"{plan!r} is not a plan for `{record.statement}`; choose one of {', '.join(record.choices)}"
         )
     ReviewFiles(directory).approve(record, plan)
     request(directory, record.database, record.table)

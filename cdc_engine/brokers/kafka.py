@@ -98,8 +98,8 @@ class KafkaPublisher:
             return too_large(message, "message.max.bytes of `options` here, and max.message.bytes of the topic")
         if code in NOT_ALLOWED:
             return PublishError(
-                f"Kafka at {self._servers} does not let us write to topic {message.topic} ({error.str()}): see to its ACLs, and to the "
-                "user and password in `options`"
+                f"Kafka at {self._servers} does not permit writing to topic {message.topic} ({error.str()}): correct its "
+                "ACLs, or the user and password in `options`"
             )
         said = f"; last it said: {self._said}" if self._said else ""
         return PublishError(

@@ -87,8 +87,8 @@ def ended_amid() -> PublishError:
 
 def too_large(message: Message, limit: str) -> PublishError:
     return PublishError(
-        f"a message of {len(message.body)} bytes for topic {message.topic} is larger than the broker takes ({limit}): raise that limit, "
-        "or let batch_bytes_max of this broker in conf/ be smaller"
+        f"a message of {len(message.body)} bytes for topic {message.topic} is larger than the broker accepts ({limit}): raise "
+        "that limit, or let batch_bytes_max of this broker in conf/ be smaller"
     )
 
 

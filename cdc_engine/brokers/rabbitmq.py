@@ -242,8 +242,8 @@ class _Link:
         exchange = f"bind one to exchange {method.exchange} by that routing key" if method.exchange else "of that name"
         self._fail(
             PublishError(
-                f"{self._place} has no topic {method.routing_key}: no queue takes it; make it there ({exchange}), or correct topic, "
-                "dynamic_topic and exchange"
+                f"{self._place} has no topic {method.routing_key}: no queue receives it; create it there ({exchange}), or "
+                "correct topic, dynamic_topic and exchange"
             )
         )
 
@@ -259,19 +259,19 @@ class _Link:
 
     def _gone(self, why: str) -> PublishError:
         return PublishError(
-            f"{self._place} did not confirm a batch ({why}): see that it runs and can be reached; it is tried again"
+            f"{self._place} did not confirm a batch ({why}): check that it runs and can be reached; it is tried again"
         )
 
     def _not_let_in(self, error: object) -> PublishError:
         said = _innermost(error)
         if isinstance(error, exceptions.ProbableAuthenticationError) or "ACCESS_REFUSED" in said:
             return PublishError(
-                f"{self._place} does not let user {self._place.config.user} in: see to user and password in conf/"
+                f"{self._place} refuses the login of user {self._place.config.user}: correct user and password in conf/"
             )
         if isinstance(error, exceptions.ProbableAccessDeniedError) or "NOT_ALLOWED" in said:
             return PublishError(
-                f"{self._place} does not let user {self._place.config.user} use virtual_host {self._place.config.virtual_host}: make it "
-                "there and let that user write to it"
+                f"{self._place} does not let user {self._place.config.user} use virtual_host "
+                f"{self._place.config.virtual_host}: create it there and permit that user to write to it"
             )
         return self._gone(f"no connection to {self._where}: {said}")
 
@@ -284,12 +284,13 @@ class _Link:
             return too_large(found, f"max_message_size of RabbitMQ is {size[2]}")
         if NO_EXCHANGE in said:
             return PublishError(
-                f"{self._place} has no exchange {self._place.config.exchange}: make it there, or let conf/ say queue, routing_key and "
-                "exchange_type too, then it is declared"
+                f"{self._place} has no exchange {self._place.config.exchange}: create it there, or set queue, routing_key and "
+                "exchange_type too in conf/, then it is declared"
             )
         if "ACCESS_REFUSED" in said:
             return PublishError(
-                f"{self._place} does not let user {self._place.config.user} write: {said}; correct that user's permissions"
+                f"{self._place} does not permit user {self._place.config.user} to write: {said}; correct that user's "
+                "permissions"
             )
         if "PRECONDITION_FAILED" in said:
             return PublishError(

@@ -134,7 +134,7 @@ class RocketPublisher:
         queues = wire.queues_of(topic, answer.body)
         if not queues:
             raise PublishError(
-                f"{self._place}: no broker that runs takes messages for topic {topic}: start its brokers"
+                f"{self._place}: no running broker accepts messages for topic {topic}: start its brokers"
             )
         return queues
 
@@ -209,7 +209,8 @@ class _Connection:
 
     def gone(self, why: str) -> PublishError:
         return PublishError(
-            f"{self._place}: {self._address} did not confirm a message ({why}): see that it runs and can be reached; it is tried again"
+            f"{self._place}: {self._address} did not confirm a message ({why}): check that it runs and can be reached; it is "
+            "tried again"
         )
 
     def close(self) -> None:

@@ -104,7 +104,7 @@ def queues_of(topic: str, body: bytes) -> list[Queue]:
         return [Queue(name, number, masters.get(name, "")) for name, count in pairs for number in range(int(count))]
     if route.get("topicQueueMappingByBroker"):
         raise PublishError(
-            f"topic {topic} of RocketMQ is a static one, whose queues move between brokers: Sluice does not send to these; make another"
+            f"topic {topic} of RocketMQ is a static one, whose queues move between brokers: Sluice does not send to it; create another one"
         )
     return [
         Queue(each["brokerName"], number, masters[each["brokerName"]])

@@ -72,7 +72,7 @@ class Pattern:
             return re.compile(f"(?:{text})", re.IGNORECASE | re.DOTALL)
         except re.error as error:
             raise ConfigurationError(
-                f"{self.text!r} in dynamic_topic, partition_hash or dynamic_topic_partition_num is no regular expression: {error}"
+                f"{self.text!r} in dynamic_topic, partition_hash or dynamic_topic_partition_num is not a regular expression: {error}"
             ) from error
 
     def matches(self, name: str) -> bool:

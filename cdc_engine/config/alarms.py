@@ -59,6 +59,6 @@ class AlarmConfig(Strict):
         if bool(self.user) != bool(self.password):
             raise ValueError("say user and password, both, or neither")
         if self.password and not self.password.startswith("$"):
-            raise ValueError("password must be $NAME of a variable of the environment, not the secret itself")
+            raise ValueError("password must be $NAME of an environment variable, not the secret itself")
         if self.user and self.encryption == "none":
             raise ValueError("encryption none would send the password unencrypted")

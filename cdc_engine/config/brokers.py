@@ -39,7 +39,7 @@ def address_of(word: str, port: int) -> tuple[str, int]:
     """Splits `host:port` or `host`. `port`: the default. Raises ValueError."""
     found = ADDRESS.fullmatch(word)
     if found is None:
-        raise ValueError(f"{word!r} is no address: say host:port, or host; [::1]:port where the host has colons")
+        raise ValueError(f"{word!r} is not an address: write host:port, or host; [::1]:port where the host has colons")
     return found["host"] or found["six"], int(found["port"] or port)
 
 
@@ -64,7 +64,7 @@ class SecretConfig(Strict):
     @model_validator(mode="after")
     def _one_place(self) -> SecretConfig:
         if bool(self.env) == (self.file is not None):
-            raise ValueError("say env, the name of a variable of the environment, or file, not both")
+            raise ValueError("set env, the name of an environment variable, or file, not both")
         return self
 
     def value(self, environment: Mapping[str, str] = os.environ) -> str:
@@ -150,13 +150,13 @@ class KafkaConfig(PartitionedConfig):
         bare = [name for name, value in self.options.items() if SECRET.search(name) and not value.startswith("$")]
         if bare:
             raise ValueError(
-                f"options {', '.join(bare)} must be $NAME of a variable of the environment, not the secret itself"
+                f"options {', '.join(bare)} must be $NAME of an environment variable, not the secret itself"
             )
         for name, value in self.options.items():
             if name in NAMED:
                 raise ValueError(f"options {name}: name the servers in `servers`")
             if value.lower() not in NEEDED.get(name, (value.lower(),)):
-                raise ValueError(f"options {name}: {value} would lose messages; leave it out")
+                raise ValueError(f"options {name}: {value} would lose messages; remove it")
         return self
 
 
@@ -186,7 +186,7 @@ class RabbitConfig(BrokerConfig):
     def _whole_binding(self) -> RabbitConfig:
         bound = (self.routing_key, self.exchange_type)
         if any(bound) and not (all(bound) and self.queue and self.exchange):
-            raise ValueError("to bind a queue say queue, exchange, routing_key and exchange_type, all four")
+            raise ValueError("to bind a queue, set all of queue, exchange, routing_key and exchange_type")
         return self
 
 

@@ -163,8 +163,8 @@ class DestinationConfig(AssetsOfDestination, Strict):
     drain: DrainConfig = DrainConfig()
     snapshot: SnapshotPolicy = Field(
         "when_stopped",
-        description="When the rows of a table are read. `initial`: when its capture begins. `when_needed`: also after its"
-        " position was lost. `when_stopped`: only where a table would stop without. `never`: only by command.",
+        description="When the rows of a table are read. `initial`: when its capture begins. `when_needed`: also after its "
+        "position was lost. `when_stopped`: only where a table would stop without it. `never`: only by command.",
     )
     snapshots: SnapshotConfig = SnapshotConfig()
     table_path: PathTemplate = Field(
@@ -204,7 +204,7 @@ class DestinationConfig(AssetsOfDestination, Strict):
         numbers = [broker.client_id for broker in self.brokers]
         if len(set(numbers)) < len(numbers):
             raise ValueError(
-                "two of the brokers have one client_id: give each another one, its cursor is kept under it"
+                "two of the brokers have the same client_id: give each its own, because its cursor is stored under it"
             )
         return self
 
@@ -213,7 +213,7 @@ class DestinationConfig(AssetsOfDestination, Strict):
         for name in self.tables:
             if self.shard(*name.partition(".")[::2]) is not None:
                 raise ValueError(
-                    f"tables.{name}: it is one of the `shards`, which are merged alike: say it in their `options`"
+                    f"tables.{name}: it is one of the `shards`, which are merged alike: set it in their `options`"
                 )
         return self
 

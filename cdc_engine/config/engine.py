@@ -15,7 +15,7 @@ def host_and_port(word: str) -> tuple[str, int]:
     """Splits "host:port". Raises ValueError with what to write instead."""
     host, _, port = word.strip().rpartition(":")
     if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ValueError(f"{word!r} is no address; write host:port, such as 127.0.0.1:4267")
+        raise ValueError(f"{word!r} is not an address; write host:port, such as 127.0.0.1:4267")
     return host, int(port)
 
 
@@ -60,12 +60,12 @@ class EngineConfig(Strict):
     def _safe(self) -> EngineConfig:
         words = [*self.addresses, self.listens_at]
         if len(self.addresses) > 1 and not self.listen:
-            raise ValueError("with several engine hosts say where each listens: listen: 0.0.0.0:4267")
+            raise ValueError("with several engine hosts, set the address on which each listens: listen: 0.0.0.0:4267")
         far = [word for word in words if host_and_port(word)[0] not in LOOPBACK]
         if far and not (self.token_env and self.tls):
             raise ValueError(
-                f"{far[0]} can be reached from other hosts: name a token (token_env), and a certificate and its key, or the authority "
-                "where none listens"
+                f"{far[0]} can be reached from other hosts: set a token (token_env), and a certificate and its key, or the "
+                "authority where none listens"
             )
         if (self.certificate is None) != (self.key is None):
             raise ValueError("certificate and key belong together")

@@ -46,7 +46,8 @@ class GroupConfig(Strict):
         others = [word for word in record if word not in cls.model_fields and word in DestinationConfig.model_fields]
         if sources := [word for word in others if word in OF_SOURCES]:
             raise ValueError(
-                f"{', '.join(sources)}: a group reads what its members read; say it in the files of the members, or leave members out"
+                f"{', '.join(sources)}: a group reads what its members read; set it in the files of the members, or remove "
+                "`members`"
             )
         if others:
             raise ValueError(
@@ -61,12 +62,12 @@ class GroupConfig(Strict):
         numbers = [broker.client_id for broker in self.brokers]
         if len(set(numbers)) < len(numbers):
             raise ValueError(
-                "two of the brokers have one client_id: give each another one, its cursor is kept under it"
+                "two of the brokers have the same client_id: give each its own, because its cursor is stored under it"
             )
         if not (self.canal_server.port or self.brokers):
             raise ValueError("it has no consumers: give it a canal_server with a port, or brokers; a group has no lake")
         if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:
-            raise ValueError("canal_server.window_bytes_max: windows are of the members; say it in their files")
+            raise ValueError("canal_server.window_bytes_max: the members have the windows; set it in their files")
         return self
 
 

@@ -19,7 +19,7 @@ def repair(  # noqa: PLR0917  one argument an option
         bool, typer.Option("--plan", help="Compare and show which rows would be read again; change nothing.")
     ] = False,
     settle_seconds: Annotated[
-        float, typer.Option("--settle-seconds", help="seconds the merges may take to come up to the source.")
+        float, typer.Option("--settle-seconds", help="seconds to wait until the merges have reached the source.")
     ] = 300.0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,

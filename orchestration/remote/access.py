@@ -41,7 +41,7 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
             _make(path)
         token = path.read_text(encoding="ascii").strip()
     except FileNotFoundError:
-        raise ConfigurationError(f"there is no {path} yet: `sluice engine` makes it when it begins") from None
+        raise ConfigurationError(f"{path} does not exist yet: `sluice engine` creates it when it starts") from None
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path} cannot be read: {type(error).__name__}") from error
     if len(token) < TOKEN_LENGTH_MIN:
@@ -59,8 +59,8 @@ def server_credentials(config: EngineConfig) -> Any:
     if config.certificate is None or config.key is None:
         if host_and_port(config.listens_at)[0] not in LOOPBACK:
             raise ConfigurationError(
-                f"an engine host cannot listen at {config.listens_at} without TLS, for the token would be read on the way: name its "
-                "certificate and key under engine in conf/sluice.yaml, or let it listen on 127.0.0.1"
+                f"an engine host cannot listen at {config.listens_at} without TLS, because the token could be read in "
+                "transit: name its certificate and key under engine in conf/sluice.yaml, or let it listen on 127.0.0.1"
             )
         return None
     return grpc.ssl_server_credentials([(_content(config.key), _content(config.certificate))])

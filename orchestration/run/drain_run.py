@@ -117,7 +117,8 @@ def _settled(work: DrainRun, feed: RunEngine, reference: BatchReference) -> bool
         _answered(lambda: feed.ack(reference))
     except BatchNotFoundError:
         work.say(
-            f"{reference} was settled by another hand; where it was rolled back it comes again and changes nothing"
+            f"{reference} was settled by another process; if it was rolled back, it is handed out again, and merging it again "
+            "changes nothing"
         )
     except SluiceError as error:
         work.say(f"this run ends: {error}; what it merged is settled by the next tick")

@@ -32,8 +32,10 @@ class OfDestination(dg.Config):
 
     destination: str = ""  # `with_destination` makes it one of the names in conf/
     tables: list[str] = Field(default=[], description='"database.table" each; all that are captured if empty.')
-    only_plan: bool = Field(default=False, description="Compare and say what would be done; change nothing.")
-    settle_seconds: float = Field(default=300.0, description="How long the merges may take to come up to the source.")
+    only_plan: bool = Field(default=False, description="Compare and report what would be done; change nothing.")
+    settle_seconds: float = Field(
+        default=300.0, description="How long to wait until the merges have reached the source."
+    )
 
 
 def request_of(config: SluiceConfig, given: OfDestination) -> RepairRequest:

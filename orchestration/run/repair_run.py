@@ -35,7 +35,7 @@ NO_CURRENT_STATE_TABLE = (
     "it has no current-state table whose rows could be corrected; re-snapshot it with `sluice snapshot start`"
 )
 SHARD = "it is a shard, and other shards may have the same keys; re-snapshot it with `sluice snapshot start`"
-NO_TABLE = "there is no Delta table of it; take its rows with `sluice snapshot start`"
+NO_TABLE = "it has no Delta table; read its rows with `sluice snapshot start`"
 TWICE_MARKED = (
     "the lake has keys twice, and deleted rows are only marked there; re-snapshot it with `sluice snapshot start`"
 )
@@ -302,7 +302,8 @@ class _RepairWork:
             failpoints.reach(failpoints.BETWEEN_REPAIRED)
             amend_cut(self._config, destination, outcome.name, label, fence)
             self._listener.say(
-                f"{outcome.name}: {outcome.rows_inserted} rows came, {outcome.rows_updated} changed, {outcome.rows_deleted} went"
+                f"{outcome.name}: {outcome.rows_inserted} rows inserted, {outcome.rows_updated} updated, "
+                f"{outcome.rows_deleted} deleted"
             )
             self._listener.done(outcome)
 
@@ -314,7 +315,8 @@ class _RepairWork:
                 fence=fence,
                 on_table_done=done,
                 on_left=lambda name, keys: self._listener.say(
-                    f"{name}: {keys} keys that differed are left alone: the source has no rows of them any more; the next comparison tells"
+                    f"{name}: {keys} keys that differed are not changed: the source no longer has rows of them; the next "
+                    "comparison shows whether they still differ"
                 ),
                 storage_options=storage_options(self._config.storage_options),
                 records=KeptRecords(LakeTables(self._config.destination_dir(destination))),

@@ -75,7 +75,7 @@ class LakeWatch:
             return self._troubles
         return (
             *self._troubles,
-            f"a look at the Delta tables has lasted {seconds:.0f} s by now: does the lake's disk or store answer?",
+            f"checking the Delta tables has taken {seconds:.0f} s so far: check whether the lake's disk or store answers",
         )
 
     def look(self, stopped: Collection[str]) -> None:
@@ -141,4 +141,7 @@ class LakeWatch:
 def _shortened(sentences: list[str]) -> tuple[str, ...]:
     if len(sentences) <= SHOWN_MAX:
         return tuple(sentences)
-    return (*sentences[:SHOWN_MAX], f"and so are {len(sentences) - SHOWN_MAX} further tables: is a disk not mounted?")
+    return (
+        *sentences[:SHOWN_MAX],
+        (f"and so are {len(sentences) - SHOWN_MAX} further tables: check whether a disk is not mounted"),
+    )

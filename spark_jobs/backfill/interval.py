@@ -87,7 +87,7 @@ class StagedInterval:
         Raises TableError if the lake has more than was read, or if the table itself was changed.
         """
         if up_to > self.read_to:
-            why = f"the lake is further than what was read of the stream; begin the {act} again"
+            why = f"the lake is at a later position than the {act} has read; start the {act} again"
             raise TableError(name, why, own=False)
         found = [table for batch in staged for table in batch.tables if table.name == name]
         if any(len(table.changes) != len(table.segments) for table in found):

@@ -109,7 +109,7 @@ def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Pa
     """
     schema = pq.read_schema(read.files[0])
     if any(each.partial or _shape(each) != _shape(read) for each in segments):
-        raise TableError(name, "its columns changed while its rows were read; ask for the repair again", own=False)
+        raise TableError(name, "its columns changed while its rows were read; start the repair again", own=False)
     asked = _asked(read, schema)
     rows = _keys(read.files, read.key, schema)
     images = _keys([each.path for each in segments], (*read.key, ORDER_KEY), schema)

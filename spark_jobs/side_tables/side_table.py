@@ -124,7 +124,11 @@ class SideTable:
             )
         if self.open().log is None:
             raise TableError(
-                self.name, f"the Delta table {self.path} could not be made; is something else in that folder?"
+                self.name,
+                (
+                    f"the Delta table {self.path} could not be created; check whether that folder contains something "
+                    "else"
+                ),
             )
 
     def add(self, columns: tuple[Column, ...]) -> None:

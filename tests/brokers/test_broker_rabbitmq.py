@@ -99,11 +99,13 @@ def test_broker_rabbitmq_has_what_canal_declares_and_gets_what_canal_sends(
     assert (body, frame.routing_key, frame.exchange) == (b"1", "shop_orders", bound["exchange"])
     assert (properties.content_type, properties.delivery_mode, properties.priority) == ("text/plain", 2, 0)
     said = refused(sender, "shop_items")
-    assert f"no topic shop_items: no queue takes it; make it there (bind one to exchange {bound['exchange']}" in said
+    assert (
+        f"no topic shop_items: no queue receives it; create it there (bind one to exchange {bound['exchange']}" in said
+    )
     assert "has a queue or exchange of another kind" in refused(
         publisher(rabbitmq310, **{**bound, "exchange_type": "fanout"})
     )
-    assert "has no exchange nowhere: make it there" in refused(publisher(rabbitmq310, exchange="nowhere"))
+    assert "has no exchange nowhere: create it there" in refused(publisher(rabbitmq310, exchange="nowhere"))
     sender.close()
 
 
@@ -113,9 +115,9 @@ def test_broker_rabbitmq_says_whom_it_does_not_let_in_and_no_secret(
 ) -> None:
     monkeypatch.setenv(SECRET, "wrong-sesame")
     wrong = refused(publisher(rabbitmq310, password={"env": SECRET}))
-    assert "does not let user guest in: see to user and password in conf/" in wrong
+    assert "refuses the login of user guest: correct user and password in conf/" in wrong
     assert "sesame" not in wrong
-    assert "use virtual_host nowhere: make it there" in refused(publisher(rabbitmq310, virtual_host="nowhere"))
+    assert "use virtual_host nowhere: create it there" in refused(publisher(rabbitmq310, virtual_host="nowhere"))
     assert "did not confirm a batch (no connection to 127.0.0.1:1:" in refused(
         publisher(rabbitmq310, servers=f"{LOOPBACK}:1")
     )

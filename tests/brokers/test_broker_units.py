@@ -60,5 +60,5 @@ def test_broker_sends_an_update_that_leaves_columns_out_where_its_row_is() -> No
     ],
 )
 def test_broker_stops_where_no_image_tells_the_partition(kind: int, images: tuple[Image, ...]) -> None:
-    with pytest.raises(ConsumerStoppedError, match=r"shop\.orders cannot be told"):
+    with pytest.raises(ConsumerStoppedError, match=r"shop\.orders is unknown"):
         units_of(shown(kind, *images), 0, HASHING)

@@ -50,12 +50,12 @@ def test_group_is_read_beside_the_destinations_and_is_none_of_them(tmp_path: Pat
         ("members: [east, west]\n", "it has no consumers: give it a canal_server with a port, or brokers"),
         (
             GROUP + "source: {user: u}\n",
-            "source: a group reads what its members read; say it in the files of the members",
+            "source: a group reads what its members read; set it in the files of the members",
         ),
         (GROUP + "failover: by_time\nstart: {}\n", "failover, start: a group reads what its members read"),
-        (GROUP + "tables: {}\nmerge: spark\n", "tables, merge: a group has no lake and no tables of its own"),
+        (GROUP + "tables: {}\nmerge: spark\n", "tables, merge: a group has no lake and no tables"),
         (GROUP + "wait_seconds: 0.1\n", "greater than or equal to 2"),
-        ("members: [east]\ncanal_server: {port: 1, window_bytes_max: 8388608}\n", "windows are of the members"),
+        ("members: [east]\ncanal_server: {port: 1, window_bytes_max: 8388608}\n", "the members have the windows"),
         (GROUP + "membres: [x]\n", "Extra inputs are not permitted"),
     ],
 )
@@ -68,7 +68,7 @@ def test_group_mistakes_are_told_with_their_file_and_what_to_do(tmp_path: Path, 
 
 def test_group_brokers_have_numbers_of_their_own(tmp_path: Path) -> None:
     broker = "{kind: rabbitmq, servers: 127.0.0.1:5672, topic: t, client_id: 5}"
-    with pytest.raises(ConfigurationError, match="two of the brokers have one client_id"):
+    with pytest.raises(ConfigurationError, match="two of the brokers have the same client_id"):
         read(tmp_path, all=f"members: [east]\nbrokers: [{broker}, {broker}]\n")
 
 

@@ -31,5 +31,5 @@ def test_admin_a_start_of_what_nobody_stopped_says_that_it_changes_nothing(tmp_p
 def test_admin_a_start_removes_an_operators_stop(tmp_path: Path) -> None:
     orders.stay_stopped(tmp_path)
     told = acts.start("shop", tmp_path, seconds=0.0)
-    assert told.told.startswith("shop may run, and nobody has it")
+    assert told.told.startswith("shop may run, and no process runs it")
     assert orders.stopped(tmp_path) is None

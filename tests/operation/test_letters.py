@@ -145,12 +145,12 @@ def test_the_port_of_a_mail_server_is_that_of_its_encryption_unless_said_admin(e
     ("said", "wanted"),
     [
         ({"server": ""}, "an email needs a server: host:port"),
-        ({"server": "mail:none"}, "'mail:none' is no address"),
+        ({"server": "mail:none"}, "'mail:none' is not an address"),
         ({"to": []}, "to is empty"),
         ({"to": ["one@example.com, two@example.com"]}, "'one@example.com, two@example.com'"),
         ({"sender": "sluice"}, "an email needs sender and to, addresses each: 'sluice'"),
         ({"user": ""}, "say user and password, both"),
-        ({"password": SECRET}, "must be .NAME of a variable"),
+        ({"password": SECRET}, "must be .NAME of an environment variable"),
         ({"encryption": "none"}, "would send the password unencrypted"),
     ],
 )

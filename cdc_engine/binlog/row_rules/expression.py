@@ -145,7 +145,7 @@ class _ExpressionReader:
     def _term(self) -> Expression:
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            raise ConfigurationError(f"the condition is nested more than {DEPTH_MAX} deep: write it plainer")
+            raise ConfigurationError(f"the condition is nested more than {DEPTH_MAX} deep: simplify it")
         try:
             if self._took("NOT"):
                 return Not(self._term())
@@ -210,14 +210,16 @@ class _ExpressionReader:
 
 def _tokens(text: str) -> list[_Token]:
     if len(text) > CHARACTERS_MAX:
-        raise ConfigurationError(f"a condition of {len(text)} characters is not read: {CHARACTERS_MAX} are the most")
+        raise ConfigurationError(
+            f"a condition of {len(text)} characters is too long: at most {CHARACTERS_MAX} are read"
+        )
     found, at = list[_Token](), 0
     while text[at:].strip():
         match = _TOKEN.match(text, at)
         if match is None or match.lastgroup is None:
             place = at + len(text[at:]) - len(text[at:].lstrip())
             raise ConfigurationError(
-                f"the condition {text!r} cannot be read: {text[place]!r} at character {place + 1} begins nothing that is known"
+                f"the condition {text!r} cannot be read: {text[place]!r} at character {place + 1} is not a known token"
             )
         found.append(_Token(match.lastgroup, match.group(match.lastgroup), match.start(match.lastgroup)))
         at = match.end()

@@ -40,7 +40,9 @@ REFUSED = {
         "INCIDENT, LOST_EVENTS: the server lost changes before they reached its binlog; re-snapshot the tables "
         "(`sluice snapshot start`)"
     ),
-    types.GTID_TAGGED: "GTID_TAGGED (42) has a form that is not known: this server is newer than what can be read here",
+    types.GTID_TAGGED: (
+        "GTID_TAGGED (42) has a form that is not known: this server is newer than the versions that Sluice reads"
+    ),
 }
 # distance of rows from the end of a statement in the same transaction: two units of the order key
 DEFINITION_BYTES = 32

@@ -29,7 +29,7 @@ from cdc_engine.position import Position
 PACKET_OVERHEAD = 5  # packet header 4, status byte 1
 SENTENCES = {
     ScanStatus.BAD_LENGTH: "an event's length is not that of its packet",
-    ScanStatus.BAD_CHECKSUM: "the CRC32 of an event does not match: it was changed on the way or on the server's disk",
+    ScanStatus.BAD_CHECKSUM: "the CRC32 of an event does not match: it was changed in transit or on the server's disk",
     ScanStatus.BAD_POSITION: "an event does not begin where the one before it ended: part of the stream is missing",
     ScanStatus.BAD_BODY: "an event is too short for its type",
     ScanStatus.NO_TABLE_MAP: "a row event refers to a table that its transaction did not describe",

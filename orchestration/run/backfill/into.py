@@ -46,7 +46,7 @@ class RebuiltTable:
 def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
     """Returns the path of the table to build. Raises ConfigurationError with a sentence that says what to request instead."""
     if len(request.tables) != 1:
-        raise ConfigurationError("--into makes one table: name the one that it is of by --tables DATABASE.TABLE")
+        raise ConfigurationError("--into builds one table: name its origin with --tables DATABASE.TABLE")
     if not NAME.fullmatch(request.into):
         raise ConfigurationError(f"--into {request.into!r} is no DATABASE.TABLE")
     if not config.destinations[request.destination].table(*request.tables[0].split(".", 1)).mirror:
@@ -56,7 +56,8 @@ def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
         )
     if target(config, request.destination, request.tables[0]).shard is not None:
         raise ConfigurationError(
-            f"{request.tables[0]} is a shard, and its Delta table has rows of others: ask Delta's time travel what all of them were"
+            f"{request.tables[0]} is a shard, and its Delta table has rows of others: query its earlier versions with Delta's "
+            "time travel"
         )
     database, _, table = request.into.partition(".")
     path = config.table_path(request.destination, database, table)
@@ -132,7 +133,7 @@ def _from_a_version(
     base = base_of(told, ledger.ledger_id, place.begin)
     if base is None:
         raise ConfigurationError(
-            f"{request.tables[0]} has no version from {time_text(request.from_us)} or before that its log still tells: take a later --from"
+            f"{request.tables[0]} has no version from {time_text(request.from_us)} or before in its log: use a later --from"
         )
     begin = Position.from_json(dict(base.end))
     if begin.file not in {log.file for log in place.files.logs}:
@@ -140,8 +141,8 @@ def _from_a_version(
         begin = quiet if quiet is not None and is_followed(ledger, directory, base.table) else begin
     if begin.file not in {log.file for log in place.files.logs}:
         raise PositionLostError(
-            f"version {base.version} of {request.tables[0]} ends at {begin}, and the source has no {begin.file} any more: "
-            "take a later --from"
+            f"version {base.version} of {request.tables[0]} ends at {begin}, and the source no longer has {begin.file}: use a "
+            "later --from"
         )
     chosen.append(base)
     return dataclasses.replace(place, begin=begin)
@@ -218,7 +219,7 @@ def _build(
             lambda: (
                 ""
                 if folder.is_dir()
-                else f"another backfill has removed {folder}, which this one wrote to: begin it again"
+                else f"another backfill has removed {folder}, which this one wrote to: start it again"
             )
         ),
     )

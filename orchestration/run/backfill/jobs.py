@@ -37,9 +37,9 @@ class FromTimestamp(dg.Config):
     destination: str = ""  # `with_destination` makes it one of the names in conf/
     from_time: str = Field(
         default="-1h",
-        description="The first change of then or later: ISO form with its zone, as 2026-03-01T12:00:00Z, or how long ago, as -10m.",
+        description="Changes from this time on: ISO form with its zone, as 2026-03-01T12:00:00Z, or how long ago, as -10m.",
     )
-    to_time: str = Field(default="", description="Changes before then, in the same form; up to now if empty.")
+    to_time: str = Field(default="", description="Changes before this time, in the same form; up to now if empty.")
     tables: list[str] = Field(default=[], description=f"{TABLES}.")
     into: str = Field(
         default="",

@@ -150,7 +150,7 @@ def _merge(  # noqa: PLR0917  one caller
     for name, why in reading.refused.items():
         told.say(f"{name} is left out: {why}")
     if not reading.tables:
-        told.say("no table that is not left out has changes there: nothing to merge")
+        told.say("no table has changes in that interval, apart from those left out: nothing to merge")
         return []
     folders: list[Path] = [batch.path for batch in reading.staged]
     interval = StagedInterval(
@@ -172,8 +172,8 @@ def _merge(  # noqa: PLR0917  one caller
         merged.append(outcome)
         failpoints.reach(failpoints.BETWEEN_BACKFILLED)
         told.say(
-            f"{outcome.name}: {outcome.source_rows} keys; {outcome.rows_inserted} rows came, {outcome.rows_updated} changed, "
-            f"{outcome.rows_deleted} went"
+            f"{outcome.name}: {outcome.source_rows} keys; {outcome.rows_inserted} rows inserted, {outcome.rows_updated} "
+            f"updated, {outcome.rows_deleted} deleted"
         )
         told.done(outcome)
 

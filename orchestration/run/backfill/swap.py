@@ -141,5 +141,5 @@ def _why_not(config: SluiceConfig, request: SwapRequest, table: DeltaTable) -> s
     if stop is not None:
         return f"it has stopped ({stop.state}): resume it first"
     if snapshot is not None and snapshot.is_open:
-        return f"its rows are being read ({snapshot.state}): its end brings all rows; or cancel it"
+        return f"its snapshot is {snapshot.state}: wait for its end, which publishes all rows, or cancel it"
     return ""

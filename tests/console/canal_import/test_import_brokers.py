@@ -154,7 +154,7 @@ def test_broker_rocketmq_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("options: {sasl.password: open-sesame}", "must be .NAME of a variable"),
+        ("options: {sasl.password: open-sesame}", "must be .NAME of an environment variable"),
         ("options: {acks: 1}", "options acks: 1 would lose messages"),
         ("options: {enable.idempotence: false}", "options enable.idempotence: false would lose messages"),
         ("options: {bootstrap.servers: 'other:9092'}", "name the servers in `servers`"),
@@ -173,9 +173,12 @@ def test_broker_in_conf_that_is_wrong_is_said_without_its_secret(tmp_path: Path,
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("kind: rabbitmq, servers: 'rabbit:99:1'", "'rabbit:99:1' is no address: say host:port"),
-        ("kind: rabbitmq, servers: rabbit, routing_key: all", "say queue, exchange, routing_key and exchange_type"),
-        ("kind: rabbitmq, servers: rabbit, password: {}", "say env, the name of a variable"),
+        ("kind: rabbitmq, servers: 'rabbit:99:1'", "'rabbit:99:1' is not an address: write host:port"),
+        (
+            "kind: rabbitmq, servers: rabbit, routing_key: all",
+            "set all of queue, exchange, routing_key and exchange_type",
+        ),
+        ("kind: rabbitmq, servers: rabbit, password: {}", "set env, the name of an environment variable"),
         ("kind: rabbitmq, servers: rabbit, partitions_num: 3", "partitions_num"),
         ("kind: rocketmq, servers: names, access_key: alice", "say access_key and secret_key, both"),
         ("kind: rocketmq, servers: ''", "servers"),
@@ -212,5 +215,5 @@ def test_brokers_of_one_number_are_refused(tmp_path: Path) -> None:
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     broker = "- {kind: kafka, servers: 'kafka:9092', topic: all}\n"
     (tmp_path / "conf" / "destinations" / "shop.yaml").write_text(f"source: {{user: root}}\nbrokers:\n{broker}{broker}")
-    with pytest.raises(ConfigurationError, match="two of the brokers have one client_id"):
+    with pytest.raises(ConfigurationError, match="two of the brokers have the same client_id"):
         load_config(tmp_path / "conf")

@@ -88,7 +88,7 @@ def test_fault_a_source_that_cannot_be_asked_is_said_after_some_looks() -> None:
     now[0] = 60.0 * UNASKED_LOOKS_MAX + 1
     with pytest.raises(SourceConnectionError):
         watch.look()
-    assert "could not be asked for 301 s" in watch.trouble()
+    assert "could not be read for 301 s" in watch.trouble()
     assert watch.behind_seconds() == 0
 
 

@@ -192,7 +192,7 @@ def test_ha_the_token_of_a_machine_is_for_its_owner_and_in_no_sentence(house: Ho
         house.handle()
     assert token not in str(refused.value)
     path.unlink()
-    with pytest.raises(ConfigurationError, match="`sluice engine` makes it"):
+    with pytest.raises(ConfigurationError, match="`sluice engine` creates it"):
         house.handle()
 
 
@@ -326,8 +326,8 @@ def test_ha_tls_lets_in_who_trusts_the_certificate_and_nobody_else(tmp_path: Pat
     [
         ({"address": "nowhere"}, "write host:port"),
         ({"address": "127.0.0.1:0"}, "write host:port"),
-        ({"address": "a:1,b:2"}, "say where each listens"),
-        ({"address": "engine:4267"}, "name a token"),
+        ({"address": "a:1,b:2"}, "set the address on which each listens"),
+        ({"address": "engine:4267"}, "set a token"),
         ({"address": "engine:4267", "token_env": "T"}, "and a certificate"),
         ({"listen": "0.0.0.0:4267"}, "can be reached from other hosts"),
         ({"certificate": "/a.pem"}, "belong together"),

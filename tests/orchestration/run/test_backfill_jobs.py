@@ -97,7 +97,7 @@ def test_a_backfill_that_cannot_be_fails_with_its_sentence(definitions: dg.Defin
     result = job.execute_in_process(run_config=run_config, raise_on_error=False)
     assert not result.success
     (failed,) = result.get_step_failure_events()
-    assert "'noon' is no time" in str(failed.event_specific_data)
+    assert "'noon' is not a time" in str(failed.event_specific_data)
 
 
 def test_a_backfill_is_of_the_only_destination_or_of_the_one_that_is_named(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def told(decision: Decision) -> str:
             id="server-id-changed",
         ),
         pytest.param(OLD, NOTHING, dataclasses.replace(BARE, logs=BARE.logs[2:]), "lost: binlog.000003 is not", id="purged"),
-        pytest.param(dataclasses.replace(OLD, offset=950), NOTHING, BARE, "lost: binlog.000003:950 lies", id="reset"),
+        pytest.param(dataclasses.replace(OLD, offset=950), NOTHING, BARE, "lost: binlog.000003:950 is after the end", id="reset"),
     ],
 )  # fmt: skip
 def test_failover_each_branch_of_the_start(

@@ -182,7 +182,7 @@ def test_a_past_state_is_built_from_the_binlog_beside_the_live_table_backfill(
         swapped_with(pipeline, engine, newest.table, done.rebuilt.table)
         with pytest.raises(MergeFailedError, match="there is a Delta table"):
             into(900, 1045)
-        with pytest.raises(ConfigurationError, match="take a later --from"):
+        with pytest.raises(ConfigurationError, match="use a later --from"):
             into(-5, 45)
 
 

@@ -195,5 +195,5 @@ def test_columns_that_changed_while_rows_were_read_are_refused_repair(tmp_path: 
     given_ = read(tmp_path, [(1, 3)], [1], [True], [False])
     (segment,) = staged(tmp_path, [Image(DELETE, 1, 4)])
     for other in ({"partial": True}, {"columns": COLUMNS[:1]}, {"key": ("v",)}):
-        with pytest.raises(TableError, match="ask for the repair again"):
+        with pytest.raises(TableError, match="start the repair again"):
             repaired("a.b", given_, [dataclasses.replace(segment, **other)], tmp_path / "made.parquet", 5)

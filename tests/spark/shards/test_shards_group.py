@@ -268,9 +268,12 @@ def test_a_wider_column_takes_shards_that_are_narrower_yet_in_a_group(by_spark: 
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "rename": ({"kind": "rename", "column": "name", "new_name": "title", "plan": "apply"}, "to rename its column name"),
-    "convert": ({"kind": "convert", "column": "name", "plan": "apply"}, "to convert its column name"),
-    "drop": ({"kind": "drop", "column": "name", "plan": "apply"}, "to drop its column name"),
+    "rename": (
+        {"kind": "rename", "column": "name", "new_name": "title", "plan": "apply"},
+        "would rename its column name",
+    ),
+    "convert": ({"kind": "convert", "column": "name", "plan": "apply"}, "would convert its column name"),
+    "drop": ({"kind": "drop", "column": "name", "plan": "apply"}, "would drop its column name"),
 }
 
 
