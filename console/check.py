@@ -292,7 +292,7 @@ def check_disk(what: str, folder: Path) -> Finding:
     problems = []
     if free_bytes < FREE_BYTES_MIN:
         problems.append(
-            f"only {free_bytes / 2**30:.1f} GiB are free; make room for {FREE_BYTES_MIN >> 30} GiB at least"
+            f"only {free_bytes / 2**30:.1f} GiB are free; free space until there are {FREE_BYTES_MIN >> 30} GiB at least"
         )
     if not os.access(existing, os.W_OK):
         problems.append(f"{existing} may not be written to; change its owner or the configured folder")

@@ -348,5 +348,5 @@ class Comparison:
                 f"{self._extent.settle_seconds:.0f} s: what differs may be on its way. `sluice status` shows what holds it up"
             )
         if found.open:
-            return f"{found.open} row(s) changed each time they were looked at: ask again when less is written"
+            return f"{found.open} row(s) changed each time they were read: compare again when less is written"
         return f"{found.moving} row(s) changed all the time, and the lake followed each time" if found.moving else ""

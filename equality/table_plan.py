@@ -113,8 +113,8 @@ def refuse_log_alone(version: TableVersion, settings: DestinationConfig) -> None
     """Raises RefusedError for a table for which conf/ requests only the change log."""
     if not settings.table(version.database, version.table).tells_rows:
         raise RefusedError(
-            f"{version.name} has a change log instead of a mirror: it says what changed, and not which rows there are; `history` in place "
-            "of it, or beside it, can be compared"
+            f"{version.name} has a change log and no current-state table: a change log has changes and not rows; set "
+            "`history` too, which can be compared"
         )
 
 
@@ -153,6 +153,6 @@ def _expected(version: TableVersion, column: Column, zero_dates: str) -> str:
 
 def _differs(version: TableVersion, what: str) -> str:
     return (
-        f"{version.name} has another schema in the source than in the lake: {what}. "
-        "Ask again once that change is merged; `sluice schema held` shows what waits for review"
+        f"{version.name} has another schema in the source than in the lake: {what}. Compare again once that change is merged; "
+        "`sluice schema held` shows what waits for review"
     )

@@ -107,7 +107,9 @@ class LakeSession:
     def sql(self, statement: str) -> None:
         """Runs a statement that commits nothing. Does not fetch its result. Raises ValueError if the statement commits."""
         if COMMITS.match(statement):
-            raise ValueError(f"a statement that commits goes by Lane.commit, which asks the fence: {statement[:40]}")
+            raise ValueError(
+                f"a statement that commits must go through LakeSession.commit, which checks the fence: {statement[:40]}"
+            )
         logger.debug("%s", statement)
         self.spark.sql(statement)
 

@@ -73,7 +73,8 @@ def approve(directory: Path, table: str, plan: str) -> PendingRecord:
     record = ReviewFiles(directory).held(stop.database, stop.table, stop.reason)
     if record is None:
         raise ActRefusedError(
-            f"what is held of {table} is not on disk any more; `sluice {OperatorAct.RESUME} {directory.name} {table}` holds it anew"
+            f"the buffered changes of {table} are no longer on disk; `sluice {OperatorAct.RESUME} {directory.name} {table}` "
+            "buffers them again"
         )
     if plan not in record.choices:
         raise ActRefusedError(

@@ -70,7 +70,7 @@ class SharedLease:
 
     def check(self) -> None:
         if not self._lock.held:
-            raise LeaseLostError(lost_sentence(self._place.destination, "another one may have it by now"))
+            raise LeaseLostError(lost_sentence(self._place.destination, "another process may hold it now"))
 
     def release(self) -> None:
         self._lock.release()

@@ -72,7 +72,7 @@ def request(destination_dir: Path, database: str, table: str, wish: ResumeKind =
         with contextlib.suppress(StaleWriteError):
             documents.write(name, text, version=there.version if there else NOT_THERE)
             return
-    raise MetaError(f"others write {name} in {documents} all the time; ask again")
+    raise MetaError(f"others write {name} in {documents} continuously; try again")
 
 
 def requests(destination_dir: Path) -> tuple[ResumeRequest, ...]:

@@ -254,7 +254,7 @@ def _same_server_gap(cursor: Position, facts: ServerFacts, anew: str) -> Lost | 
     if not again:
         return None
     return Lost(
-        reason=f"{anew}; it wrote {again} once more, which were read already: other transactions may bear these GTIDs"
+        reason=f"{anew}; it wrote {again} again, which were read already: other transactions may bear these GTIDs"
     )
 
 

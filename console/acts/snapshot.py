@@ -38,7 +38,7 @@ def chosen(config: SluiceConfig, destination: str, tables: str) -> list[str]:
             f"{destination} does not capture {', '.join(unknown)}; it captures {', '.join(known) or 'nothing yet'}"
         )
     if not known:
-        raise ActRefusedError(f"{destination} does not know its tables yet: `sluice up` starts it, then ask again")
+        raise ActRefusedError(f"{destination} does not know its tables yet: `sluice up` starts it, then try again")
     return named or list(known)
 
 

@@ -50,7 +50,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
             publish=told.publish,
             say=context.log.info,
             progress=told.progress,
-            conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run reads by now",
+            conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run reads them now",
         )
         try:
             run_all(snapshot_dependencies(config, destination, callbacks), WAIT_SECONDS)

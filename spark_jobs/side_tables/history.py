@@ -442,7 +442,7 @@ class History:
     @property
     def _session(self) -> LakeSession:
         if self.session is None:
-            raise ValueError("there is no lane of Spark")
+            raise ValueError("there is no Spark session")
         return self.session
 
 

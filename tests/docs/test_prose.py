@@ -62,7 +62,6 @@ NOT_REWRITTEN = {
     "docs/decisions/widen-is-rewrite.md",
     "docs/decisions/xa-transactions.md",
     "docs/reference/commands.md",
-    "docs/reference/settings.md",
 }
 ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
 HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)

@@ -108,7 +108,7 @@ def chosen(asked: RequestedInterval, captured: Sequence[str]) -> tuple[str, ...]
 def check_source(destination: str, cursor: Position | None, server_uuid: str) -> Position:
     """Returns the cursor, if it belongs to the server's binlog. Raises ActRefusedError."""
     if cursor is None:
-        raise ActRefusedError(f"{destination} has not begun yet: `sluice up` starts it, then ask again")
+        raise ActRefusedError(f"{destination} has not begun yet: `sluice up` starts it, then try again")
     if cursor.server_uuid not in ("", server_uuid):
         raise ActRefusedError(
             f"{destination} is connected to the server {server_uuid} and its cursor is in the binlog of {cursor.server_uuid}: "

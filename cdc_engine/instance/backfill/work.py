@@ -129,7 +129,7 @@ class BackfillReading:
             self._go_on()
         if need.order_key > self.read_to.order_key:
             raise ActRefusedError(
-                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}: ask again"
+                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}: start it again"
             )
         self.judge()
         return ledger.ledger_id, cursor

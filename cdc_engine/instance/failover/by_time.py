@@ -40,8 +40,8 @@ def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dic
 
 def _of_cascade(cascade: Cascade) -> str:
     return (
-        f"the foreign key {cascade.name} changes its rows with those of {'.'.join(cascade.parent)}, and which ones is told by the lake, "
-        "whose rows are later ones by now"
+        f"the foreign key {cascade.name} changes its rows with those of {'.'.join(cascade.parent)}, and the lake, which "
+        "determines those rows, is already at a later position"
     )
 
 

@@ -96,8 +96,8 @@ class SourceRows:
                 return
             if time.monotonic() >= deadline:
                 raise ActRefusedError(
-                    f"the lake has all up to {cursor} after {seconds:.0f} s, and the rows were read up to {high.file}:{high.offset}: "
-                    "`sluice status` shows what holds it up; ask again then"
+                    f"the lake has all up to {cursor} after {seconds:.0f} s, and the rows were read up to "
+                    f"{high.file}:{high.offset}: `sluice status` shows what delays it; start the repair again then"
                 )
             self._pause(POLL_SECONDS)
 
@@ -107,7 +107,7 @@ def _read(reader: TableReader, name: str, number: int, path: Path) -> int:
     try:
         facts = reader.read(Chunk(number=number), path)
     except TableChangedError as error:
-        raise ActRefusedError(f"{name}: {error}; ask again") from error
+        raise ActRefusedError(f"{name}: {error}; start the repair again") from error
     if facts.refused:
         first = facts.refused[0]
         raise ActRefusedError(f"{name}: a value of column {first.column.name} cannot be decoded: {first.reason}")

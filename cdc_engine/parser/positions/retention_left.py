@@ -64,9 +64,9 @@ def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: flo
 
 
 PURGED = (
-    "the source has purged the binlog from which reading would go on, so a restart would be POSITION_LOST, and the tables "
-    "would need a re-snapshot (`sluice snapshot start`): find out what delays the merges before you restart anything, and "
-    "let the source keep more (binlog_expire_logs_seconds, expire_logs_days, max_binlog_total_size)"
+    "the source has purged the binlog that a restart would read, so a restart would be POSITION_LOST, and the tables would "
+    "need a re-snapshot (`sluice snapshot start`): find out what delays the merges before you restart anything, and let the "
+    "source keep more (binlog_expire_logs_seconds, expire_logs_days, max_binlog_total_size)"
 )
 
 
@@ -79,7 +79,7 @@ def short_retention(hours: float, facts: ServerFacts, hours_min: float) -> str:
         return ""
     when = f"in {hours:.1f} h" if hours > 0 else "at any moment"
     return (
-        f"{when} the source may purge the binlog from which reading would go on, and then the tables need a re-snapshot "
+        f"{when} the source may purge the binlog that a restart would read, and then the tables need a re-snapshot "
         "(POSITION_LOST): find out what delays the merges, and let the source keep more (binlog_expire_logs_seconds, "
         "expire_logs_days, max_binlog_total_size)"
     )
