@@ -22,41 +22,64 @@ def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None)
 def duckdb_views(connection: Any, cut: Cut) -> list[str]:
     """Creates views `database.table` in a DuckDB connection that has loaded its delta extension; returns their names.
 
-    Tables whose names differ only in case, which are one name in DuckDB, get the names `table__1`, `table__2`, …. Raises CutError.
+    Tables whose names differ only in case, which are one name in DuckDB, get the names `table__1`, `table__2`, …. Raises CutError that
+    names the tables that cannot be read, after the others have their views.
     """
-    made = []
+    made: list[str] = []
+    failed: dict[str, Exception] = {}
     named = list(_named(cut))
     for (table, _, _), (database, short) in zip(
         named, _told_apart([(database, short) for _, database, short in named]), strict=True
     ):
-        _opened(table, None)
         path, schema = table.path.replace("'", "''"), _quoted(database, '"')
-        connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
         name = f"{schema}.{_quoted(short, chr(34))}"
-        connection.execute(
-            f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{path}', version => {table.version})"
-        )
-        made.append(name)
+        try:
+            _opened(table, None)
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}")
+            connection.execute(
+                f"CREATE OR REPLACE VIEW {name} AS SELECT * FROM delta_scan('{path}', version => {table.version})"
+            )
+        except Exception as error:  # of any kind: the other tables get their views
+            failed[table.name] = error
+        else:
+            made.append(name)
+    _refuse(failed)
     return made
 
 
 def spark_views(spark: Any, cut: Cut, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """Creates temporary views `database_table` in a Spark session with Delta; returns their names.
 
-    Names that are one name in Spark get `__1`, `__2`, … at the end. Raises CutError.
+    Names that are one name in Spark get `__1`, `__2`, … at the end. Raises CutError as `duckdb_views`.
     """
-    made = []
+    made: list[str] = []
+    failed: dict[str, Exception] = {}
     named = list(_named(cut))
     for (table, _, _), (_, name) in zip(
         named, _told_apart([("", f"{database}_{short}") for _, database, short in named]), strict=True
     ):
-        _opened(table, storage_options)
         path = _quoted(_of_spark(table.path), "`")
-        spark.sql(
-            f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name, '`')} AS SELECT * FROM delta.{path} VERSION AS OF {table.version}"
-        )
-        made.append(name)
+        try:
+            _opened(table, storage_options)
+            spark.sql(
+                f"CREATE OR REPLACE TEMPORARY VIEW {_quoted(name, '`')} AS SELECT * FROM delta.{path} VERSION AS OF {table.version}"
+            )
+        except Exception as error:  # of any kind: the other tables get their views
+            failed[table.name] = error
+        else:
+            made.append(name)
+    _refuse(failed)
     return made
+
+
+def _refuse(failed: Mapping[str, Exception]) -> None:
+    """Raises CutError that names the tables without a view, after the other tables have theirs."""
+    if failed:
+        why = "; ".join(
+            str(error) if isinstance(error, CutError) else f"there is no view of {name}: {error}"
+            for name, error in failed.items()
+        )
+        raise CutError(why) from next(iter(failed.values()))
 
 
 def _named(cut: Cut) -> Iterator[tuple[CutTable, str, str]]:

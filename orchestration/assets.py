@@ -114,18 +114,19 @@ def delta_assets(
             resnapshot(op, config, destination, sorted(table_of[key] for key in selected))
             return
         for merged in _merged(op, config, destination, ports):
-            key = delta_key(destination, merged.outcome.name)
-            if merged.outcome.held:
-                _tell(op, dg.AssetObservation(key, metadata=buffered_metadata(merged)), drains=drains)
-            elif key in selected:
+            event = _event(op, destination, merged, sources)
+            if event is None:
+                continue
+            key = event.asset_key
+            if key in selected and isinstance(event, dg.AssetMaterialization):
                 selected.remove(key)  # a run yields each output once
                 yield dg.MaterializeResult(
                     asset_key=key,
-                    metadata=metadata(merged, sources),
+                    metadata=event.metadata,
                     data_version=dg.DataVersion(str(merged.batch.end)),
                 )
             else:
-                _tell(op, _materialization(key, merged, sources), drains=drains)
+                _tell(op, event, drains=drains)
             if merged.outcome.name in quarantining:
                 tell_quarantine(op, config, destination, merged.outcome.name)
             if merged.outcome.name in unreported and not merged.outcome.held:
@@ -180,11 +181,9 @@ def merge_job(config: SluiceConfig, destination: str, tables: tuple[TableVersion
     def merge(context: dg.OpExecutionContext) -> None:
         sources = SourceColumns(config, destination)
         for merged in _merged(context, config, destination, ports):
-            key = delta_key(destination, merged.outcome.name)
-            if merged.outcome.held:
-                _tell(context, dg.AssetObservation(key, metadata=buffered_metadata(merged)), drains=drains)
-            else:
-                _tell(context, _materialization(key, merged, sources), drains=drains)
+            event = _event(context, destination, merged, sources)
+            if event is not None:
+                _tell(context, event, drains=drains)
 
     @dg.job(name=name, executor_def=dg.in_process_executor, description=description)
     def job() -> None:
@@ -217,6 +216,22 @@ def tell_quarantine(context: dg.OpExecutionContext, config: SluiceConfig, destin
         context.log.warning("%s: the number of values in quarantine is unknown: %s", table, error.description)
         return
     _tell(context, found, drains=config.destinations[destination].runs == "drain")
+
+
+def _event(
+    context: dg.OpExecutionContext, destination: str, merged: MergedTable, sources: SourceColumns
+) -> dg.AssetMaterialization | dg.AssetObservation | None:
+    """Returns what a run reports about a merged table; None if Dagster has no form for it. The table is merged all the same."""
+    try:
+        key = delta_key(destination, merged.outcome.name)
+        if merged.outcome.held:
+            return dg.AssetObservation(key, metadata=buffered_metadata(merged))
+        return _materialization(key, merged, sources)
+    except Exception as error:  # of any kind: it concerns one table
+        context.log.warning(
+            "%s: merged, but Dagster cannot show it: %s: %s", merged.outcome.name, type(error).__name__, error
+        )
+        return None
 
 
 def _materialization(key: dg.AssetKey, merged: MergedTable, sources: SourceColumns) -> dg.AssetMaterialization:

@@ -4,11 +4,12 @@ starts nothing.
 
 from __future__ import annotations
 
-import functools
+import logging
 from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from cdc_engine.errors import SluiceError
 from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
 from orchestration.checks import destination_checks
 from orchestration.equality_check import equality_check, equality_job, equality_schedule
@@ -29,12 +30,48 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc_engine.config import SluiceConfig
+    from cdc_engine.contracts import TableVersion
     from orchestration.ports import Ports
+
+log = logging.getLogger(__name__)
 
 
 def destination_definitions(config: SluiceConfig, destination: str, ports: Ports) -> dg.Definitions:
-    """Returns all definitions of one destination."""
+    """Returns all definitions of one destination. A table that cannot be defined has no asset; it is merged all the same, and the engine's
+    status names it.
+    """
     tables = defined_tables(config, destination)
+    try:
+        return _definitions(config, destination, ports, tables)
+    except (SluiceError, OSError):
+        raise
+    except Exception:
+        undefined = {table.name: why for table in tables if (why := _why_undefined(config, destination, ports, table))}
+        if not undefined:
+            raise
+        log.exception("tables of %s have no asset: %s", destination, ", ".join(undefined))
+        rest = tuple(table for table in tables if table.name not in undefined)
+        return _definitions(config, destination, ports, rest, tuple(undefined.values()))
+
+
+def _why_undefined(config: SluiceConfig, destination: str, ports: Ports, table: TableVersion) -> str:
+    """Returns a sentence about a table whose definitions cannot be built, or an empty text."""
+    try:
+        _definitions(config, destination, ports, (table,))
+    except Exception as error:  # of any kind: it concerns one table
+        why = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return f"{table.name} has no asset in Dagster, because its definition failed ({why}); its changes are merged all the same"
+    return ""
+
+
+def _definitions(
+    config: SluiceConfig,
+    destination: str,
+    ports: Ports,
+    tables: tuple[TableVersion, ...],
+    undefined: tuple[str, ...] = (),
+) -> dg.Definitions:
+    """Returns the definitions of a destination with assets for `tables`. `undefined`: a sentence about each table that has none."""
     job = merge_job(config, destination, tables, ports)
 
     def run_lock_held(directory: Path) -> bool:
@@ -56,7 +93,7 @@ def destination_definitions(config: SluiceConfig, destination: str, ports: Ports
         drains=config.destinations[destination].runs == "drain",
         lag_seconds_max=config.destinations[destination].lag_seconds_max,
         open_run_service=open_run_service,
-        conf_troubles=functools.partial(ports.conf_troubles, destination),
+        conf_troubles=lambda: (*ports.conf_troubles(destination), *undefined),
         kinds=run_kinds(config, destination),
         only_one=len(config.destinations) == 1,
     )

@@ -126,11 +126,15 @@ def _by_name(tables: Iterable[TableVersion]) -> tuple[TableVersion, ...]:
 
 
 def foreign_keys(config: SluiceConfig, destination: str) -> dict[str, list[str]]:
-    """Returns table → sentences about foreign keys that change its rows without row events, and how the lake follows them. Raises
-    MetaError.
+    """Returns table → sentences about foreign keys that change its rows without row events, and how the lake follows them. Empty if one of
+    them cannot be described: sentences for people keep no asset from being defined. Raises MetaError.
     """
     cascades = tables_file.read_cascades(_list_of_definitions(config, destination))
-    notes = tables_file.foreign_key_notes(cascades, config.destinations[destination].cascade_policy)
+    try:
+        notes = tables_file.foreign_key_notes(cascades, config.destinations[destination].cascade_policy)
+    except Exception:  # of any kind
+        log.exception("foreign keys of %s cannot be described", destination)
+        return {}
     return {
         table: [note.sentence for note in found] for table, found in itertools.groupby(notes, lambda note: note.table)
     }

@@ -32,10 +32,12 @@ class TableTarget:
     shard: Shard | None = None
     clash: str = ""
 
-    def refuse_clash(self, name: str) -> None:
-        """Raises TableError before a table of "database.table" is created at, or inside, the path of another table."""
+    def refuse_clash(self, name: str, then: str = "sluice schema resume") -> None:
+        """Raises TableError before a table of "database.table" is created at, or inside, the path of another table. `then`: the command
+        that goes on once the path is another one.
+        """
         if self.clash:
-            raise TableError(name, f"{self.clash}; then `sluice schema resume`", for_good=True)
+            raise TableError(name, f"{self.clash}; then `{then}`", for_good=True)
 
     @property
     def shared(self) -> bool:

@@ -9,7 +9,6 @@ import dataclasses
 import functools
 import logging
 import queue
-import re
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -19,7 +18,6 @@ from pathlib import Path
 
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.errors import (
-    LAKE_TROUBLE,
     MergeError,
     SparkJobError,
     SparkUnavailableError,
@@ -31,7 +29,7 @@ from spark_jobs.local_copy import local_copy
 from spark_jobs.merging.merge import NO_RECORDS, merge_table, staged_at
 from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.report import TableReport, TableTarget
-from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
+from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions, table_error
 from spark_jobs.side_tables.write import Share, names_given, refuse_unlogged, write_alone, write_side_tables
 from spark_jobs.small import ways
 from spark_jobs.small.job import SmallResult, merge_small_tables
@@ -47,8 +45,6 @@ PARALLEL_TABLES = 2
 # How long a small merge waits for the lock of a table that another run writes. After that, Spark merges the table by itself and waits
 # longer.
 SMALL_TURN_SECONDS = 5.0
-# As LAKE_TROUBLE, for errors that Spark reports only among the causes: the message of a failed task names no reason.
-DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 
 
 def merge_batch(
@@ -204,7 +200,8 @@ class _BatchWork:
                     )
                     ours[path] = held.enter_context(turn)
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
-                results = merge_small_tables(session, [self._small_job(table) for table in mine]) if mine else {}
+                jobs = self._small_jobs(mine, errors)
+                results = merge_small_tables(session, jobs) if jobs else {}
         except TableError as error:  # of a table lock; Spark's merge finds out per table what was done
             logger.warning("Spark merges what was to be small: %s", error)
             return []
@@ -228,6 +225,16 @@ class _BatchWork:
         wish = self._targets[table.name].merge
         fits = table.rows <= ways.ROWS_MAX and table.bytes <= ways.BYTES_MAX
         return table.name not in self.refused and (wish == "small" or (wish == "auto" and fits))
+
+    def _small_jobs(self, tables: Iterable[StagedTable], errors: dict[str, Exception]) -> list[SmallJob]:
+        """Returns the jobs of the tables; a table whose job cannot be made has an error instead, of whatever kind."""
+        jobs = []
+        for table in tables:
+            try:
+                jobs.append(self._small_job(table))
+            except Exception as error:
+                errors[table.name] = error
+        return jobs
 
     def _small_job(self, table: StagedTable) -> SmallJob:
         return SmallJob(
@@ -369,9 +376,10 @@ def _buffer_tables(
             if table.name in live and batch.end_order_key > held.after:
                 held = holds.again(table.name, batch.end_order_key, "foreign keys changed its rows without row events")
             reports[table.name] = buffer_table(table, targets[table.name], holds, held)
+        except Exception as error:  # of any kind: the other tables go on
+            errors[table.name] = table_error(table.name, error, "its changes could not be buffered")
+        else:
             done(reports[table.name])
-        except TableError as error:
-            errors[table.name] = error
     left = tuple(table for table in batch.tables if table.name not in reports and table.name not in errors)
     return reports, errors, dataclasses.replace(batch, tables=left)
 
@@ -385,7 +393,7 @@ def _write_side_tables_of_buffered(
         if name in reports and share.target.beside:
             try:
                 write_side_tables(None, share)
-            except (SparkJobError, OSError) as error:
+            except Exception as error:  # of any kind: the other tables go on
                 errors[name] = error
                 del reports[name]
 
@@ -414,24 +422,10 @@ def _batch_error(
         )
         result: SparkJobError = SparkUnavailableError(sentence)
     else:
-        told = [_table_error(name, errors[name]) for name in failed]
+        told = [table_error(name, errors[name]) for name in failed]
         result = MergeError(str(told[0]), merged, failed, tuple(error for error in told if error.own))
     result.__cause__ = away or errors[failed[0]]
     return result
-
-
-def _table_error(table: str, error: Exception) -> TableError:
-    if isinstance(error, TableError):
-        return error
-    line, disk = first_line(error), DISK_TROUBLE.search(_causes(error))
-    why = f"{line} ({disk[0]})" if disk and disk[0] not in line else line
-    return TableError(table, f"Spark could not merge it: {why}", own=not (disk or LAKE_TROUBLE.search(line)))
-
-
-def _causes(error: Exception) -> str:
-    """Returns the text of an error with its causes on Spark's side, as far as the server reports them."""
-    told = getattr(error, "getStackTrace", lambda: None)()
-    return f"{error}\n{told or ''}"
 
 
 def _ignore(_: TableReport) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.errors import LAKE_TROUBLE, SparkUnavailableError, TableError
 from spark_jobs.fence import READ_ONLY, Fence
 from spark_jobs.uploaded_files import Lending, UploadedFiles, uploaded_files
 
@@ -43,6 +43,8 @@ COMMITS = re.compile(
     r"\s*(MERGE|INSERT|UPDATE|DELETE|TRUNCATE|ALTER|OPTIMIZE|VACUUM|RESTORE|CREATE\s+(OR\s+REPLACE\s+)?TABLE)\b",
     re.IGNORECASE,
 )
+# where Spark says it only among the causes: a task that failed to write says only that in its own message
+DISK_TROUBLE = re.compile(r"no space left|disk quota exceeded|read-only file system", re.IGNORECASE)
 AWAY = ("UNAVAILABLE", "INVALID_HANDLE", "SESSION_CHANGED", "SESSION_CLOSED", "SESSION_NOT_FOUND", "RETRIES_EXCEEDED")
 
 SESSION_SETTINGS: Mapping[str, str] = {
@@ -345,3 +347,19 @@ def _forget(settings: SparkSettings) -> None:
 def first_line(error: BaseException) -> str:
     """Returns the first line of an error's text; Spark adds the server's stack trace after it."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def table_error(table: str, error: Exception, what: str = "Spark could not merge it") -> TableError:
+    """Returns the error of one table, as it is or with `what` could not be done. It is not the table's own if a disk or a store failed."""
+    if isinstance(error, TableError):
+        return error
+    line, disk = first_line(error), DISK_TROUBLE.search(_causes(error))
+    line = line if str(error) and not isinstance(error, LookupError) else f"{type(error).__name__} {error}".strip()
+    why = f"{line} ({disk[0]})" if disk and disk[0] not in line else line
+    return TableError(table, f"{what}: {why}", own=not (disk or LAKE_TROUBLE.search(line)))
+
+
+def _causes(error: Exception) -> str:
+    """Returns the causes of an error on Spark's side, as far as its server reports them."""
+    told = getattr(error, "getStackTrace", lambda: None)()
+    return f"{error}\n{told or ''}"

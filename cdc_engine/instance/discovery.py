@@ -9,7 +9,7 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, path_clashes
+from cdc_engine.config import DestinationConfig, SluiceConfig, clashing_tables, path_clashes
 from cdc_engine.contracts import Cascade, TableVersion
 from cdc_engine.destination_files import for_runs
 from cdc_engine.errors import ConfigurationError
@@ -27,14 +27,17 @@ def claim_tables(config: SluiceConfig, destination: str, captured: Iterable[Tabl
     """Writes the captured tables of a new destination to tables.json, unless another destination writes one of their Delta tables.
 
     conf/ alone does not define which tables a pattern captures, so the engine checks before its ledger is written. Raises
-    ConfigurationError with each Delta path that two tables share; the destination that has the path already continues.
+    ConfigurationError with each Delta path that it shares with another destination; the destination that has the path already continues.
+    Tables of one destination that share a path do not keep it from starting: the run that would make one of them stops it by name.
     """
     tables = tuple(captured)
     names = {table.name for table in tables}
     with _claiming:
         others = {other: _listed(config, other) for other in config.destinations if other != destination}
         before = path_clashes(_without(config, destination), others)
-        clashes = [each for each in path_clashes(config, {**others, destination: names}) if each not in before]
+        found = clashing_tables(config, {**others, destination: names})
+        with_others = {each for (owner, _), each in found.items() if owner != destination}
+        clashes = [each for each in dict.fromkeys(found.values()) if each in with_others and each not in before]
         if clashes:
             raise ConfigurationError(f"{destination} is not started, the others continue: {'; '.join(clashes)}")
         if names != _listed(config, destination):

@@ -6,6 +6,7 @@ Every step can be repeated after a crash at any point: a chunk counts once its r
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +16,13 @@ from pathlib import Path
 from typing import Protocol
 
 from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import ConfigurationError, SourceConnectionError, TableChangedError, TableStoppedError
+from cdc_engine.errors import (
+    ConfigurationError,
+    SluiceError,
+    SourceConnectionError,
+    TableChangedError,
+    TableStoppedError,
+)
 from cdc_engine.position import Position
 from cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, chunks_in, is_complete
 from cdc_engine.snapshot.chunks import Chunk
@@ -25,9 +32,27 @@ from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
 from cdc_engine.states import SnapshotState
 
+logger = logging.getLogger(__name__)
+
 CHANGED_TRIES_MAX = 30  # one per run: minutes in which the stream reaches what the server has already
 RESTARTS_MAX = 8  # of a snapshot whose rows and buffered changes did not fit
+RAISED_TRIES_MAX = 4  # of a table for which nobody knows why it raises, as of one that cannot be merged
+# raised by our own code or by a library that it called wrongly; the others name what a source, a disk, a store or Spark refused
+MISTAKES = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NotImplementedError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
 VISIBLE_SECONDS_MAX = 60.0  # until the server's reads contain what was read from its binlog
+
+
+class SnapshotRaisedError(SluiceError):
+    """Raised for a table whose snapshot raises what nobody expected. The message names the table."""
 
 
 class TableReader(Protocol):
@@ -324,8 +349,8 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
             try:
                 decisions[each.name] = advance(each.name, dependencies)
             except Exception as error:  # a table that cannot be read or published delays no other
-                errors.append(error)
-                _note(each.name, error, dependencies)
+                errors.append(_named(each, error))
+                _note(each.name, errors[-1], dependencies)
         if errors:
             raise errors[0]
         still = any(each.step == SnapshotStep.WAIT for each in decisions.values())
@@ -334,8 +359,27 @@ def run_all(dependencies: SnapshotDependencies, seconds: float) -> dict[str, Ste
         stopping.wait(1.0)
 
 
+def _named(record: SnapshotRecord, error: Exception) -> Exception:
+    """Returns what nobody expected of one table as a sentence with its name; other errors as they are."""
+    if not isinstance(error, MISTAKES):
+        return error
+    logger.error("snapshot raised", extra={"table": record.name}, exc_info=error)
+    return SnapshotRaisedError(
+        f"the rows of {record.name} could not be read or published ({type(error).__name__}: {error}), a defect of Sluice whose trace is in "
+        "the log: exclude the table, or go on with a version of Sluice that can"
+    )
+
+
 def _note(name: str, error: Exception, dependencies: SnapshotDependencies) -> None:
-    """Records an error for `status`: it is tried again, or an operator must fix it."""
+    """Records an error for `status`: it is tried again, or an operator must fix it. What nobody expected fails after RAISED_TRIES_MAX
+    tries.
+    """
     for_good = isinstance(error, TableStoppedError | ConfigurationError)
-    dependencies.say(f"{name}: {error}")
-    dependencies.records.update(name, lambda now: now.failed(str(error)) if for_good else now.noted(str(error)))
+
+    def noted(now: SnapshotRecord) -> SnapshotRecord:
+        told = now.noted(str(error))
+        given_up = isinstance(error, SnapshotRaisedError) and told.tries >= RAISED_TRIES_MAX
+        return told.failed(str(error)) if for_good or given_up else told
+
+    dependencies.say(str(error) if name in str(error) else f"{name}: {error}")
+    dependencies.records.update(name, noted)

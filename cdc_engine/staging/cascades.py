@@ -14,6 +14,7 @@ event, and a bit that is set for after images.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,9 +35,11 @@ from cdc_engine.contracts import (
     TableVersion,
 )
 from cdc_engine.durable_files import sync
-from cdc_engine.errors import TableStoppedError
+from cdc_engine.errors import SluiceError, TableStoppedError
 from cdc_engine.staging.manifest import CascadeEvents
 from cdc_engine.states import TableState
+
+logger = logging.getLogger(__name__)
 
 PLACE = "_sluice_place"
 EVENT_BITS = 32  # bits of a sequence number for row and image within one event
@@ -137,6 +140,7 @@ class CascadeRecorder:
     def __init__(self, directory: Path, stop: Stop) -> None:
         self._directory, self._stop = directory, stop
         self._writers: dict[tuple[TableVersion, tuple[str, ...]], _Writer] = {}
+        self._events: list[CascadeEvents] = []
 
     def take(
         self,
@@ -152,28 +156,39 @@ class CascadeRecorder:
         `policy`: the table's. Masked values are not recorded either: if rows with masked referenced columns are deleted or changed, the
         child tables stop.
         """
+        try:
+            self._take(part, version, chosen, first_event, policy)
+        except TableStoppedError as error:
+            self._unseen(version, error)
+        except (SluiceError, OSError, MemoryError):
+            raise
+        except Exception as error:  # of any kind: the tables below stop, the others go on
+            self._unseen(version, _unexpected(version, error))
+
+    def _take(
+        self, part: BlockSlice, version: TableVersion, chosen: Int64s, first_event: int, policy: ValuePolicy
+    ) -> None:
         acting = chosen[_acting(part.block, chosen)]
         own = [each for each in version.cascades if each.parent == (version.database, version.table)]
         for referenced in dict.fromkeys(each.referenced for each in own) if len(acting) else ():
             if not referenced:
-                self._unseen(
-                    version,
-                    TableStoppedError(*version.cascades[0].parent, TableState.SCHEMA_UNKNOWN, "it has no primary key"),
-                )
-            else:
-                try:
-                    self._record(
-                        part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced)
-                    )
-                except TableStoppedError as error:
-                    self._unseen(version, error)
+                raise TableStoppedError(*version.cascades[0].parent, TableState.SCHEMA_UNKNOWN, "it has no primary key")
+            self._record(part, version, referenced, acting, first_event, masked=policy.rules.masks_any(referenced))
+
+    def close(self) -> None:
+        """Closes the files. Call it before `set_off`: the tables below a file that cannot be completed stop."""
+        for key, writer in tuple(self._writers.items()):
+            try:
+                self._events.append(writer.finish())
+            except (SluiceError, OSError, MemoryError):
+                raise
+            except Exception as error:  # of any kind: the tables below stop, the others go on
+                del self._writers[key]
+                self._unseen(writer.version, _unexpected(writer.version, error))
 
     def finish(self) -> Iterator[CascadeEvents]:
-        """Closes the files and yields what was recorded, without empty files."""
-        for writer in self._writers.values():
-            events = writer.finish()
-            if events.rows:
-                yield events
+        """Yields what was recorded, except files without rows. Call it after `close`."""
+        yield from (events for events in self._events if events.rows)
 
     def set_off(self) -> Iterator[tuple[tuple[Cascade, ...], tuple[str, ...], bool, bool]]:
         """Yields (cascades, referenced columns, whether rows were deleted, whether keys changed) per version of a table with events."""
@@ -227,6 +242,13 @@ class CascadeRecorder:
         )
         for child in dict.fromkeys(each.child for each in version.cascades if each.captured):
             self._stop(child, TableState.CASCADE_UNSEEN, reason)
+
+
+def _unexpected(version: TableVersion, error: Exception) -> TableStoppedError:
+    """Returns what nobody expected of a table as an error of this table. The trace is in the log."""
+    logger.error("cascades could not be recorded", extra={"table": version.name}, exc_info=error)
+    reason = f"a defect of Sluice whose trace is in the log: {type(error).__name__}: {error}"
+    return TableStoppedError(version.database, version.table, TableState.MERGE_FAILED, reason)
 
 
 def _acting(block: Block, chosen: Int64s) -> Any:

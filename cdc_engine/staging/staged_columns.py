@@ -5,9 +5,12 @@ from __future__ import annotations
 from cdc_engine.binlog.column_types.value_text import text_value
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.binlog.rows.refused_values import QUARANTINE
+from cdc_engine.contracts import Int32s, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.staging.manifest import StagedColumn
 from cdc_engine.states import TableState
+
+RESERVED = "_sluice_"  # prefix of Sluice's own columns, whatever their case
 
 
 def staged_columns(decoder: RowDecoder) -> tuple[StagedColumn, ...]:
@@ -40,3 +43,14 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
         if told is not None:
             staged.append((name, told))
     return tuple(staged)
+
+
+def refuse_reserved(version: TableVersion, kept: Int32s | None) -> None:
+    """Raises TableStoppedError if the source has a column with Sluice's reserved prefix. `kept`: the wanted columns, None for all."""
+    names = [each.name for index, each in enumerate(version.columns) if kept is None or index in kept]
+    if reserved := [name for name in names if name.lower().startswith(RESERVED)]:
+        reason = (
+            f"Sluice adds columns that begin with {RESERVED}, and the table has {', '.join(reserved)}: exclude the column "
+            "with `column_exclude`, or rename it in the source and re-snapshot the table"
+        )
+        raise TableStoppedError(version.database, version.table, TableState.TYPE_UNSUPPORTED, reason)

@@ -53,7 +53,7 @@ from cdc_engine.staging.manifest import (
 from cdc_engine.staging.quarantine import write_quarantine
 from cdc_engine.staging.renamed_rows import refuse_rows
 from cdc_engine.staging.segment_writer import SegmentWriter
-from cdc_engine.staging.staged_columns import staged_columns, staged_fills
+from cdc_engine.staging.staged_columns import refuse_reserved, staged_columns, staged_fills
 from cdc_engine.staging.table_files import TableFiles
 from cdc_engine.states import TableState
 
@@ -61,7 +61,6 @@ logger = logging.getLogger(__name__)
 
 KeptColumns = Callable[[TableVersion], Int32s]
 PENDING_BYTES_MAX = 48 << 20  # rows of all tables that are not yet in a row group
-RESERVED = "_sluice_"  # reserved prefix of column names, in any case
 NAME_CHARS_MAX = 60  # length of a database or table name in a file name: two of them and a number fit into 255 bytes
 
 
@@ -198,6 +197,7 @@ class _Staging:
             with self._table(each.database, each.table) as table:
                 if table is not None:
                     table.close()
+        self.cascades.close()
         reached = self._settle_cascades()
         for name in sorted(reached):
             self.tables.setdefault(".".join(name), TableFiles(*name))
@@ -427,7 +427,7 @@ class _Staging:
         keyed = dataclasses.replace(version, key=self.keys.get(version.name) or version.key)
         policy = self.policies.get(version.name, DEFAULT_POLICY)
         kept = None if self.kept is None else self.kept(keyed)
-        _refuse_reserved(keyed, kept)
+        refuse_reserved(keyed, kept)
         return RowDecoder(keyed, kept, self.places, policy, every_preimage=every_preimage)
 
     def _make_room(self) -> None:
@@ -441,17 +441,6 @@ class _Staging:
             with self._table(each.database, each.table) as table:
                 if table is not None:
                     writer.flush()
-
-
-def _refuse_reserved(version: TableVersion, kept: Int32s | None) -> None:
-    """Raises TableStoppedError if the source has a column with Sluice's reserved prefix."""
-    names = [each.name for index, each in enumerate(version.columns) if kept is None or index in kept]
-    if reserved := [name for name in names if name.lower().startswith(RESERVED)]:
-        reason = (
-            f"Sluice adds columns that begin with {RESERVED}, and the table has {', '.join(reserved)}: exclude the column "
-            "with `column_exclude`, or rename it in the source and re-snapshot the table"
-        )
-        raise TableStoppedError(version.database, version.table, TableState.TYPE_UNSUPPORTED, reason)
 
 
 def _first_order_key(part: BlockSlice, chosen: Int64s) -> int:

@@ -17,7 +17,7 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.snapshot.record import SnapshotRecord, progress
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import SnapshotStep, next_step
+from cdc_engine.snapshot.steps import SnapshotStep
 from cdc_engine.states import EngineState, SnapshotState
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from console.acts.schema import directory_of
@@ -91,13 +91,12 @@ class ShownSnapshot:
 
 def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot]:
     """Returns the snapshots of one destination, or of all. Raises MetaError."""
-    from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  imports kernels
+    from cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels
 
     found = []
     for name in [destination] if destination else sorted(config.destinations):
         waits = {}
-        for record, there in looks(config, name):
-            decision = next_step(record, there)
+        for record, decision in decisions(config, name):
             waits[record.name] = decision.why if decision.step == SnapshotStep.WAIT else ""
         records = SnapshotRecords(directory_of(config, name)).all()
         found += [ShownSnapshot(destination=name, record=each, waits=waits.get(each.name, "")) for each in records]

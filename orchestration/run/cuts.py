@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cdc_engine.destination_files import LakeTables, read_ledger
+from cdc_engine.errors import SluiceError
 from orchestration.run.lake_settings import storage_options, target
 
 if TYPE_CHECKING:
@@ -26,21 +27,49 @@ def keep_cut(
     """Makes the run's last commit: records all tables of the destination at the batch's end, with their change logs and histories.
     `held`: tables whose snapshot is in progress and which therefore stay as they are; their change logs and histories do not.
 
-    Raises SparkJobError if Delta refuses.
+    Raises MergeError for tables whose location cannot be found, TableError if Delta refuses.
     """
     from lake_cut.cut import cuts_path  # noqa: PLC0415
     from spark_jobs.cuts import PublishedTables, publish_cut  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     records = LakeTables(directory)
-    mirrors = [_mirror(config, destination, records, name) for name in records.names]
-    beside = {name: _beside(config, destination, records, name) for name in records.names}
     stopped = {each.name for each in read_ledger(directory).stopped_tables}
+    mirrors, beside = _places(config, destination, records, stopped)
     standing = {*stopped, *held, *(each for name in stopped for each in beside.get(name, ()))}
-    tables = _as_they_stand({name: place for found in (*beside.values(), *mirrors) for name, place in found.items()})
-    published = PublishedTables(tables=tables, stopped=standing, run=run)
+    found = {name: place for places in (*beside.values(), *mirrors.values()) for name, place in places.items()}
+    published = PublishedTables(tables=_as_they_stand(found), stopped=standing, run=run)
     options = storage_options(config.storage_options)
     publish_cut(batch, cuts_path(config.lake, destination), published, fence, options)
+
+
+def _places(
+    config: SluiceConfig, destination: str, records: LakeTables, stopped: Collection[str]
+) -> tuple[dict[str, dict[str, Place]], dict[str, dict[str, Place]]]:
+    """Returns by table the location and version of its current-state table, and those of its change log and history.
+
+    Raises MergeError for tables whose location cannot be found: the run fails, and they stop if it fails again and again. A table that has
+    stopped is left out.
+    """
+    from spark_jobs.errors import MergeError  # noqa: PLC0415
+    from spark_jobs.session import table_error  # noqa: PLC0415
+
+    mirrors: dict[str, dict[str, Place]] = {}
+    beside: dict[str, dict[str, Place]] = {}
+    odd = []
+    for name in records.names:
+        try:
+            one = _mirror(config, destination, records, name), _beside(config, destination, records, name)
+        except SluiceError:
+            raise
+        except Exception as error:  # of any kind: it concerns one table
+            if name not in stopped:
+                odd.append(table_error(name, error, "its version for the consistent snapshot cannot be found"))
+        else:
+            mirrors[name], beside[name] = one
+    if odd:
+        raise MergeError(str(odd[0]), tuple(mirrors), tuple(each.table for each in odd), tuple(odd))
+    return mirrors, beside
 
 
 def amend_cut(config: SluiceConfig, destination: str, table: str, label: int, fence: Fence) -> None:

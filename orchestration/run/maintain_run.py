@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.errors import ConfigurationError
+from cdc_engine.errors import ConfigurationError, SluiceError
 from orchestration import failpoints
 from orchestration.ports import MergeFailedError, Ports, SparkAwayError
 from orchestration.run.lake_settings import spark_settings, storage_options, target, told
@@ -80,10 +80,10 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
     hours, cuts = 0.0, 0
     try:
         if request.vacuum:
-            hours, cuts = _before_vacuum(ports, config, request, names, say)
+            hours, cuts, failed = _before_vacuum(ports, config, request, names, say)
+            names = [name for name in names if name not in failed]
         clashes = known_clashes(config) if request.vacuum else {}
         for name in names:
-            table = _table(config, request.destination, name, run)
             given = request
             # files of another table inside the folder look like unreferenced files
             if clash := clashes.get((request.destination, name)):
@@ -91,6 +91,7 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
                 failed[name] = f"VACUUM left it out: {clash}"
                 say(f"{name}: {failed[name]}")
             try:
+                table = _table(config, request.destination, name, run)
                 mirror = target(config, request.destination, name).mirror
                 for each in _one(ports, config, given, table, say) if mirror else ():
                     made.append(each)
@@ -99,9 +100,11 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
                 for each in _beside(ports, config, given, table, say):
                     made.append(each)
                     say(sentence_of(each))
-            except (TableError, MergeFailedError) as error:
-                failed[name] = told(config, error.reason if isinstance(error, TableError) else error)
-                say(told(config, error))
+            except (SparkUnavailableError, SluiceError):
+                raise
+            except Exception as error:  # of any kind: the other tables are maintained
+                failed[name] = told(config, _sentence(error))
+                say(f"{name}: {failed[name]}")
                 continue
             failpoints.reach(failpoints.BETWEEN_MAINTAINED)
     except SparkUnavailableError as error:
@@ -110,6 +113,17 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
         raise MergeFailedError(told(config, error)) from error
     failpoints.reach(failpoints.AFTER_MAINTENANCE)
     return Looked(done=tuple(made), failed=failed, hours=hours, cuts=cuts)
+
+
+def _sentence(error: Exception) -> str:
+    """Returns why one table could not be maintained, without its name."""
+    from spark_jobs.errors import TableError  # noqa: PLC0415
+
+    if isinstance(error, TableError):
+        return error.reason
+    if isinstance(error, MergeFailedError):
+        return str(error)
+    return f"it could not be maintained: {type(error).__name__}: {error}"
 
 
 def sentence_of(made: Maintained) -> str:
@@ -132,8 +146,10 @@ def _names(config: SluiceConfig, request: MaintainRequest) -> list[str]:
 
 def _before_vacuum(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, names: Sequence[str], say: Callable[[str], None]
-) -> tuple[float, int]:
-    """Removes old consistent snapshots. Returns how long files must be kept, and the number of snapshots removed."""
+) -> tuple[float, int, dict[str, str]]:
+    """Returns for how long files must stay, how many consistent snapshots that name older ones were removed, and the tables whose log
+    cannot be read, with the reason: VACUUM leaves them out.
+    """
     from lake_cut.cut import cuts_path  # noqa: PLC0415
     from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.maintain.rule import RETENTION_HOURS, cut_hours  # noqa: PLC0415
@@ -147,11 +163,20 @@ def _before_vacuum(
                 f"files stay for {hours:.0f} hours instead of {asked:g}, because the newest consistent snapshot of the tables "
                 "needs them"
             )
-        mirrors = [name for name in names if target(config, request.destination, name).mirror]
-        found = [logged_hours(_table(config, request.destination, name, "")) for name in mirrors]
+        found: list[float | None] = []
+        failed: dict[str, str] = {}
+        for name in names:
+            try:
+                if target(config, request.destination, name).mirror:
+                    found.append(logged_hours(_table(config, request.destination, name, "")))
+            except SluiceError:
+                raise
+            except Exception as error:  # of any kind: the other tables are maintained
+                failed[name] = told(config, _sentence(error))
+                say(f"{name}: {failed[name]}")
         logged = min((each for each in found if each is not None), default=RETENTION_HOURS)
         kept = cut_hours(hours, logged, newest_cut_age_hours(path, options))
-        return hours, prune_cuts(path, kept, Fence(refusal), options)
+        return hours, prune_cuts(path, kept, Fence(refusal), options), failed
 
 
 def _asked_hours(config: SluiceConfig, request: MaintainRequest) -> float:

@@ -8,13 +8,14 @@ Then both sides are compared again.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ActRefusedError
+from cdc_engine.errors import ActRefusedError, SluiceError, TableStoppedError
 from equality.values import Extent, TableResult, Verdict
 from orchestration import failpoints
 from orchestration.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from equality.scope import Scope
     from spark_jobs.repair.fold import Read
     from spark_jobs.report import TableReport, TableTarget
+
+log = logging.getLogger(__name__)
 
 KEYLESS = "it has no key, so its rows cannot be distinguished; re-snapshot it with `sluice snapshot start`"
 NO_CURRENT_STATE_TABLE = (
@@ -114,11 +117,27 @@ def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepa
         TableRepair(
             result=each.result,
             scope=each.scope,
-            refused=_refusal(config, request.destination, each.result, each.scope),
+            refused=_refusal_of(config, request.destination, each.result, each.scope),
         )
         for each in differing(_asked(config, request.destination), request.tables, extent)
     ]
     return tuple(each for each in found if each.scope is not None or each.refused)
+
+
+def _refusal_of(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
+    """As `_refusal`; a table for which something unexpected is raised is left out with that reason."""
+    try:
+        return _refusal(config, destination, result, scope)
+    except SluiceError:
+        raise
+    except Exception as error:  # of any kind: the other tables are repaired
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> str:
+    return (
+        f"it could not be repaired: {type(error).__name__}: {error}; take its rows again with `sluice snapshot start`"
+    )
 
 
 def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:
@@ -252,8 +271,14 @@ class _RepairWork:
             folder = self._folder / f"rows-{number}"
             try:
                 found[name] = source.read(name, scope.conditions(), low, folder)
-            except ActRefusedError as error:
+            except (ActRefusedError, TableStoppedError) as error:
                 self.refused[name] = str(error)
+                continue
+            except (SluiceError, OSError):
+                raise
+            except Exception as error:  # of any kind: the other tables are repaired
+                log.exception("rows of %s could not be read", name)
+                self.refused[name] = _unexpected(error)
                 continue
             self._listener.say(
                 f"{name}: {len(scope.keys)} keys differ; {found[name].rows} rows are read again from the source"
@@ -272,7 +297,7 @@ class _RepairWork:
         """Merges the rows; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
         from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
         from spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
-        from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+        from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
         from spark_jobs.fence import Fence  # noqa: PLC0415
         from spark_jobs.repair.merge import merge_repair  # noqa: PLC0415
         from spark_jobs.staged_batch import REPAIR_KIND, Backfill  # noqa: PLC0415
@@ -310,7 +335,7 @@ class _RepairWork:
         try:
             merge_repair(
                 interval,
-                {name: self._chosen(name, scopes[name], rows[name]) for name in names},
+                self._all_chosen(names, scopes, rows),
                 spark_settings(self._config, destination),
                 fence=fence,
                 on_table_done=done,
@@ -325,8 +350,25 @@ class _RepairWork:
         except SparkUnavailableError as error:
             raise SparkAwayError(told(self._config, error)) from error
         except SparkJobError as error:
-            raise MergeFailedError(told(self._config, error)) from error
+            if not isinstance(error, MergeError) or not all(each.own for each in error.errors):
+                raise MergeFailedError(told(self._config, error)) from error
+            self.refused |= {each.table: told(self._config, each.reason) for each in error.errors}
         return merged
+
+    def _all_chosen(
+        self, names: Sequence[str], scopes: Mapping[str, Scope], rows: Mapping[str, RowsRead]
+    ) -> dict[str, tuple[TableTarget, Read]]:
+        """Returns what is merged of each table; a table for which something unexpected is raised is left out with that reason."""
+        found = {}
+        for name in names:
+            try:
+                found[name] = self._chosen(name, scopes[name], rows[name])
+            except SluiceError:
+                raise
+            except Exception as error:  # of any kind: the other tables are repaired
+                log.exception("keys of %s could not be chosen", name)
+                self.refused[name] = _unexpected(error)
+        return found
 
     def _chosen(self, name: str, scope: Scope, rows: RowsRead) -> tuple[TableTarget, Read]:
         from spark_jobs.repair.fold import Read  # noqa: PLC0415

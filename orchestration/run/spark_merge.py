@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from cdc_engine.destination_files import LakeTables
@@ -25,7 +26,9 @@ from orchestration.run.table_locks import table_locks_of, written_target
 if TYPE_CHECKING:
     from cdc_engine.snapshot.record import SnapshotRecord
     from spark_jobs.errors import MergeError
+    from spark_jobs.report import TableTarget
     from spark_jobs.snapshot.buffering import BufferedChanges
+    from spark_jobs.staged_batch import StagedBatch
     from spark_jobs.tables.table_owner import TableRecord
 
 
@@ -45,10 +48,16 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
     told = functools.partial(without_secrets, storage_options=options)
     holds = OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination)))
     find = written_target(config, order.destination)
+    targets, odd = _targets(order.tables, find)
+
+    def merged(batch: StagedBatch) -> None:
+        _refuse(odd, order.tables)
+        keep_cut(config, order.destination, order.run, batch, fence, held=holds.names)
+
     try:
         merge_batch(
             order.batch_dir,
-            {name: find(name) for name in order.tables},
+            targets,
             spark_settings(config, order.destination),
             on_table_done=on_table_done,
             fence=(fence := Fence(order.refusal)),
@@ -60,8 +69,9 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
             run=order.run,
             stored=order.stored,
             table_locks=table_locks_of(config, order.destination, order.run),
-            on_merged=lambda batch: keep_cut(config, order.destination, order.run, batch, fence, held=holds.names),
+            on_merged=merged,
         )
+        _refuse(odd, order.tables)
     except SparkUnavailableError as error:
         raise SparkAwayError(told(str(error))) from error
     except StagedBatchError as error:
@@ -70,6 +80,32 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
         raise MergeFailedError(told(str(error)), failures_of(error, told)) from error
     except (SparkJobError, SluiceError) as error:
         raise MergeFailedError(told(str(error))) from error
+
+
+def _targets(
+    names: Sequence[str], find: Callable[[str], TableTarget]
+) -> tuple[dict[str, TableTarget], dict[str, Exception]]:
+    """Returns the targets of the tables, and the errors of the tables whose target cannot be found. Raises SluiceError for all tables."""
+    targets, odd = dict[str, "TableTarget"](), dict[str, Exception]()
+    for name in names:
+        try:
+            targets[name] = find(name)
+        except SluiceError:
+            raise
+        except Exception as error:  # of any kind: the other tables are merged
+            odd[name] = error
+    return targets, odd
+
+
+def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
+    """Raises MergeError for tables that were left out of the merge, after the other tables of the batch are merged."""
+    from spark_jobs.errors import MergeError  # noqa: PLC0415
+    from spark_jobs.session import table_error  # noqa: PLC0415
+
+    if odd:
+        told = [table_error(name, error, "its settings and paths cannot be read") for name, error in odd.items()]
+        rest = tuple(name for name in names if name not in odd)
+        raise MergeError(str(told[0]), rest, tuple(odd), tuple(each for each in told if each.own))
 
 
 class OpenSnapshots:
@@ -89,7 +125,8 @@ class OpenSnapshots:
         return tuple(self._open)
 
     def again(self, name: str, order_key: int, why: str) -> BufferedChanges:
-        record = self._records.update(name, lambda now: now.again(why, held_after=order_key))
+        with _kept_elsewhere(name):
+            record = self._records.update(name, lambda now: now.again(why, held_after=order_key))
         self._open[name] = record
         return self._held(record)
 
@@ -99,7 +136,19 @@ class OpenSnapshots:
         return BufferedChanges(files=self._records.changes(record), after=record.held_after, restarts=record.restarts)
 
     def fail(self, name: str, why: str) -> None:
-        self._records.update(name, lambda now: now.failed(why))
+        with _kept_elsewhere(name):
+            self._records.update(name, lambda now: now.failed(why))
+
+
+@contextlib.contextmanager
+def _kept_elsewhere(name: str) -> Iterator[None]:
+    """Raises TableError for a record that cannot be written: the merge of this table is tried again, and the table does not stop for it."""
+    from spark_jobs.errors import TableError  # noqa: PLC0415
+
+    try:
+        yield
+    except SluiceError as error:
+        raise TableError(name, str(error), own=False) from error
 
 
 class KeptRecords:
@@ -136,12 +185,13 @@ class KeptRecords:
 def failures_of(error: MergeError, told: Callable[[str], str] = str) -> dict[str, TableFailure]:
     """Returns the tables that failed for reasons of their own; `told` removes secrets from the reasons.
 
-    If several tables failed and none was merged, the lake itself is the reason (for example an unmounted disk), and the result is empty.
+    If several tables failed like this and none was merged, the lake itself is the reason (for example an unmounted disk), and the result is
+    empty.
     """
     from spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
     from spark_jobs.tables.table_owner import TABLE_MISSING  # noqa: PLC0415
 
     of_the_lake = {TABLE_MISSING, MERGE_FAILED}
-    if len(error.failed) > 1 and not error.merged and all(each.state in of_the_lake for each in error.errors):
+    if len(error.errors) > 1 and not error.merged and all(each.state in of_the_lake for each in error.errors):
         return {}
     return {each.table: TableFailure(each.state, told(each.reason), each.for_good) for each in error.errors}

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.errors import SluiceError, TableChangedError
+from cdc_engine.errors import SluiceError, TableChangedError, TableStoppedError
 from cdc_engine.position import file_number, order_key
 from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration.ports import MergeFailedError, PublishOutcome, SparkAwayError
@@ -32,8 +32,8 @@ def spark_publish(
     *,
     refusal: Callable[[], str],
 ) -> PublishOutcome:
-    """Implements `ports.Publish`."""
-    from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+    """Implements `ports.Publish`. Raises TableStoppedError if the table cannot be made, however often it is tried."""
+    from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
     from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.snapshot.publication import ColumnsDifferError, Publication  # noqa: PLC0415
     from spark_jobs.snapshot.publish import publish_snapshot  # noqa: PLC0415
@@ -78,6 +78,8 @@ def spark_publish(
     except SparkUnavailableError as error:
         raise SparkAwayError(told(config, error)) from error
     except (SparkJobError, SluiceError) as error:
+        if isinstance(error, TableError) and error.for_good and given.target.clash:
+            raise TableStoppedError(table.database, table.table, error.state, told(config, error.reason)) from error
         raise MergeFailedError(told(config, error)) from error
 
 

@@ -9,7 +9,7 @@ import dagster as dg
 
 from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import SnapshotStep, next_step
+from cdc_engine.snapshot.steps import SnapshotStep
 from orchestration.sensor.silence import silence
 
 if TYPE_CHECKING:
@@ -85,11 +85,10 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
 
 def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:
     """Returns the tables whose snapshot a run can advance, and what the other tables wait for. Raises SluiceError."""
-    from cdc_engine.instance.tables.table_snapshots import looks  # noqa: PLC0415  imports the engine's packages
+    from cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports the engine's packages
 
     due, waits = [], []
-    for record, there in looks(config, destination):
-        decision = next_step(record, there)
+    for record, decision in decisions(config, destination):
         if decision.step == SnapshotStep.WAIT:
             waits.append(f"{record.name}: {decision.why}")
         elif decision.step != SnapshotStep.NOTHING:

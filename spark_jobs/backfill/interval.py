@@ -101,16 +101,11 @@ def staged_table(name: str, segment: ChangesSegment) -> StagedTable:
     return StagedTable(database=database, table=short, segments=(segment,))
 
 
-def places(
-    interval: StagedInterval, tables: Mapping[str, TableTarget], storage_options: Mapping[str, str]
-) -> dict[str, int]:
-    """Returns "database.table" → order key up to which the lake has the table. Raises TableError if a log cannot be read."""
-    found = {}
-    for name, target in tables.items():
-        owner = Owner(ledger_id=interval.ledger_id, destination=interval.destination, table=name)
-        table = DeltaTable(name, target.path, app_id_of(owner), storage_options)
-        found[name] = max(interval.lake_at, table.refresh().applied_order_key)
-    return found
+def place_of(interval: StagedInterval, name: str, target: TableTarget, storage_options: Mapping[str, str]) -> int:
+    """Returns the order key up to which the lake has "database.table". Raises TableError if the Delta log cannot be read."""
+    owner = Owner(ledger_id=interval.ledger_id, destination=interval.destination, table=name)
+    table = DeltaTable(name, target.path, app_id_of(owner), storage_options)
+    return max(interval.lake_at, table.refresh().applied_order_key)
 
 
 def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None], act: str) -> list[TableReport]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from spark_jobs.backfill.fold import folded
-from spark_jobs.backfill.interval import StagedInterval, each_table, places, staged_table
+from spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
 from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import NO_RECORDS, merge_table
 from spark_jobs.report import TableReport, TableTarget
@@ -34,20 +34,20 @@ def merge_backfill(
     Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """
     options = dict(storage_options or {})
-    up_to = places(interval, tables, options)
     staged = [read_staged_batch(folder) for folder in interval.folders]
     with open_sessions(spark, 1, fence) as sessions:
 
         def merge(name: str) -> TableReport | None:
-            segments = interval.changes(staged, name, up_to[name], ACT)
+            up_to = place_of(interval, name, tables[name], options)
+            segments = interval.changes(staged, name, up_to, ACT)
             if not segments:
                 return None
             path = interval.folders[0].parent / f"{len(name)}-{segments[0].path.name}"
-            segment = folded(name, segments, path, interval.changed_up_to, up_to[name])
+            segment = folded(name, segments, path, interval.changed_up_to, up_to)
             if segment is None:
                 return None
             table = staged_table(name, segment)
-            mending = interval.mending(sessions[0], table, tables[name], up_to[name], options, records, run)
+            mending = interval.mending(sessions[0], table, tables[name], up_to, options, records, run)
             writing, shared = Writing.of(table_locks.who, spark, sessions), tables[name].shared
             with table_locks.at(name, tables[name].path, writing, fence, shared=shared):
                 report = mending.do(

@@ -6,39 +6,80 @@ any other (files.py). So merges need no knowledge of foreign keys, tables are me
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from spark_jobs.cascades import files as cascade_files
 from spark_jobs.cascades.play import CascadeRow, Event, Image, Play, Values, Wanted, coarse_values
 from spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
-from spark_jobs.errors import TableError
+from spark_jobs.errors import StagedBatchError, TableError
 from spark_jobs.report import TableTarget
-from spark_jobs.session import LakeSession
+from spark_jobs.session import LakeSession, is_away, table_error
 from spark_jobs.staged_batch import Cascade, StagedBatch, StagedTable
 from spark_jobs.tables.delta_table import DeltaTable
 
 CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table with row changes that could not be derived
+NOT_FOUND = "the changes that foreign keys made to its rows could not be found"
+
+
+class _RaisedError(Exception):
+    """Something unexpected was raised for these tables while their changes were searched for."""
+
+    def __init__(self, tables: Collection[str], cause: Exception) -> None:
+        super().__init__(tables, cause)
+        self.tables, self.cause = frozenset(tables), cause
 
 
 def carried_out(
     session: LakeSession, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Returns the batch with the changes that foreign keys made, and the tables that cannot be merged, with the reasons.
+    """Returns the batch with what foreign keys changed, and the tables of it that cannot be merged, with the reason.
 
-    Raises StagedBatchError, or any exception of Spark.
+    An exception for one table refuses all tables that foreign keys may change in this batch, and only that one by its own fault: the
+    changes of a table below one that is merged cannot be found afterwards. Raises StagedBatchError, or SparkUnavailableError's causes.
     """
     if not batch.cascades:
         return batch, {}
     found = cascade_files.kept(batch)
     if found is None:
-        found = _Derivation(session, batch, targets, storage_options).kept()
+        try:
+            found = _Derivation(session, batch, targets, storage_options).kept()
+        except _RaisedError as error:
+            return batch, _refused(batch, error)
     changed, refused = found
     tables = tuple(changed.get(table.name, table) for table in batch.tables)
     errors = {name: TableError(name, reason, state=CASCADE_UNSEEN, for_good=True) for name, reason in refused.items()}
     return dataclasses.replace(batch, tables=tables), errors
+
+
+def _refused(batch: StagedBatch, error: _RaisedError) -> dict[str, TableError]:
+    """Returns the errors of all tables that foreign keys may change: of those that raised, and of those that wait for them."""
+    who = ", ".join(sorted(error.tables))
+    live = {table.name for table in batch.tables} & {name for events in batch.cascades for name in events.live}
+    return {
+        name: table_error(name, error.cause, NOT_FOUND)
+        if name in error.tables
+        else TableError(
+            name, f"it is merged after {who}, with which foreign keys bind it: {NOT_FOUND} there", own=False
+        )
+        for name in live
+    }
+
+
+@contextlib.contextmanager
+def _about(*tables: str) -> Iterator[None]:
+    """Raises _RaisedError for what is raised in the block, unless it is about the batch or about Spark as a whole."""
+    try:
+        yield
+    except (_RaisedError, StagedBatchError):
+        raise
+    except Exception as error:
+        if is_away(error):
+            raise
+        raise _RaisedError(tables, error) from error
 
 
 class _Derivation:
@@ -56,12 +97,16 @@ class _Derivation:
         self._staged = {table.name: table for table in batch.tables if table.name in live}
         cascades = [each for events in batch.cascades for each in events.cascades if each.child in self._staged]
         self._cascades = {(each.child, each.columns): each for each in cascades}
-        self._lake = {
-            name: DeltaTable(name, targets[name].path, batch.app_id(table), storage_options)
-            for name, table in self._staged.items()
-        }
-        self._applied = {name: table.refresh().applied_order_key for name, table in self._lake.items()}
-        self._events = [event for events in batch.cascades for event in events_of(events)]
+        self._lake: dict[str, DeltaTable] = {}
+        self._applied: dict[str, int] = {}
+        for name, table in self._staged.items():
+            with _about(name):
+                self._lake[name] = DeltaTable(name, targets[name].path, batch.app_id(table), storage_options)
+                self._applied[name] = self._lake[name].refresh().applied_order_key
+        self._events: list[Event] = []
+        for events in batch.cascades:
+            with _about(*events.live):
+                self._events += events_of(events)
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
         # (coarse) keys for which the lake's rows were loaded already.
@@ -76,11 +121,14 @@ class _Derivation:
         for name, derived in play.derived.items():
             if name not in errors:
                 try:
-                    changed[name] = cascade_files.with_derived(
-                        self._batch, self._staged[name], self._lake[name], derived
-                    )
-                except TableError as error:
-                    errors[name] = error
+                    with _about(name):
+                        changed[name] = cascade_files.with_derived(
+                            self._batch, self._staged[name], self._lake[name], derived
+                        )
+                except _RaisedError as error:
+                    if not isinstance(error.cause, TableError):
+                        raise
+                    errors[name] = error.cause
         refused = {name: error.reason for name, error in errors.items()}
         cascade_files.keep(self._batch, list(changed.values()), refused, self._storage_options)
         return changed, refused
@@ -90,7 +138,8 @@ class _Derivation:
             play = Play(self._cascades.values(), self._applied, self._wanted, self._unreadable, self._batch.again_up_to)
             changes = self._changes()
             rows = {name: [dataclasses.replace(row) for row in found.values()] for name, found in self._rows.items()}
-            play.run(rows, changes)
+            with _about(*self._staged):
+                play.run(rows, changes)
             missing = {where: values for where, values in play.missing.items() if values}
             if not missing:
                 return play
@@ -106,11 +155,14 @@ class _Derivation:
         """Loads the lake's rows with these values, or records why they cannot be read."""
         rows = self._rows[cascade.child]
         try:
-            found = lake_rows(
-                self._session, self._lake[cascade.child], dataclasses.replace(cascade, columns=columns), values
-            )
-        except TableError as error:
-            self._unreadable[cascade.child] = error
+            with _about(cascade.child):
+                found = lake_rows(
+                    self._session, self._lake[cascade.child], dataclasses.replace(cascade, columns=columns), values
+                )
+        except _RaisedError as error:
+            if not isinstance(error.cause, TableError):
+                raise
+            self._unreadable[cascade.child] = error.cause
             return
         for row in found:
             key = tuple(row.values[name] for name in cascade.key) if cascade.key else tuple(sorted(row.values.items()))
@@ -130,10 +182,11 @@ class _Derivation:
         if not wanted:
             return []
         staged = StagedImages(self._staged[name], key)
-        images = list(staged.relevant(wanted, set(self._rows[name]) if key else set()))
-        while self._load_begun(name, key, images):
-            images = list(staged.relevant(wanted, set(self._rows[name])))
-        return images
+        with _about(name):
+            images = list(staged.relevant(wanted, set(self._rows[name]) if key else set()))
+            while self._load_begun(name, key, images):
+                images = list(staged.relevant(wanted, set(self._rows[name])))
+            return images
 
     def _load_begun(self, name: str, key: tuple[str, ...], images: list[Image]) -> bool:
         """Loads the lake's rows for images that lack columns, because these images do not show which parent their row refers to.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_jobs.backfill.interval import StagedInterval, each_table, places, staged_table
+from spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
 from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import NO_RECORDS, merge_table
 from spark_jobs.repair.fold import Read, cleared, repaired
@@ -41,15 +41,15 @@ def merge_repair(
     Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """
     options = dict(storage_options or {})
-    up_to = places(interval, {name: target for name, (target, _) in tables.items()}, options)
     staged = [read_staged_batch(folder) for folder in interval.folders]
     with open_sessions(spark, 1, fence) as sessions:
         one = _OneTable(sessions[0], interval, staged, options, records, run, on_left)
 
         def repair(name: str) -> TableReport | None:
-            report = one.repair(name, *tables[name], up_to[name])
+            up_to = place_of(interval, name, tables[name][0], options)
+            report = one.repair(name, *tables[name], up_to)
             if report is not None:
-                on_table_done(report, up_to[name])
+                on_table_done(report, up_to)
             return report
 
         return each_table(tables, repair, ACT)

@@ -48,6 +48,7 @@ from spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from spark_jobs.tables.table_owner import TableRecord, TableRecords, refuse_others
 
 AGAIN = "the stream is read again and has to come to where the table was already; it is tried again"
+RESUME = "sluice snapshot resume"
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # the snapshot that the table was created from
 
 
@@ -103,7 +104,7 @@ def publish(
     )
     before = table.refresh()
     if not before.exists:
-        given.target.refuse_clash(given.owner.table)
+        given.target.refuse_clash(given.owner.table, RESUME)
     refuse_others(given.owner, table.found(None, given.owner.to_text()))
     if label < before.applied_order_key:
         raise TableError(given.owner.table, AGAIN, own=False)
@@ -195,7 +196,7 @@ def _publish_alone(
         began, app_id = time.time(), side_app_id_of(owner.destination, owner.ledger_id, kind, owner.table)
         side = SideTable(owner.table, path, app_id, storage_options, fence=session.fence).open()
         if side.log is None:
-            given.target.refuse_clash(owner.table)
+            given.target.refuse_clash(owner.table, RESUME)
         if label < side.applied:
             raise TableError(owner.table, AGAIN, own=False)
         if kind == HISTORY and given.key:
@@ -268,7 +269,7 @@ def _tell_history(  # noqa: PLR0917  one caller
     app_id = side_app_id_of(owner.destination, owner.ledger_id, HISTORY, owner.table)
     side = SideTable(owner.table, given.target.history, app_id, storage_options, fence=session.fence).open()
     if side.log is None:
-        given.target.refuse_clash(owner.table)
+        given.target.refuse_clash(owner.table, RESUME)
     history = History(table=side, folder=_scratch(given), session=session, by_spark=given.target.merge == "spark")
     place = (label, given.read_at_us)
     history.take(table, table.snapshot.version, given.key, place, given.record(label))

@@ -18,6 +18,8 @@ from cdc_engine.keeping.conf_watch import ConfWatch
 from cdc_engine.keeping.in_use import VARIABLE
 from cdc_engine.keeping.keeper import Keeper
 from console.toolchain.database.server import DatabaseServer
+from orchestration.run.table_locks import written_target
+from spark_jobs.errors import TableError
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
@@ -127,3 +129,23 @@ def test_admin_a_destination_that_runs_is_started_again_whatever_a_new_file_capt
     assert wait_for("shop runs again", lambda: engine("shop")).status().state in {"STARTING", "RUNNING"}
     with pytest.raises(SluiceError, match="same Delta path"):
         wait_for("aaa is refused again", lambda: engine("aaa"))
+
+
+@pytest.mark.servers
+@pytest.mark.found
+def test_admin_a_new_destination_whose_own_tables_clash_is_started(stack: Stack) -> None:
+    """Number 25: two tables of one new destination with one path keep all of its tables from being read."""
+    base, lake = stack.captured.database, stack.watch.in_use.config.lake
+    stack.captured.run(f"CREATE TABLE {base}.others (n INT PRIMARY KEY)")
+    stack.put("shop", f"tables: {{{base}.numbers: {{path: {lake}/{base}/others/inside}}}}")
+    stack.look()
+    wait_for("shop runs", lambda: stack.state("shop")[0] == "RUNNING")
+    stack.captured.insert([1])
+    assert wait_for("it stages", lambda: next_batch("shop")).tables == (f"{base}.numbers",)
+    find = written_target(stack.watch.in_use.config, "shop")
+    for name in ("numbers", "others"):
+        with pytest.raises(TableError, match="is inside") as raised:
+            find(f"{base}.{name}").refuse_clash(f"{base}.{name}")
+        assert (raised.value.for_good, raised.value.state) == (True, "MERGE_FAILED"), (
+            "it stops by name, in its first run"
+        )

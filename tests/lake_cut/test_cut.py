@@ -23,6 +23,7 @@ from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.table_owner import TableRecord
 
 EPOCH_SECONDS = 1_700_000_000
+NAMED_ALIKE = ("shop.Orders", "shop.orders", "shop.orders__2", "SHOP.items", "shop.items")
 
 
 def batch(end: int, *, delivery: int = 1, ledger: str = "0123456789ab") -> StagedBatch:
@@ -77,6 +78,13 @@ def shop(tmp_path: Path) -> Shop:
     return made
 
 
+def connected() -> duckdb.DuckDBPyConnection:
+    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
+    extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
+    connection.execute(f"LOAD '{extension}'")
+    return connection
+
+
 def transactions(table: Any) -> list[int]:
     found: list[Any] = pa.table(table.scan())["transaction"].to_pylist()
     return sorted(found)
@@ -97,9 +105,7 @@ def test_cut_readers_see_a_transaction_in_all_tables_or_in_none(shop: Shop) -> N
 
 
 def test_cut_duckdb_joins_whole_transactions(shop: Shop) -> None:
-    connection = duckdb.connect(config={"autoinstall_known_extensions": "false"})
-    extension = next(Path(duckdb_extension_delta.__file__).parent.rglob("delta.duckdb_extension"))
-    connection.execute(f"LOAD '{extension}'")
+    connection = connected()
     assert duckdb_views(connection, read_cut(shop.lake, "shop")) == ['"shop"."items"', '"shop"."orders"']
     torn = (
         "SELECT count(*) FROM shop.orders LEFT JOIN shop.items USING (transaction) WHERE shop.items.transaction IS NULL"
@@ -171,6 +177,42 @@ def test_cut_is_found_by_time_and_says_which_tables_stand_still(shop: Shop) -> N
         read_cut(shop.lake, "shop", at=dt.datetime.fromtimestamp(EPOCH_SECONDS, dt.UTC))
     with pytest.raises(CutError, match="there is no cut of nowhere"):
         read_cut(shop.lake, "nowhere")
+
+
+@pytest.mark.found
+def test_cut_names_that_differ_by_case_only_are_numbered(tmp_path: Path) -> None:
+    """Number 25: `Orders` and `orders` are one view, which has the rows of the one that was made last."""
+    shop = Shop(tmp_path)
+    shop.paths = {name: f"{tmp_path}/{number}" for number, name in enumerate(NAMED_ALIKE)}
+    for number, name in enumerate(NAMED_ALIKE):
+        shop.merge(name, number)
+    shop.publish(batch(100))
+    cut = read_cut(shop.lake, "shop")
+    connection = connected()
+    made = duckdb_views(connection, cut)
+    found = {name: connection.execute(f"SELECT transaction FROM {name}").fetchall() for name in made}
+    numbers = {name: number for number, name in enumerate(NAMED_ALIKE)}
+    assert found == {
+        '"shop"."Orders__1"': [(numbers["shop.Orders"],)],
+        '"shop"."orders__3"': [(numbers["shop.orders"],)],
+        '"shop"."orders__2"': [(numbers["shop.orders__2"],)],
+        '"SHOP"."items__1"': [(numbers["SHOP.items"],)],
+        '"shop"."items__2"': [(numbers["shop.items"],)],
+    }
+
+
+@pytest.mark.found
+def test_cut_a_table_without_a_view_is_named_and_the_others_have_theirs(shop: Shop) -> None:
+    """Number 25: one table that cannot be read leaves no view of any."""
+    cut = read_cut(shop.lake, "shop")
+    log = Path(shop.paths["shop.items"]) / "_delta_log"
+    for file in log.iterdir():
+        file.unlink()
+    connection = connected()
+    with pytest.raises(CutError, match=r"version 0 of shop\.items") as raised:
+        duckdb_views(connection, cut)
+    assert "shop.orders" not in str(raised.value)
+    assert connection.execute("SELECT count(*) FROM shop.orders").fetchall() == [(1,)]
 
 
 def test_cut_a_table_that_was_made_anew_or_whose_version_is_gone_is_named(shop: Shop, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from cdc_engine.snapshot.read import ChunkFacts, Marks
 from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, progress, wanted
 from cdc_engine.snapshot.records import SnapshotRecords, Transition
 from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, next_step
-from cdc_engine.snapshot.work import SnapshotDependencies, advance, run_all
+from cdc_engine.snapshot.work import RAISED_TRIES_MAX, SnapshotDependencies, SnapshotRaisedError, advance, run_all
 from cdc_engine.states import SnapshotState, TableState
 from tests.fix_ledgers import home_of
 
@@ -369,6 +369,53 @@ def test_one_table_that_cannot_be_read_does_not_hold_up_the_snapshots_of_others(
     with pytest.raises(SourceConnectionError):
         run_all(dependencies, 0.0)
     assert state(world).state == SnapshotState.PUBLISHED
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("stage", "wrong"),
+    [
+        *(("look", KeyError("_sluice_operation")), ("table", ValueError("odd")), ("spark_columns", AssertionError())),
+        *(("rows_expected", TypeError("none")), ("chunks", IndexError()), ("read", RecursionError("deep"))),
+        ("publish", KeyError("_sluice_operation")),
+    ],
+)
+def test_a_table_whose_snapshot_raises_fails_by_name_and_the_others_are_published(
+    world: World, stage: str, wrong: Exception
+) -> None:
+    """Number 25: a table that raises is tried for ever, its runs fail with a bare exception, and the others wait between them."""
+    world.records.begin(wanted("shop.broken", world.place(0), 0.0))
+    real = world.dependencies()
+
+    def maybe(act: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            if any(str(getattr(each, "table", each)).endswith("broken") for each in given):
+                raise wrong
+            return act(*given)
+
+        return call
+
+    def reader(table: TableVersion, where: str) -> Any:
+        made = real.reader(table, where)
+        if table.table == "broken":
+            setattr(made, stage, lambda *_: maybe(lambda _: None)("broken"))
+        return made
+
+    dependencies = dataclasses.replace(
+        real, reader=reader, table=lambda name: dataclasses.replace(TABLE, table=name.partition(".")[2], version="v1")
+    )
+    if stage in {"look", "table", "spark_columns", "publish"}:
+        changed: Any = {stage: maybe(getattr(dependencies, stage))}
+        dependencies = dataclasses.replace(dependencies, **changed)
+    for _ in range(RAISED_TRIES_MAX):
+        with pytest.raises(SnapshotRaisedError, match=r"rows of shop\.broken could not be read or published"):
+            run_all(dependencies, 0.0)
+        assert state(world).state == SnapshotState.PUBLISHED
+    broken = world.records.get("shop.broken")
+    assert broken is not None
+    assert broken.state == SnapshotState.FAILED
+    assert type(wrong).__name__ in broken.reason
+    assert run_all(dependencies, 0.0) == {}, "no run fails for it any more"
 
 
 def test_an_open_snapshot_cannot_be_begun_again(world: World) -> None:

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.contracts import TableVersion
+from cdc_engine.contracts import Cascade, TableVersion
 from cdc_engine.errors import StagingError
-from cdc_engine.staging import stage
+from cdc_engine.staging import cascades, stage
 from cdc_engine.staging.segment_writer import SegmentWriter
 from cdc_engine.staging.table_files import TableFiles
 from cdc_engine.states import TableState
 from tests.binlog.rows.event_bytes import ID, NOTE, ORDERS
-from tests.staging.test_staging import INSERT, batch, rows_block, whole
+from tests.staging.test_staging import DELETE, INSERT, batch, rows_block, whole
 
 NAMES = [f"t{number}" for number in range(8)]
 TABLES = [dataclasses.replace(ORDERS, table=name) for name in NAMES]
@@ -93,3 +93,55 @@ def test_a_column_with_a_name_of_sluice_s_own_stops_its_table(name: str, tmp_pat
     assert name in stop.reason
     assert "column_exclude" in stop.reason
     assert [each.table for each in staged.manifest.tables] == [ORDERS.table]
+
+
+def parent_of(name: str) -> TableVersion:
+    """A table whose deleted rows take rows of the child `name`, and those of the grandchild."""
+    orders = dataclasses.replace(ORDERS, table=f"{name}_parent")
+    child, grandchild = (orders.database, name), (orders.database, f"{name}_child")
+    first = Cascade(
+        name="fk",
+        parent=(orders.database, orders.table),
+        child=child,
+        columns=("id",),
+        referenced=(ORDERS.columns[0].name,),
+        on_delete="CASCADE",
+    )
+    below = dataclasses.replace(first, parent=child, child=grandchild)
+    return dataclasses.replace(orders, cascades=(first, below))
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("seed", range(12))
+def test_a_parent_whose_cascades_raise_stops_the_tables_below_it_alone(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 25: an exception while the cascades of one table are recorded stops the destination in each tick, without a state."""
+    chance = random.Random(seed)  # noqa: S311  the tables of a test
+    odd = {f"{name}_parent": chance.choice(WRONG) for name in chance.sample(NAMES, chance.randint(1, 7))}
+    name = chance.choice(["_record", "_telling", "finish"])
+    owner: Any = {"_record": cascades.CascadeRecorder, "finish": cascades._Writer}.get(name, cascades)
+    real = getattr(owner, name)
+
+    def maybe(*given: Any, **named: Any) -> Any:
+        found = (each if isinstance(each, TableVersion) else getattr(each, "version", None) for each in given)
+        version = next(each for each in found if isinstance(each, TableVersion))
+        if (error := odd.get(version.table)) is not None:
+            raise error
+        return real(*given, **named)
+
+    monkeypatch.setattr(owner, name, maybe)
+    parents = [parent_of(each) for each in NAMES]
+    children = [dataclasses.replace(ORDERS, table=each) for each in NAMES]
+    events = [(each, INSERT, [(1, 1, "x")]) for each in (*children, *parents)]
+    deletes = [(each, DELETE, [(1, 1, "x")]) for each in parents]
+    staged = stage(batch(whole(rows_block(*events, *deletes))), "shop", 1, tmp_path)
+    below = {f"{each.removesuffix('_parent')}{kind}" for each in odd for kind in ("", "_child")}
+    assert {each.table for each in staged.stopped} == below
+    assert {each.state for each in staged.stopped} == {TableState.CASCADE_UNSEEN}
+    assert all("_parent" in each.reason for each in staged.stopped), "the table that raised is named"
+    live = {found.partition(".")[2] for each in staged.manifest.cascades for found in map(".".join, each.live)}
+    assert live == {f"{each}{kind}" for each in NAMES for kind in ("", "_child")} - below
+    staged_tables = {each.table for each in staged.manifest.tables}
+    assert staged_tables >= {each.table for each in parents} | (set(NAMES) - below)
+    assert not staged_tables & below

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import json
+import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -20,6 +21,7 @@ from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import for_runs
+from cdc_engine.errors import SluiceError
 from cdc_engine.instance.tables.value_policies import policy_of
 from cdc_engine.instance.wiring import source_of
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
@@ -30,11 +32,14 @@ from cdc_engine.snapshot.pace import PaceLimits, ReadPace
 from cdc_engine.snapshot.reader import RowReader, open_reader
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import SnapshotSituation
+from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
 from cdc_engine.snapshot.table_reader import SourceTable
 from cdc_engine.snapshot.work import SnapshotDependencies
 from cdc_engine.source.in_use import SOURCE_FILE
+from cdc_engine.staging.staged_columns import refuse_reserved
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -71,11 +76,24 @@ def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: Sna
     )
 
 
-def looks(config: SluiceConfig, destination: str) -> list[tuple[SnapshotRecord, SnapshotSituation]]:
-    """Returns the open snapshots of a destination, each with the current state of its destination; reads files only. Raises MetaError."""
+def decisions(config: SluiceConfig, destination: str) -> list[tuple[SnapshotRecord, StepDecision]]:
+    """Returns the open snapshots of a destination, each with its next step; reads files only. Raises MetaError.
+
+    A table whose next step cannot be decided is to be worked on: the run that tries it names what is wrong.
+    """
     found = [each for each in SnapshotRecords(config.destination_dir(destination)).all() if each.has_work]
     tables = _Tables(config, destination)
-    return [(each, tables.look(each.name)) for each in found]
+    return [(each, _decision(each, tables)) for each in found]
+
+
+def _decision(record: SnapshotRecord, tables: _Tables) -> StepDecision:
+    try:
+        return next_step(record, tables.look(record.name))
+    except SluiceError:
+        raise
+    except Exception:  # of any kind: it concerns one table
+        logger.exception("next step of the snapshot cannot be decided", extra={"table": record.name})
+        return StepDecision(SnapshotStep.READ)
 
 
 class _Tables:
@@ -116,7 +134,9 @@ class _Tables:
         return hashlib.sha256(words.encode()).hexdigest()[:8]
 
     def spark_columns(self, table: TableVersion) -> tuple[tuple[str, str], ...]:
-        decoder = RowDecoder(table, self._columns.kept(table), ValueLocations(), self._policy(table))
+        kept = self._columns.kept(table)
+        refuse_reserved(table, kept)
+        decoder = RowDecoder(table, kept, ValueLocations(), self._policy(table))
         return tuple((column.name, each.spark) for column, each in zip(decoder.columns, decoder.types, strict=True))
 
     def reader(self, table: TableVersion, where: str) -> SourceTable:

@@ -7,12 +7,13 @@ InnoDB executes ON DELETE and ON UPDATE below the binlog: only the change of the
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.contracts import Cascade
+from cdc_engine.table_meta.ddl.reader import mistake
 from cdc_engine.table_meta.history.kept.known_schemas import TableKey
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
+from cdc_engine.table_meta.schema import DeclaredColumn, ForeignKey, TableSchema
 
 Captured = Callable[[str, str], bool]
 _DATES = frozenset({"date", "datetime", "timestamp"})
@@ -27,25 +28,7 @@ class Cascades:
         for table in known.values():
             for key in table.foreign_keys:
                 if key.on_delete or key.on_update or key.doubt:
-                    parent = known.get(key.parent)
-                    referenced = key.referenced or (parent.key if parent else ())
-                    unlike = _unlike(table, key.columns, parent, referenced)
-                    cascade = Cascade(
-                        name=key.name,
-                        parent=key.parent,
-                        child=(table.database, table.table),
-                        columns=key.columns,
-                        referenced=referenced,
-                        on_delete=key.on_delete,
-                        on_update=key.on_update,
-                        doubt=unlike or key.doubt,
-                        unlike=bool(unlike),
-                        captured=captured(table.database, table.table),
-                        key=table.key,
-                        generated=any(column.generated and column.generated not in HIDDEN for column in table.columns),
-                        dated=any(_base(column) in _DATES for column in _named(table, key.columns)),
-                    )
-                    self._by_parent[key.parent].append(cascade)
+                    self._by_parent[key.parent].append(_followed(key, table, known, captured))
         self._reaching = self._find_reaching()
         self.children = {each.child for cascades in self._by_parent.values() for each in cascades}
 
@@ -83,6 +66,51 @@ class Cascades:
                     reaching.add(parent)
                     waiting.append(parent)
         return reaching
+
+
+def _followed(
+    key: ForeignKey, table: TableSchema, known: Mapping[TableKey, TableSchema], captured: Captured
+) -> Cascade:
+    """Returns the cascade of a foreign key of a table. What nobody expected of the two tables puts only this foreign key in doubt: rows of
+    the child stop following when the parent's rows change.
+    """
+    try:
+        return _cascade(key, table, known, captured)
+    except Exception as error:
+        return Cascade(
+            name=key.name,
+            parent=key.parent,
+            child=(table.database, table.table),
+            columns=key.columns,
+            referenced=key.referenced,
+            on_delete=key.on_delete,
+            on_update=key.on_update,
+            doubt=f"the foreign key cannot be followed: {mistake(error)}",
+            unlike=True,
+            captured=captured(table.database, table.table),
+            key=table.key,
+        )
+
+
+def _cascade(key: ForeignKey, table: TableSchema, known: Mapping[TableKey, TableSchema], captured: Captured) -> Cascade:
+    parent = known.get(key.parent)
+    referenced = key.referenced or (parent.key if parent else ())
+    unlike = _unlike(table, key.columns, parent, referenced)
+    return Cascade(
+        name=key.name,
+        parent=key.parent,
+        child=(table.database, table.table),
+        columns=key.columns,
+        referenced=referenced,
+        on_delete=key.on_delete,
+        on_update=key.on_update,
+        doubt=unlike or key.doubt,
+        unlike=bool(unlike),
+        captured=captured(table.database, table.table),
+        key=table.key,
+        generated=any(column.generated and column.generated not in HIDDEN for column in table.columns),
+        dated=any(_base(column) in _DATES for column in _named(table, key.columns)),
+    )
 
 
 def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | None, referenced: Sequence[str]) -> str:

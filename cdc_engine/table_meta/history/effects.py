@@ -82,10 +82,27 @@ def _pointing(statement: Statement, context: DdlContext, effects: list[DdlEffect
     for effect in effects:
         yield dataclasses.replace(effect, state=_pointed(states.get(effect.name), tables, columns))
     for name in context.tables() if tables or columns else ():
-        there = context.state(name)
+        if name not in states:
+            yield from _repointed(statement, context, name, tables, columns)
+
+
+def _repointed(
+    statement: Statement,
+    context: DdlContext,
+    name: TableKey,
+    tables: dict[TableKey, TableKey],
+    columns: dict[TableKey, dict[str, str]],
+) -> Iterator[DdlEffect]:
+    """Yields the effect on a table whose foreign keys point at what the statement renamed. A mistake of ours stops only this table."""
+    there = context.state(name)
+    try:
         state = _pointed(there, tables, columns)
-        if name not in states and state != there:
-            yield DdlEffect(name, None, state)
+    except Exception as error:
+        why = CannotFollowError(SCHEMA_UNKNOWN, f"its foreign keys cannot be followed: {mistake(error)}")
+        yield _stop(context, name, statement.kind, why)
+        return
+    if state != there:
+        yield DdlEffect(name, None, state)
 
 
 def _new_names(

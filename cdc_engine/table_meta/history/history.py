@@ -14,7 +14,8 @@ A table that a statement stopped stays stopped in the history until a new `seed`
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,8 @@ from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordK
 from cdc_engine.table_meta.history.questions import Question, Unknown
 from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
+
+logger = logging.getLogger(__name__)
 
 _UNKNOWN_SERVER = DdlServerFacts(flavour=MYSQL, charset="")
 
@@ -230,14 +233,14 @@ class TableHistory:
         states = [
             self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
         ]
-        return tuple(state.version() for state in states if isinstance(state, TableSchema))
+        return tuple(_versions(state for state in states if isinstance(state, TableSchema)))
 
     def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
         """Returns the captured tables that a statement stopped, with their schemas after the stop."""
         states = [
             self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
         ]
-        return tuple(state.schema.version() for state in states if isinstance(state, Stopped) and state.schema)
+        return tuple(_versions(state.schema for state in states if isinstance(state, Stopped) and state.schema))
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
         """Returns what is known of a table at `position`: its schema, its stop (with the schema after it), that it was dropped, or None."""
@@ -318,6 +321,15 @@ def _stopped_record(position: Position, name: tuple[str, str], stopped: Stopped)
     return HistoryRecord(kind=RecordKind.STOPPED, position=position, database=name[0], table=name[1], content=content)
 
 
+def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
+    """Yields the versions of schemas. A table that a mistake of ours concerns is left out: its next table map stops it by name."""
+    for schema in schemas:
+        try:
+            yield schema.version()
+        except Exception:
+            logger.exception("schema has no version", extra={"table": f"{schema.database}.{schema.table}"})
+
+
 def _snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[HistoryRecord]:
     yield HistoryRecord(kind=RecordKind.SERVER, position=position, content=dataclasses.asdict(snapshot.server))
     for database, charset in snapshot.databases:
@@ -327,10 +339,14 @@ def _snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[
     elsewhere = {(database, table): reason for database, table, reason in snapshot.elsewhere}
     for schema in snapshot.tables:
         name = (schema.database, schema.table)
-        if reason := elsewhere.get(name):
-            yield _stopped_record(position, name, Stopped(state=ROWS_ELSEWHERE, reason=reason, schema=schema))
-        else:
-            yield _table_record(RecordKind.SNAPSHOT, position, schema)
+        try:
+            if reason := elsewhere.get(name):
+                yield _stopped_record(position, name, Stopped(state=ROWS_ELSEWHERE, reason=reason, schema=schema))
+            else:
+                yield _table_record(RecordKind.SNAPSHOT, position, schema)
+        except Exception as error:  # a mistake of ours stops the table that it met
+            why = f"its columns cannot be followed: {mistake(error)}"
+            yield _stopped_record(position, name, Stopped(state=SCHEMA_UNKNOWN, reason=why))
     for database, table, reason in snapshot.unreadable:
         yield _stopped_record(position, (database, table), Stopped(state=TableState.TYPE_UNSUPPORTED, reason=reason))
 

@@ -31,7 +31,7 @@ from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType
 from cdc_engine.table_meta.ddl.default_value import EXPRESSION, Default, DefaultNotation, read_default
 from cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
-from cdc_engine.table_meta.ddl.reader import read_statement
+from cdc_engine.table_meta.ddl.reader import mistake, read_statement
 from cdc_engine.table_meta.ddl.statement import CreateTable, Statement
 from cdc_engine.table_meta.history.source.system_zone import system_zone
 from cdc_engine.table_meta.schema import (
@@ -91,8 +91,8 @@ _ACTIONS = (
 
 @dataclasses.dataclass(frozen=True)
 class SchemaSnapshot:
-    """The schema of the source. `databases`: (name, default charset). `unreadable`: (database, table, reason) of tables with a column of
-    an unknown type.
+    """The schema of the source. `databases`: (name, default charset). `unreadable`: (database, table, reason) of tables whose columns
+    cannot be read.
 
     `elsewhere`: (database, table, reason) of tables whose rows differ from their row events because of their engine or of a table over
     them.
@@ -137,10 +137,20 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
             tables.append(with_row_times(table) if name in versioned else table)
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
+        except Exception as error:  # a mistake of ours stops the table that it met
+            unreadable.append((*name, f"its columns cannot be followed: {mistake(error)}"))
+    whole = []
     with connection.cursor(Cursor) as cursor:
-        tables = [_with_cut_defaults(cursor, table, columns[table.database, table.table], notation) for table in tables]
+        for table in tables:
+            try:
+                whole.append(_with_cut_defaults(cursor, table, columns[table.database, table.table], notation))
+            except MySQLError:
+                raise
+            except Exception as error:  # as above
+                reason = f"the defaults of its columns cannot be followed: {mistake(error)}"
+                unreadable.append((table.database, table.table, reason))
         elsewhere = tuple(_elsewhere(cursor, engines, server.flavour))
-    return SchemaSnapshot(server, databases, tuple(tables), tuple(unreadable), elsewhere)
+    return SchemaSnapshot(server, databases, tuple(whole), tuple(unreadable), elsewhere)
 
 
 def stable_snapshot(

@@ -1,0 +1,115 @@
+"""One table that raises while assets are defined has no asset and is named by the engine's status; the other tables have theirs."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.table_meta.history import tables_file
+from orchestration import assets, checks, code_location
+from orchestration.code_location import build_definitions
+from orchestration.sensor.sensors import engine_sensor
+from orchestration.sensor.tick import DestinationSensor
+from orchestration.table_catalog import delta_key, source_key
+from orchestration.testing import FakePorts
+from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
+
+NAMES = tuple(f"shop.t{number}" for number in range(8))
+WRONG = (KeyError("_sluice_operation"), ValueError("odd"), AssertionError(), TypeError("none"))
+STAGES = [(assets, "_delta_out"), (assets, "owners_of"), (assets, "source_key"), (checks, "quarantines")]
+
+
+def name_among(given: tuple[Any, ...]) -> str:
+    """The table that a function of STAGES is called for."""
+    for each in given:
+        if isinstance(each, TableVersion):
+            return each.name
+        if isinstance(each, str) and each in NAMES:
+            return each
+    return ""
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, odd: dict[str, Exception]) -> None:
+    real = getattr(owner, name)
+
+    def maybe(*given: Any, **named: Any) -> Any:
+        if (error := odd.get(name_among(given))) is not None:
+            raise error
+        return real(*given, **named)
+
+    monkeypatch.setattr(owner, name, maybe)
+
+
+def lines(monkeypatch: pytest.MonkeyPatch) -> list[DestinationSensor]:
+    """What the sensors are made with."""
+    made: list[DestinationSensor] = []
+
+    def sensor(line: DestinationSensor, *rest: Any) -> Any:
+        made.append(line)
+        return engine_sensor(line, *rest)
+
+    monkeypatch.setattr(code_location, "engine_sensor", sensor)
+    return made
+
+
+def built(root: Path) -> tuple[SluiceConfig, FakePorts]:
+    config = make_config(root)
+    write_tables(config.destination_dir("shop"), NAMES)
+    return config, make_fake_ports(config, NAMES)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("seed", range(8))
+def test_a_table_that_raises_while_assets_are_defined_has_none(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 25: one table that raises while assets are defined leaves the whole code location without definitions."""
+    chance = random.Random(seed)  # noqa: S311  the tables of a test
+    odd: dict[str, Exception] = {name: chance.choice(WRONG) for name in chance.sample(NAMES, chance.randint(1, 7))}
+    raising(monkeypatch, *STAGES[seed % len(STAGES)], odd)
+    made = lines(monkeypatch)
+    config, ports = built(tmp_path)
+    found = build_definitions(config, ports.ports())
+    keys = found.resolve_asset_graph().get_all_asset_keys()
+    for table in NAMES:
+        assert (delta_key("shop", table) in keys) is (table not in odd)
+    line = made[-1]
+    assert set(line.tables) == set(NAMES) - set(odd)
+    told = line.conf_troubles()
+    assert {sentence.split()[0] for sentence in told} == set(odd), "the engine's status names them"
+    assert all("no asset" in sentence for sentence in told)
+
+
+@pytest.mark.found
+def test_what_concerns_no_single_table_still_keeps_definitions_from_being_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 25: a fault of the code location is not taken for one of its tables."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no schedules")
+
+    monkeypatch.setattr(code_location, "maintain_schedules", broken)
+    config, ports = built(tmp_path)
+    with pytest.raises(RuntimeError, match="no schedules"):
+        build_definitions(config, ports.ports())
+
+
+@pytest.mark.found
+def test_foreign_keys_that_cannot_be_described_keep_no_asset_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 25: a sentence about one foreign key raises, and no table has an asset."""
+
+    def broken(*_: object) -> None:
+        raise KeyError("fk")
+
+    monkeypatch.setattr(tables_file, "foreign_key_notes", broken)
+    config, ports = built(tmp_path)
+    keys = build_definitions(config, ports.ports()).resolve_asset_graph().get_all_asset_keys()
+    assert {source_key("shop", name) for name in NAMES} | {delta_key("shop", name) for name in NAMES} <= keys

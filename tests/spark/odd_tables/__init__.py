@@ -1,0 +1,1 @@
+"""Tables that raise, clash or have odd names, on real servers and Spark."""

@@ -1,0 +1,180 @@
+"""Tables that raise, chosen at random in each stage, stop by name; the others equal the source, and so do all once the fault is gone."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine.instance.engine import Engine
+from cdc_engine.meta.resume_requests import request
+from cdc_engine.snapshot.record import wanted
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.staging.table_files import TableFiles
+from cdc_engine.states import SnapshotState
+from cdc_engine.table_meta.history import effects, history
+from console.toolchain.database.server import DatabaseServer
+from console.toolchain.spark.server import SparkConnectServer
+from equality.values import Verdict
+from lake_cut import read_cut
+from orchestration.ports import MergeFailedError
+from orchestration.run import cuts, table_locks
+from spark_jobs import run_batch
+from spark_jobs.cascades import derive
+from tests.instance.fix_destination import running
+from tests.spark.snapshot.test_changed_settings_snapshot import Shop
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.servers, pytest.mark.spark]
+
+PLAIN, HELD = tuple(f"t{number}" for number in range(8)), ("h0", "h1")
+BELOW = {"c": {"c", "g"}, "b": {"b"}, "g": {"g"}}  # what cannot be followed where this child of p raises
+WRONG = (KeyError("_sluice_operation"), ValueError("odd"), AssertionError(), RecursionError("deep"), TypeError("none"))
+Stage = tuple[Any, str, Callable[..., str]]  # where, what, and the table's name among its arguments
+STAGES: dict[str, Stage] = {
+    "table map": (history, "fit", lambda table_map, *_: table_map.table),
+    "statement": (effects, "altered", lambda _statement, schema, *_: schema.table),
+    "staging": (TableFiles, "add", lambda files, *_: files.table),
+    "target": (table_locks, "target", lambda _config, _destination, name: name),
+    "merge": (run_batch._BatchWork, "_small_job", lambda _work, staged: staged.table),
+    "snapshot": (cuts, "_mirror", lambda _config, _destination, _records, name: name),
+}
+STATES = {"table map": "SCHEMA_UNKNOWN", "statement": "SCHEMA_UNKNOWN"}  # else MERGE_FAILED
+
+
+@contextmanager
+def raising(stage: Stage, tables: set[str], error: Exception) -> Iterator[None]:
+    """The stage raises for these tables and for no other."""
+    where, what, name_of = stage
+    real = getattr(where, what)
+
+    def maybe(*given: Any, **named: Any) -> Any:
+        if name_of(*given).rpartition(".")[2] in tables:
+            raise error
+        return real(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(where, what, maybe)
+        yield
+
+
+class Raising(Shop):
+    """A database of plain tables, of two whose rows are being read, and of one with children and a grandchild."""
+
+    def make(self) -> None:
+        base = self.captured.database
+        plain = (f"CREATE TABLE {base}.{name} (id INT PRIMARY KEY, v INT)" for name in (*PLAIN, *HELD, "p"))
+        child = "CREATE TABLE {0}.{1} (id INT PRIMARY KEY, o INT, FOREIGN KEY (o) REFERENCES {0}.{2} (id) ON DELETE CASCADE)"
+        pairs = (("c", "p"), ("b", "p"), ("g", "c"))
+        self.captured.run(*plain, *(child.format(base, name, parent) for name, parent in pairs))
+
+    def write(self, first: int) -> None:
+        """Ten rows of each table, and one of them is changed."""
+        base = self.captured.database
+        for name in (*PLAIN, *HELD, "p", "c", "b", "g"):
+            rows = ", ".join(f"({number}, {number})" for number in range(first, first + 10))
+            second = "v" if name in {*PLAIN, *HELD, "p"} else "o"
+            self.captured.run(f"INSERT INTO {base}.{name} (id, {second}) VALUES {rows}")
+        for name in (*PLAIN, *HELD):
+            self.captured.run(f"UPDATE {base}.{name} SET v = -1 WHERE id = {first}")
+
+    def merge_all(self, engine: Engine) -> dict[str, tuple[str, str]]:
+        """All that the source has by now, as ticks do; a table that fails by its own fault stops. Returns what has stopped."""
+        marker = 1000 + time.monotonic_ns() % 10**9
+        self.captured.insert([marker])
+
+        def done() -> bool:
+            try:
+                return marker in self.merge_next(engine, "run")
+            except MergeFailedError as failed:
+                error = failed
+            batch = engine.outstanding()
+            assert batch is not None
+            assert error.tables, f"no table is named: {error}"
+            engine.stop_tables(batch, {name: (why.state, why.reason) for name, why in error.tables.items()})
+            return False
+
+        wait_for("all is merged", done, 180)
+        return {each.table: (str(each.state), each.reason) for each in engine.status().stopped_tables}
+
+    def require_equal(self, *without: str) -> None:
+        found = self.compared()
+        wrong = {name: each.reason for name, each in found.items() if each.verdict is not Verdict.EQUAL}
+        assert set(wrong) <= set(without), wrong
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("seed", [1, 2])
+def test_tables_that_raise_at_random_in_each_stage_stop_by_name(
+    seed: int, mysql80: DatabaseServer, tmp_path: Path, spark_server: SparkConnectServer
+) -> None:
+    """Number 25: an exception in one table's schema, staging, target, merge, buffering, cascades or snapshot stops everything."""
+    chance = random.Random(seed)  # noqa: S311  the tables of a test
+    shop = Raising(tmp_path, mysql80, spark_server)
+    shop.make()
+    shop.captured.describe("snapshot: never")  # what stops is not re-snapshotted by itself before the test has seen it
+    with running(shop.captured) as engine:
+        shop.write(0)
+        assert shop.merge_all(engine) == {}
+        shop.require_equal()
+        records = SnapshotRecords(shop.captured.directory)
+        for name in HELD:
+            records.begin(wanted(f"{shop.captured.database}.{name}", None, time.time()))
+        odd = dict(zip(STAGES, chance.sample(PLAIN, len(STAGES)), strict=True))
+        held = chance.choice(HELD)
+        wrong = chance.choice(WRONG)
+        stages = {name: (STAGES[name], {table}) for name, table in odd.items()}
+        stages["held"] = ((run_batch, "buffer_table", lambda staged, *_: staged.table), {held})
+
+        def alter_and_write() -> dict[str, tuple[str, str]]:
+            for name in ("table map", "statement"):
+                shop.captured.run(f"ALTER TABLE {shop.captured.database}.{odd[name]} ADD w INT")
+            shop.write(100)
+            return shop.merge_all(engine)
+
+        stopped = _with_all(stages, wrong, alter_and_write)
+        assert set(stopped) == {*odd.values(), held}
+        for stage, table in odd.items():
+            assert stopped[table][0] == STATES.get(stage, "MERGE_FAILED"), (stage, stopped[table])
+            assert type(wrong).__name__ in stopped[table][1] or str(wrong) in stopped[table][1], stopped[table]
+        shop.require_equal(*stopped, *HELD)
+        cut = {name.partition(".")[2]: each.stopped for name, each in read_cut(shop.config.lake, "shop").tables.items()}
+        assert {name for name, still in cut.items() if still} == {*stopped, *HELD} & set(cut)
+        child = chance.choice(["c", "b"])
+        shop.captured.run(f"DELETE FROM {shop.captured.database}.p WHERE id IN (1, 2, 105)")
+        shop.write(200)
+        with raising((derive, "lake_rows", lambda _session, table, *_: table.name), {child}, wrong):
+            later = shop.merge_all(engine)
+        assert set(later) - set(stopped) == BELOW[child]
+        assert later[child][0] == "MERGE_FAILED"
+        shop.require_equal(*later, *HELD)
+    shop.captured.describe()
+    with running(shop.captured) as engine:
+        _heal(shop, engine, later)
+
+
+def _with_all(stages: dict[str, Any], wrong: Exception, act: Callable[[], Any]) -> Any:
+    """Acts while every stage raises for its tables."""
+    if not stages:
+        return act()
+    name, (stage, tables) = next(iter(stages.items()))
+    with raising(stage, tables, wrong):
+        return _with_all({each: stages[each] for each in stages if each != name}, wrong, act)
+
+
+def _heal(shop: Raising, engine: Engine, stopped: dict[str, tuple[str, str]]) -> None:
+    """Follows the printed advice: each table that stopped is resumed, and the lake equals the source."""
+    for name in stopped:
+        request(shop.captured.directory, shop.captured.database, name)
+    records = SnapshotRecords(shop.captured.directory)
+    for each in records.all():
+        if each.state is SnapshotState.FAILED:
+            records.update(each.name, lambda now: now.retried())
+    shop.settle(engine)
+    shop.merge(engine)
+    shop.require_equal()
