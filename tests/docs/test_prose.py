@@ -15,25 +15,9 @@ WORDS = replaced_words(ROOT)
 CHECKED = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")} - {ROOT / GLOSSARY})
 # Pages that are not rewritten yet. The aim is an empty list: a page that passes must leave it.
 NOT_REWRITTEN = {
-    "CHANGELOG.md",
-    "docs/decisions/batches-that-grow.md",
-    "docs/decisions/brokers-are-consumers.md",
-    "docs/decisions/consumers-read-a-window.md",
-    "docs/decisions/documents-in-kernels.md",
-    "docs/decisions/equality-by-streams.md",
     "docs/decisions/foreign-keys-in-the-lake.md",
     "docs/decisions/groups.md",
-    "docs/decisions/lake-in-a-store.md",
-    "docs/decisions/moves-in-staging.md",
-    "docs/decisions/renamed-tables.md",
-    "docs/decisions/rocketmq-by-its-protocol.md",
-    "docs/decisions/row-rules.md",
-    "docs/decisions/rows-in-the-binary-protocol.md",
     "docs/decisions/runs-that-drain.md",
-    "docs/decisions/shared-streams.md",
-    "docs/decisions/small-merges.md",
-    "docs/decisions/staged-in-a-store.md",
-    "docs/decisions/stores-in-files.md",
     "docs/reference/commands.md",
 }
 ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
