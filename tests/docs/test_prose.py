@@ -15,9 +15,6 @@ WORDS = replaced_words(ROOT)
 CHECKED = sorted({ROOT / "README.md", ROOT / "CHANGELOG.md", *ROOT.glob("docs/**/*.md")} - {ROOT / GLOSSARY})
 # Pages that are not rewritten yet. The aim is an empty list: a page that passes must leave it.
 NOT_REWRITTEN = {
-    "docs/decisions/foreign-keys-in-the-lake.md",
-    "docs/decisions/groups.md",
-    "docs/decisions/runs-that-drain.md",
     "docs/reference/commands.md",
 }
 ANCHOR = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
