@@ -92,4 +92,4 @@ def test_one_that_has_nobody_to_share_with_is_told(tmp_path: Path) -> None:
         (tmp_path / "conf" / "destinations" / f"{name}.yaml").write_text(f"source: {{user: {user}}}\nstream: {word}\n")
     found = check_shared(load_config(tmp_path / "conf"))
     assert found.what == "streams: each destination has its own"
-    assert ["a says stream: shared" in found.warnings[0], "b says" in found.warnings[1]] == [True, True]
+    assert ["a has stream: shared" in found.warnings[0], "b has" in found.warnings[1]] == [True, True]

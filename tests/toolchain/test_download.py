@@ -76,7 +76,7 @@ def test_second_fetch_downloads_nothing(cache: Cache, java: Java, artifact: Arti
 
 
 def test_wrong_checksum_leaves_nothing(cache: Cache, java: Java, artifact: Artifact) -> None:
-    with pytest.raises(SetupError, match="where 0000") as raised:
+    with pytest.raises(SetupError, match="instead of the pinned 0000") as raised:
         fetch(cache, java, [replace(artifact, sha256="0" * 64)], SCREEN)
     assert "run the command again" in _one_sentence(raised.value)
     assert list(cache.jars.rglob("*.jar")) == []
