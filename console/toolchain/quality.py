@@ -6,7 +6,7 @@ fixture gets the servers that its test needs. `--quick` leaves out what needs a 
 The types are checked in parallel with everything else: they use one core for a minute, while a clean checkout compiles its kernels on the
 other.
 
-If a few tests fail in a whole run, they are run once more, alone. A test that then passes is reported by name as unsteady, and must be
+If a few tests fail in a whole or quick run, they are run once more, alone. A test that then passes is reported by name as unsteady, and must be
 fixed; a test that fails again fails the run. Many failures are never chance, and get no second run.
 """
 
@@ -74,7 +74,7 @@ class CheckChoice:
         """Whether a few failed tests are run again. Not with chosen tests or an end at the first failure, where the result is wanted at
         once.
         """
-        return self.is_whole and not self.arguments
+        return not self.arguments
 
 
 def checks_of(choice: CheckChoice) -> dict[str, tuple[str, ...]]:

@@ -81,7 +81,7 @@ def test_group_is_served_where_all_members_run_and_follows_them_to_another_host_
         here.members["west"] = there.members.pop("west")
         wait_for("it is served", is_in(here.group, "RUNNING"))
         wait_for("the other stands by", is_in(there.group, "STANDBY"))
-        assert here.status()["state"] == "RUNNING"
+        wait_for("its status file says so", lambda: here.status()["state"] == "RUNNING")
         assert here.group.consumers.statuses() == ()
         del here.members["west"]
         (trouble,) = here.group.status().troubles
