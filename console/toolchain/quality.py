@@ -6,8 +6,8 @@ fixture gets the servers that its test needs. `--quick` leaves out what needs a 
 The types are checked in parallel with everything else: they use one core for a minute, while a clean checkout compiles its kernels on the
 other.
 
-If a few tests fail in a whole or quick run, they are run once more, alone. A test that then passes is reported by name as unsteady, and must be
-fixed; a test that fails again fails the run. Many failures are never chance, and get no second run.
+If a few tests fail in a whole or quick run, they are run once more, alone. A test that then passes is reported by name as unsteady, and
+must be fixed; a test that fails again fails the run. Many failures are never chance, and get no second run.
 """
 
 from __future__ import annotations

@@ -139,6 +139,7 @@ class CanalListener:
             connection.channel = tls = self._tls.wrap_socket(
                 connection.channel, server_side=True, do_handshake_on_connect=False
             )
+            connection.greeting_left()  # stop_reading may have found the plain socket, which has no descriptor any more
             tls.do_handshake()
         _write(connection.channel, ClientAnswer((session.greeting(),)))
 

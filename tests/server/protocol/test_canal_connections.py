@@ -6,8 +6,10 @@ import contextlib
 import select
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,6 +41,16 @@ def listening(stack: contextlib.ExitStack, address: Address) -> CanalListener:
 def connected(stack: contextlib.ExitStack, listener: CanalListener) -> socket.socket:
     """A connection that has read the server's greeting."""
     client = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
+    assert packet_of(client).kind == PacketType.HANDSHAKE
+    return client
+
+
+def connected_with_tls(stack: contextlib.ExitStack, listener: CanalListener, ca_file: Path) -> ssl.SSLSocket:
+    """A connection with TLS that has read the server's greeting."""
+    context = ssl.create_default_context(cafile=str(ca_file))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    plain = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
+    client = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
     assert packet_of(client).kind == PacketType.HANDSHAKE
     return client
 
@@ -122,18 +134,46 @@ def _bytes_until_answered(client: socket.socket) -> int:
 
 
 @pytest.mark.found
+def test_a_connection_that_is_ended_while_tls_takes_its_socket_is_ended_at_once(
+    stack: contextlib.ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 21: the listener ended the plain socket, whose descriptor the TLS socket had, and the client kept its slot for 10 s."""
+    files = write_certificate(tmp_path, "127.0.0.1")
+    address = Address(
+        unauthenticated_max=1,
+        greeting_seconds=600,
+        certificate_file=files["server"],
+        key_file=files["server_key"],
+    )
+    listener = listening(stack, address)
+    tls: Any = listener._tls
+    wrapped, evicted = threading.Event(), threading.Event()
+
+    class Slow:
+        def wrap_socket(self, channel: socket.socket, **options: Any) -> ssl.SSLSocket:
+            wrapping: ssl.SSLSocket = tls.wrap_socket(channel, **options)
+            wrapped.set()
+            assert evicted.wait(30)
+            return wrapping
+
+    monkeypatch.setattr(listener, "_tls", Slow())
+    silent = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
+    assert wrapped.wait(30)
+    monkeypatch.setattr(listener, "_tls", tls)
+    connected_with_tls(stack, listener, files["ca"])  # the listener has ended the first one when it greets the second
+    evicted.set()
+    received(silent)
+
+
+@pytest.mark.found
 def test_a_tls_handshake_counts_for_both_bounds(stack: contextlib.ExitStack, tmp_path: Path) -> None:
     """Number 21: a client that begins TLS and does not go on is ended, and takes no place."""
     files = write_certificate(tmp_path, "127.0.0.1")
     address = Address(unauthenticated_max=1, certificate_file=files["server"], key_file=files["server_key"])
     listener = listening(stack, address)
-    context = ssl.create_default_context(cafile=str(files["ca"]))
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     silent = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
     silent.sendall(b"\x16\x03")
-    plain = stack.enter_context(socket.create_connection(("127.0.0.1", listener.port), timeout=30))
-    client = stack.enter_context(context.wrap_socket(plain, server_hostname="127.0.0.1"))
-    assert packet_of(client).kind == PacketType.HANDSHAKE
+    client = connected_with_tls(stack, listener, files["ca"])
     received(silent)  # until the server ends it
     client.sendall(LOGIN)
     assert packet_of(client).number(1) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -40,4 +41,4 @@ def test_rows_with_several_columns_are_compared_by_deltalake_history(tmp_path: P
         found = found.register(name, deltalake.DeltaTable(str(tmp_path / name)))
     query = differs.query("m", "h", _quoted, "to_timestamp_micros")
     answer = pa.table(found.execute(query).read_all())
-    assert sorted(answer["id"].to_pylist()) == [2, 2, 3, 3], "each that differs closes and opens"
+    assert Counter(answer["id"].to_pylist()) == {2: 2, 3: 2}, "each that differs closes and opens"
