@@ -10,7 +10,7 @@ from pydantic import Field, PrivateAttr, model_validator
 from cdc_engine import limits
 from cdc_engine.config.brokers import AnyBroker
 from cdc_engine.config.consumers import CanalServerConfig, HandlerConfig
-from cdc_engine.config.locations import ArchiveLocation, DatabaseUrl, PathTemplate
+from cdc_engine.config.locations import ArchiveLocation, PathTemplate
 from cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceConfig
 from cdc_engine.config.shards import ShardOf, ShardsConfig
 from cdc_engine.config.table import SchemaChangesConfig, TableConfig
@@ -136,11 +136,6 @@ class DestinationConfig(AssetsOfDestination, Strict):
     column_include: str = Field("", description="`database.table:a/b,…` keeps only these columns.")
     column_exclude: str = Field("", description="`database.table:a/b,…` leaves these columns out.")
     start: StartConfig = StartConfig()
-    schema_history_url: DatabaseUrl = Field(
-        "",
-        description="SQLAlchemy URL of a database that stores the schema history. Write the password as `$NAME`. Default:"
-        " a file.",
-    )
     ring: RingConfig = RingConfig()
     store: StoreConfig = StoreConfig()
     batch: BatchConfig = BatchConfig()
@@ -182,6 +177,16 @@ class DestinationConfig(AssetsOfDestination, Strict):
         (), description="Source tables that share a Delta table. If several patterns match, the first one counts."
     )
     _installation: str = PrivateAttr("")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_removed_setting(cls, record: Any) -> Any:
+        if isinstance(record, dict) and "schema_history_url" in record:
+            raise ValueError(
+                "schema_history_url was removed: set meta.kind: sql and meta.url in conf/sluice.yaml, which store the schema history "
+                "and the ledger in the database"
+            )
+        return record
 
     @model_validator(mode="before")
     @classmethod

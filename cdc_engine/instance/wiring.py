@@ -180,7 +180,7 @@ def _parts_around(
 ) -> EngineParts:
     folder = OwnFolder(directory)
     folder.refuse_another()
-    kept = history_kept(config, directory, lease.token)
+    kept = history_kept(directory, lease.token)
     refuse_lost_ledger(meta, kept, directory)
     meta.update(take_up(directory))  # a new ledger is saved before anything else of the destination
     remove_strays(meta, directory)
@@ -264,7 +264,7 @@ def consumers_of(  # noqa: PLR0917  one caller
         source=source_of(config),
         tables=tables,
         review=dataclasses.replace(SchemaDecisions(), policy=decisions.policy, approved=decisions.approved),
-        records=lambda: look_at(history_kept(config, directory)),
+        records=lambda: look_at(history_kept(directory)),
         known_to=lambda: live.position or begin,
         recorded_before=prepared.recorded_before,
         archive=archive_of(config),
@@ -291,17 +291,13 @@ def consumers_of(  # noqa: PLR0917  one caller
     )
 
 
-def history_kept(config: DestinationConfig, directory: Path, token: int = 0) -> Path | Repository:
-    """Returns where the schema history of the destination is stored: the configured database, or else where its ledger is.
+def history_kept(directory: Path, token: int = 0) -> Path | Repository:
+    """Returns where the schema history of the destination is stored: where its ledger is.
 
     `token`: the lease's; 0 for callers that only read. Raises ConfigurationError, MetaError.
     """
-    if not config.schema_history_url:
-        place = as_location(directory)
-        return SharedRepository(shared_record_store(place), token) if place.is_shared else directory / SCHEMA_FILE
-    from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository  # noqa: PLC0415  most destinations do without SQLAlchemy
-
-    return SqlRepository(config.schema_history_url, config.name)
+    place = as_location(directory)
+    return SharedRepository(shared_record_store(place), token) if place.is_shared else directory / SCHEMA_FILE
 
 
 def _goes_on_from(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> list[Position]:

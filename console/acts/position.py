@@ -82,7 +82,7 @@ def move(
             find=lambda facts: exact_position(source, facts, wanted, archive),
             ask=lambda: ask_source(destination).facts,
             confirm=confirm,
-            forget_history=lambda: forget_history(history_kept(destination, directory, _token(directory))),
+            forget_history=lambda: forget_history(history_kept(directory, _token(directory))),
             lake_epoch=lake.highest_epoch,
             take_over=lake.take_over,
             reachable=lambda facts: BinlogFiles(source, facts, archive).reachable,

@@ -20,7 +20,7 @@ LEFT = (
         r"canal\.admin\.manager",
         "what canal-admin keeps in its database is not in this folder: export each instance's file and import again",
     ),
-    (r"canal\.instance\.tsdb\.url", "the schema history begins again, from the source; `schema_history_url` keeps it in a database"),
+    (r"canal\.instance\.tsdb\.url", "the schema history begins again, from the source; `meta.kind: sql` keeps it in a database"),
     (r"canal\.instance\.master\.trustCertificateKeyStore.*", "a Java key store: convert it to PEM and name it in source.tls.ca_file"),
     (
         r"canal\.instance\.master\.clientCertificateKeyStore.*",
@@ -65,7 +65,7 @@ LEFT_UNLESS = (
     (r"canal\.instance\.filter\.dml\.delete", OFF, "all changes are read: `deletes: soft` keeps rows in the lake"),
     (
         r"canal\.instance\.tsdb\.spring\.xml", ("classpath:spring/tsdb/h2-tsdb.xml",),
-        "the schema history is in a file; `schema_history_url` keeps it in a database",
+        "the schema history is in a file; `meta.kind: sql` keeps it in a database",
     ),
     (
         r"canal\.instance\.connectionCharset(Number)?", ("utf-8", "utf8", "utf8mb4", "33"),

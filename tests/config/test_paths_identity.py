@@ -29,7 +29,7 @@ def write_conf(root: Path, main: str = "", tables: str = "{}") -> Path:
     (root / "conf" / "destinations").mkdir(parents=True)
     (root / "conf" / "sluice.yaml").write_text(main)
     (root / "conf" / "destinations" / "shop.yaml").write_text(
-        f"source: {{user: sluice, tls: {{ca_file: keys/ca.pem}}}}\nschema_history_url: sqlite:///history.db\ntables: {tables}\n"
+        f"source: {{user: sluice, tls: {{ca_file: keys/ca.pem}}}}\ntables: {tables}\n"
     )
     return root / "conf"
 
@@ -65,10 +65,18 @@ def test_identity_every_process_means_the_same_folders(
         assert json.loads(answer.stdout) == wanted, f"read in {folder} with SLUICE_CONF={variable!r}"
 
 
-def test_identity_files_of_keys_and_of_the_schema_history_are_beside_conf_too(tmp_path: Path) -> None:
-    shop = load_config(write_conf(tmp_path)).destinations["shop"]
-    assert shop.source.tls.ca_file == tmp_path / "keys/ca.pem"
-    assert shop.schema_history_url == f"sqlite:///{tmp_path}/history.db"
+def test_identity_files_of_keys_and_of_a_database_are_relative_to_the_folder_of_conf(tmp_path: Path) -> None:
+    config = load_config(write_conf(tmp_path, "meta: {kind: sql, url: 'sqlite:///meta.db'}\n"))
+    assert config.destinations["shop"].source.tls.ca_file == tmp_path / "keys/ca.pem"
+    assert config.meta.url == f"sqlite:///{tmp_path}/meta.db"
+
+
+def test_the_removed_setting_of_the_schema_history_names_the_one_that_remains(tmp_path: Path) -> None:
+    conf = write_conf(tmp_path)
+    with (conf / "destinations" / "shop.yaml").open("a") as file:
+        file.write("schema_history_url: sqlite:///history.db\n")
+    with pytest.raises(ConfigurationError, match=r"schema_history_url was removed: set meta\.kind: sql and meta\.url"):
+        load_config(conf)
 
 
 def test_identity_children_get_the_conf_of_their_parent_by_its_whole_path(

@@ -13,9 +13,10 @@ from cdc_engine.errors import TableStoppedError
 from cdc_engine.instance.published_history import PublishedHistory
 from cdc_engine.ports import SchemaHistory
 from cdc_engine.position import Position
+from cdc_engine.records.sql import SqlRecordStore
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.repository import Repository
-from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository
+from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
 from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from cdc_engine.table_meta.schema import DdlServerFacts
 
@@ -50,7 +51,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Opened:
     """Opens the history of a destination, as a process does that begins; its stream begins at 10, and there are no tables yet."""
     kept: Path | Repository = tmp_path / "schema.jsonl"
     if request.param == "database":
-        kept = SqlRepository(f"sqlite:///{tmp_path / 'history.db'}", "shop")
+        kept = SharedRepository(SqlRecordStore(f"sqlite:///{tmp_path / 'meta.db'}", "shop"))
 
     def again() -> SchemaHistory:
         history = TableHistory(kept, captured)

@@ -105,7 +105,7 @@ def make_plan(config: DestinationConfig, directory: Path, asked: RequestedInterv
     rules.check_request(asked, now_us)
     ledger = read_ledger(directory)
     place = locate_interval(config, ledger, asked)
-    records = look_at(history_kept(config, directory))
+    records = look_at(history_kept(directory))
     schemas = schemas_of(config, records, place)
     names = tables_of(ledger, schemas, asked)
     sample = Interval(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)

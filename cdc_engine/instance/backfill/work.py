@@ -95,7 +95,7 @@ class BackfillReading:
         self._progress, self._refusals = progress, refusals
         self._ledger = read_ledger(directory)
         self.place = find(config, self._ledger, asked)
-        self._schemas = schemas_of(config, look_at(history_kept(config, directory)), self.place)
+        self._schemas = schemas_of(config, look_at(history_kept(directory)), self.place)
         self.names = tables_of(self._ledger, self._schemas, asked)
         self.staged: list[StagedBatch] = []
         self.read_to = self.place.begin

@@ -1,9 +1,9 @@
 """Storage of the schema history: its records, the interface of a repository, and the file `schema.jsonl`. Used only by `history`.
 
-The file is append-only, with one JSON record per line; only compaction replaces it, as a whole. `sql_repository` stores the same records
-in a database. A record is on disk before `append` returns. A crash can damage only the last line: a line without its newline does not
-count, and the next `load` removes it. Going back in the stream is a record too (`rewind`): it invalidates earlier records when the file
-is read from its start.
+The file is append-only, with one JSON record per line; only compaction replaces it, as a whole. `shared_repository` stores the same
+records where several hosts reach them. A record is on disk before `append` returns. A crash can damage only the last line: a line without
+its newline does not count, and the next `load` removes it. Going back in the stream is a record too (`rewind`): it invalidates earlier
+records when the file is read from its start.
 """
 
 from __future__ import annotations

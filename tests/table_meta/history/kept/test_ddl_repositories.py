@@ -1,4 +1,4 @@
-"""What every repository of the schema history promises, in a file, in SQL, beside a shared ledger; compaction of a history over each."""
+"""Tests what every repository of the schema history promises: in a file, and in record stores. Compacts a history in each."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pytest
 from cdc_engine.errors import ConfigurationError, MetaError
 from cdc_engine.position import Position
 from cdc_engine.records.memory import MemoryRecordStore
+from cdc_engine.records.sql import SqlRecordStore
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository, SchemaRepository
 from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
-from cdc_engine.table_meta.history.kept.sql_repository import SqlRepository
 from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from cdc_engine.table_meta.schema import DdlServerFacts
 from console.toolchain.database.server import DatabaseServer
@@ -31,14 +31,14 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
         documents = MemoryRecordStore()
         yield lambda: SharedRepository(documents, token=1)
     elif request.param == "sqlite":
-        yield lambda: SqlRepository(f"sqlite:///{tmp_path}/history.db", "shop")
+        yield lambda: SharedRepository(SqlRecordStore(f"sqlite:///{tmp_path}/meta.db", "shop"), token=1)
     else:
         server: DatabaseServer = request.getfixturevalue("mysql80")
         with server.connect() as connection, connection.cursor() as cursor:
             cursor.execute("CREATE DATABASE meta_repository")
             try:
                 url = f"mysql+pymysql://root@127.0.0.1:{server.port}/meta_repository"
-                yield lambda: SqlRepository(url, "shop")
+                yield lambda: SharedRepository(SqlRecordStore(url, "shop"), token=1)
             finally:
                 cursor.execute("DROP DATABASE meta_repository")
 
@@ -118,24 +118,26 @@ def test_ddl_a_history_is_the_same_after_compaction_from_the_position_on(opened:
 
 def test_ddl_destinations_share_a_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/history.db"
-    SqlRepository(url, "one").append([record(1)])
-    SqlRepository(url, "two").append([record(2)])
-    SqlRepository(url, "two").replace([record(3)])
-    assert SqlRepository(url, "one").load() == [record(1)]
+    one, two = (SharedRepository(SqlRecordStore(url, name)) for name in ("one", "two"))
+    one.append([record(1)])
+    two.append([record(2)])
+    two.replace([record(3)])
+    assert one.load() == [record(1)]
+    assert two.load() == [record(3)]
 
 
 def test_ddl_no_error_of_a_database_holds_its_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HISTORY_PASSWORD", "s3cret")
     with pytest.raises(MetaError, match=r"mysql\+pymysql://u:\*\*\*@127\.0\.0\.1:1/x .* cannot be opened") as error:
-        SqlRepository("mysql+pymysql://u:$HISTORY_PASSWORD@127.0.0.1:1/x", "shop")
+        SqlRecordStore("mysql+pymysql://u:$HISTORY_PASSWORD@127.0.0.1:1/x", "shop")
     assert "s3cret" not in str(error.value)
     for url, sentence in (
         ("mysql+pymysql://u:$NOT_SET@h/x", "NOT_SET"),
-        ("no url", "schema_history_url"),
+        ("no url", r"meta\.url"),
         ("nosuchdb://h/x", "no driver"),
     ):
         with pytest.raises(ConfigurationError, match=sentence):
-            SqlRepository(url, "shop")
+            SqlRecordStore(url, "shop")
     (tmp_path / "not.db").write_text("this is no database at all, but a text that is long enough")
     with pytest.raises(MetaError, match="cannot be opened"):
-        SqlRepository(f"sqlite:///{tmp_path}/not.db", "shop")
+        SqlRecordStore(f"sqlite:///{tmp_path}/not.db", "shop")
