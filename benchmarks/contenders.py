@@ -17,7 +17,7 @@ from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
 from benchmarks.binlog_sets import BinlogSet
-from console.screen import standard_output
+from console.commands.screen import standard_output
 from console.toolchain.setup import set_up
 
 COM_BINLOG_DUMP = 0x12

@@ -23,8 +23,9 @@ from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig
 from cdc_engine.contracts import Batch, ClientIdentity
 from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.wiring import EngineParts, make_parts
+from cdc_engine.instance.engine.engine import Engine
+from cdc_engine.instance.engine.wiring import make_parts
+from cdc_engine.instance.parts import EngineParts
 from cdc_engine.server.service import CanalService
 from cdc_engine.source.settings import SourceConfig, StartConfig, TlsConfig
 from cdc_engine.staging.grouping import runs_by_table

@@ -19,9 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from canal_client.batch import row_change
 from canal_client.column_types import ClientColumnType, column_type
-from canal_client.messages import EntryType, EventType
+from canal_client.messages import EntryType, EventType, row_change
 
 TEXT = ClientColumnType("text")
 ABOUT = {

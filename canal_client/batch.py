@@ -147,7 +147,7 @@ def place_of(header: Any) -> Place:
 
 
 def _changes(entry: Any) -> Iterator[Change]:
-    header, change = entry.header, row_change(entry)
+    header, change = entry.header, messages.row_change(entry)
     kind, place = EventType(change.eventType), place_of(header)
     if kind not in ROWS or change.sql:
         yield Statement(
@@ -171,14 +171,6 @@ def _changes(entry: Any) -> Iterator[Change]:
             updated=frozenset(column.name for column in newest if column.updated),
             place=place,
         )
-
-
-def row_change(entry: Any) -> Any:
-    """Returns the RowChange of an entry with rows or a statement. Raises CanalProtocolError."""
-    try:
-        return messages.RowChange.FromString(entry.storeValue)
-    except DecodeError as error:
-        raise CanalProtocolError("the server sent what is no RowChange of Canal's protocol") from error
 
 
 def _image(columns: Any) -> dict[str, Any]:

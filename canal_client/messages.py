@@ -10,6 +10,9 @@ import enum
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
+
+from canal_client.errors import CanalProtocolError
 
 PACKAGE = "com.alibaba.otter.canal.protocol"
 # message → its fields: name:number:type, "*" before the type of a repeated field
@@ -105,3 +108,11 @@ Packet, Handshake, ClientAuth, Ack, ClientAck, Sub, Get, Messages, ClientRollbac
 Entry, RowChange, TransactionBegin, TransactionEnd = (
     _classes[name] for name in ("Entry", "RowChange", "TransactionBegin", "TransactionEnd")
 )
+
+
+def row_change(entry: Any) -> Any:
+    """Returns the RowChange of an entry with rows or a statement. Raises CanalProtocolError."""
+    try:
+        return RowChange.FromString(entry.storeValue)
+    except DecodeError as error:
+        raise CanalProtocolError("the server sent what is no RowChange of Canal's protocol") from error

@@ -1,4 +1,4 @@
-"""The protocols between the parts of an engine. `instance.wiring` chooses the implementations; tests/ check each one.
+"""The protocols between the parts of an engine. `instance.engine.wiring` chooses the implementations; tests/ check each one.
 
 Threads: the parser's thread calls `BlockSink`, `PreparedTransactions` and `SchemaHistory`; one thread of `hand_out` calls `Stager`; any
 thread calls `EventStore` and `Lease`.

@@ -15,23 +15,23 @@ from cdc_engine.config import DestinationConfig, GroupConfig, SluiceConfig, load
 from cdc_engine.destination_files import known_installation_id
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.instance.discovery import foreign_keys
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.sources import source_of
 from cdc_engine.parser.shared.sharing import key_of
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.states import ended
 from cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
 from console.conf_check import conf_problems, unset_passwords
-from console.include_check import ask_include_warning
 from console.keyless_check import ask_keyless
 from console.shards_check import shards_problems, shards_sentence, shards_warnings
 from console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
-from console.sources import ask_source, known_path_clashes
+from console.source.query import ask_source, known_path_clashes
 from console.stack.processes import ProcessFile
 from console.stack.stack import SPARK, Stack
-from console.status import read_destination
+from console.status.include_check import ask_include_warning
+from console.status.report import read_destination
 from console.toolchain.java import Java, inspect_java
 from console.toolchain.process import why_no_run_can_start
-from orchestration.run.lake_settings import several_sparks
+from orchestration.base.lake_settings import several_sparks
 
 FREE_BYTES_MIN = 2 << 30  # staged batches, spill and old Delta files need disk space
 CONNECT_SECONDS_MAX = 5.0

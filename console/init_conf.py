@@ -17,7 +17,7 @@ import yaml
 
 from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
 from cdc_engine.errors import ConfigurationError, SourceCheckError
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.sources import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.source_check import check_source, missing_privileges
@@ -25,7 +25,7 @@ from cdc_engine.source.settings import SourceConfig
 from cdc_engine.table_meta.history.source.schema_snapshot import is_of_users
 from cdc_engine.table_meta.history.tables_file import keyless_sentence
 from console.keyless_check import ask_keyless
-from console.sources import ask_source
+from console.source.query import ask_source
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +18,6 @@ from rich.markup import escape
 
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from console.commands.backfill import backfill
-from console.commands.bench import bench_app
 from console.commands.consumer import consumer_app
 from console.commands.instance import instance_app
 from console.commands.lake import lake_app, quarantine_app
@@ -65,7 +66,7 @@ def run_tests(
     coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test runs; slower.")] = False,
 ) -> None:
     """Check formatting, lint and types, and run the tests; with paths these tests alone. Further arguments go to pytest."""
-    from console.toolchain.quality import CheckChoice, run_quality  # noqa: PLC0415
+    from console.quality import CheckChoice, run_quality  # noqa: PLC0415
 
     choice = CheckChoice(arguments=context.args, quick=quick, everything=everything, coverage=coverage)
     raise typer.Exit(run_quality(choice))
@@ -127,7 +128,7 @@ def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     """Show processes, positions, lag and stopped tables; exit code 1 when something is wrong."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
-    from console.status import read_status, render, with_conf  # noqa: PLC0415
+    from console.status.report import read_status, render, with_conf  # noqa: PLC0415
 
     in_use = as_kept(conf_dir())
     report = with_conf(read_status(in_use.config), in_use.refused)
@@ -189,9 +190,11 @@ def import_canal(
 for asked in (sql, equal, history, why, backfill, repair, maintain):
     app.command()(asked)
 for group in (
-    position_app, lake_app, schema_app, snapshot_app, consumer_app, source_app, instance_app, quarantine_app, bench_app,
+    position_app, lake_app, schema_app, snapshot_app, consumer_app, source_app, instance_app, quarantine_app,
 ):  # fmt: skip
     app.add_typer(group)
+if find_spec("benchmarks"):  # in a checkout; a package has none
+    app.add_typer(import_module("benchmarks.commands.bench").bench_app)
 
 
 @app.command()

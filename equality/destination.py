@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cdc_engine.binlog.rows.history_rows import HIDDEN
+from cdc_engine.binlog.row_rules.history_rows import HIDDEN
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import read_ledger

@@ -21,13 +21,9 @@ from dagster._core.definitions.unresolved_asset_job_definition import Unresolved
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import SluiceError
-from orchestration.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
-from orchestration.checks import FlowingTables, quarantine_evaluation, quarantines
-from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.claim import claim_of, with_what_came
-from orchestration.run.drain_run import DrainRun, drain
-from orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
-from orchestration.table_catalog import (
+from orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
+from orchestration.base.ports import MergeFailedError, Ports
+from orchestration.base.table_catalog import (
     SourceColumns,
     checkable,
     delta_key,
@@ -39,6 +35,10 @@ from orchestration.table_catalog import (
     source_key,
     source_schema,
 )
+from orchestration.checks.stopped import FlowingTables, quarantine_evaluation, quarantines
+from orchestration.run.claim import claim_of, with_what_came
+from orchestration.run.drain_run import DrainRun, drain
+from orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 

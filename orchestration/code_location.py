@@ -11,8 +11,9 @@ import dagster as dg
 
 from cdc_engine.errors import SluiceError
 from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
-from orchestration.checks import destination_checks
-from orchestration.equality_check import equality_check, equality_job, equality_schedule
+from orchestration.base.table_catalog import defined_tables
+from orchestration.checks.equality import equality_check, equality_job, equality_schedule
+from orchestration.checks.stopped import destination_checks
 from orchestration.run.backfill.jobs import backfill_by_hour_job, backfill_job
 from orchestration.run.instance_jobs import instance_job
 from orchestration.run.maintain_jobs import maintain_job, maintain_schedules
@@ -21,17 +22,16 @@ from orchestration.run.snapshot_run import snapshot_job
 from orchestration.run_kinds import run_kinds
 from orchestration.sensor.engine_asset import engine_asset
 from orchestration.sensor.lake_watch import LakeWatch
-from orchestration.sensor.sensors import engine_sensor
 from orchestration.sensor.snapshot_sensor import snapshot_sensor
 from orchestration.sensor.tick import DestinationSensor, tick_seconds
-from orchestration.table_catalog import defined_tables
+from orchestration.sensors import engine_sensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from cdc_engine.config import SluiceConfig
     from cdc_engine.contracts import TableVersion
-    from orchestration.ports import Ports
+    from orchestration.base.ports import Ports
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdc_engine.keeping.in_use import change_since, conf_in_use, stamp, troubles_now
+from orchestration.base.ports import DestinationFiles, EngineHost, Ports, RunEngine
+from orchestration.checks.equality import compare_with_source
 from orchestration.code_location import build_definitions
-from orchestration.equality_check import compare_with_source
-from orchestration.ports import DestinationFiles, EngineHost, Ports, RunEngine
 from orchestration.run.spark_merge import spark_merge
 from orchestration.run.spark_publish import spark_publish
 
@@ -36,7 +36,7 @@ def _elsewhere() -> RemoteHost:
 def _host() -> EngineHost:
     if IN_USE.engine.kind == "remote":
         return _elsewhere()
-    from cdc_engine import launcher  # noqa: PLC0415  starts nothing; not used by runs
+    from cdc_engine.keeping import launcher  # noqa: PLC0415  starts nothing; not used by runs
 
     return launcher
 

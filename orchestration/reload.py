@@ -39,7 +39,7 @@ def begin(server: Any, load: Callable[[], None]) -> None:
 
 def reload_definitions(module: str = DEFINITIONS) -> None:
     """Gives every code server of this process the current definitions. Raises what building them raises; then the old ones stay."""
-    from orchestration.table_catalog import tables_of_now  # noqa: PLC0415  imports Dagster, in a process that forks
+    from orchestration.base.table_catalog import tables_of_now  # noqa: PLC0415  imports Dagster, in a process that forks
 
     with _lock:
         old = sys.modules.pop(module, None)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.equality_check import equality_job_name
+from orchestration.checks.equality import equality_job_name
 from orchestration.run.backfill import jobs as backfill
 from orchestration.run.maintain_jobs import maintain_name
 from orchestration.run.repair_jobs import JOB as REPAIR_JOB

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import pytest
 
-from console.toolchain.quality import QUICK_VARIABLE
+from console.quality import QUICK_VARIABLE
 
 # mark → the functions that start what it denotes
 STARTS = {

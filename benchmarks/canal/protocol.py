@@ -15,7 +15,7 @@ from benchmarks.canal.server import ACCOUNT, canal_server, java_command
 from benchmarks.engine import configuration, known_start
 from benchmarks.report import median, show, write_json
 from cdc_engine.config import CanalServerConfig, SluiceConfig
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 

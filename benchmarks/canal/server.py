@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from console.screen import standard_output
+from console.commands.screen import standard_output
 from console.toolchain.ports import free_port
 from console.toolchain.setup import set_up
 

@@ -29,11 +29,11 @@ from cdc_engine.contracts import (
     TableVersion,
 )
 from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.parser.stream.event_parser import EventParser
 from cdc_engine.position import Position
 from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
 

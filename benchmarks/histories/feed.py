@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from benchmarks.histories.faults import Actor, Crash
 from cdc_engine.errors import BatchNotFoundError
-from orchestration.batch_reference import BatchReference
-from orchestration.ports import Offer, RequestUnansweredError, RunEngineAwayError
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import Installation

@@ -34,7 +34,8 @@ from benchmarks.histories.lake import PlayedDeltalake, PlayedDeltaTable
 from benchmarks.histories.statements import PlayedSession, read_images
 from cdc_engine.destination_files import lake_tables
 from cdc_engine.errors import MetaError
-from cdc_engine.instance import engine, hand_out, wiring
+from cdc_engine.instance import hand_out
+from cdc_engine.instance.engine import begin, engine, wiring
 from cdc_engine.meta import file_meta, ledger_record
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.staging import batches
@@ -44,7 +45,8 @@ from spark_jobs.session import LakeSession
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
-TIMED = ("cdc_engine.instance.", "cdc_engine.parser.event_parser", "orchestration.")  # modules that decide by a clock
+# modules that decide by a clock
+TIMED = ("cdc_engine.instance.", "cdc_engine.parser.stream.event_parser", "orchestration.")
 OURS = ("cdc_engine", "orchestration", "spark_jobs", "console")
 MOMENT_SECONDS = 1e-9  # replaces waits in real time
 MEMORY = "/dev/shm"  # noqa: S108  a disk in memory, where there is one
@@ -107,11 +109,11 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield wiring, "PublishedHistory", lambda history, *_, **__: history
     yield wiring, "EventParser", PlayedParser
     yield (
-        wiring,
+        begin,
         "stable_snapshot",
         lambda _, __, position_now: (SimpleNamespace(elsewhere=(), tables=()), position_now()),
     )
-    yield wiring, "_of_then", lambda _, snapshot, __: snapshot
+    yield begin, "_of_then", lambda _, snapshot, __: snapshot
     yield engine, "make_stager", make_played_stager
     yield hand_out, "ThreadPoolExecutor", InlinePool
     yield hand_out, "GET_SECONDS", MOMENT_SECONDS

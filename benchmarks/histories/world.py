@@ -27,7 +27,7 @@ from cdc_engine.errors import SluiceError
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from orchestration import assets
-from orchestration.ports import Ports
+from orchestration.base.ports import Ports
 from orchestration.run.spark_merge import spark_merge
 from orchestration.sensor.lake_watch import LakeWatch
 from orchestration.sensor.runs import RunStore
@@ -426,7 +426,7 @@ def _places_read(line: Installation) -> list[Position]:
 def facts_of(line: Installation) -> Any:
     """Returns the facts that the source reports, queried like the console does."""
     from benchmarks.histories.connection import PlayedConnection  # noqa: PLC0415
-    from cdc_engine.instance.wiring import source_of  # noqa: PLC0415
+    from cdc_engine.instance.sources import source_of  # noqa: PLC0415
     from cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
 
     return read_facts(PlayedConnection(source_of(line.config.destinations[line.destination])))

@@ -17,7 +17,7 @@ from benchmarks.soak.pair import DATABASE, KEYED, KEYLESS, Pair, Traffic, contai
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import SluiceError
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.sources import source_of
 from cdc_engine.source.in_use import address_in_use
 from console.stack.stack import CODE_SERVER, SPARK, Stack
 from console.toolchain.ports import free_port

@@ -13,7 +13,7 @@ from cdc_engine.config import DestinationConfig, SluiceConfig, clashing_tables, 
 from cdc_engine.contracts import Cascade, TableVersion
 from cdc_engine.destination_files import for_runs
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.sources import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.table_meta.history.cascades import Cascades

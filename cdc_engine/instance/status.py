@@ -10,7 +10,7 @@ from typing import Any
 
 from cdc_engine.contracts import StoppedTable, StoreMetrics
 from cdc_engine.instance.consumers.subscriptions import ConsumerStatus
-from cdc_engine.parser.event_parser import StreamCounters
+from cdc_engine.parser.stream.event_parser import StreamCounters
 from cdc_engine.position import Position
 
 CLOCKS_DIFFER_SECONDS_MAX = 1.0  # NTP keeps servers within some milliseconds

@@ -150,7 +150,7 @@ def as_kept(directory: Path) -> InUse:
 def tables_in_use() -> Path | None:
     """Returns the folder with a copy of each destination's table list, from which definitions are built.
 
-    None if nothing was written down. `orchestration.table_catalog` writes and reads it.
+    None if nothing was written down. `orchestration.base.table_catalog` writes and reads it.
     """
     written = os.environ.get(VARIABLE)
     return Path(written).with_suffix(".tables") if written else None

@@ -11,7 +11,7 @@ import json
 from typing import Any
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.binlog.rows.history_rows import HIDDEN_END, HIDDEN_START, ROW_END
+from cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_START, ROW_END
 from cdc_engine.contracts import Column, StatementSession, TableVersion
 from cdc_engine.table_meta.ddl.declared_type import declared_type
 

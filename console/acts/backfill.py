@@ -17,10 +17,11 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.instance.backfill.plan import Plan, make_plan
 from cdc_engine.instance.backfill.rules import RequestedInterval
 from cdc_engine.time_text import time_us
-from console.sources import require_destination
+from console.source.query import require_destination
 from console.toolchain.errors import SetupError
-from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done, run_backfill
+from orchestration.base.ports import MergeFailedError, Ports
+from orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from orchestration.run.backfill.run import Done, run_backfill
 from orchestration.run.spark_merge import spark_merge
 
 MIB = 1 << 20

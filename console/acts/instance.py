@@ -18,7 +18,7 @@ from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.keeping.in_use import InUse
 from cdc_engine.keeping.keeper import what_stays
-from console.status import read_destination, stop_order
+from console.status.report import read_destination, stop_order
 from console.toolchain.errors import SetupError
 
 REMOVED = "REMOVED"  # its file was removed from conf/, its ledger was not

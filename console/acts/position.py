@@ -14,7 +14,8 @@ from cdc_engine.acts.position import SetPosition, set_position
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import lease_holder, read_ledger
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.wiring import archive_of, history_kept, source_of
+from cdc_engine.instance.engine.kept_state import history_kept
+from cdc_engine.instance.sources import archive_of, source_of
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.positions.binlog_files import BinlogFiles
 from cdc_engine.parser.positions.decision import RequestedPosition
@@ -23,7 +24,7 @@ from cdc_engine.position import Position
 from cdc_engine.table_meta.history.kept.repository import forget_history
 from cdc_engine.time_text import time_us
 from console.lake.tables import DestinationLake
-from console.sources import ask_source, require_destination
+from console.source.query import ask_source, require_destination
 from console.toolchain.errors import SetupError
 
 _PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")

@@ -21,7 +21,7 @@ from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import StoppedTable, read_ledger
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from console.sources import require_destination
+from console.source.query import require_destination
 from console.toolchain.errors import SetupError
 
 

@@ -22,7 +22,7 @@ from cdc_engine.states import EngineState, SnapshotState
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from console.acts.schema import directory_of
 from console.acts.snapshot_bars import SnapshotBars, duration
-from console.status import read_json
+from console.status.report import read_json
 
 LOOK_SECONDS = 1.0
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}

@@ -24,7 +24,7 @@ def consumer_forget(
     """Forget where a client or a broker is: nothing is kept for it; if it comes again, it begins with the oldest change at hand."""
     from cdc_engine.acts.consumer import consumer_of, forget  # noqa: PLC0415
     from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.sources import engine_dir  # noqa: PLC0415
+    from console.source.query import engine_dir  # noqa: PLC0415
 
     directory = engine_dir(load_config(), destination)
     place = consumer_of(directory, client_id).cursor

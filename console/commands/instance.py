@@ -141,7 +141,7 @@ def _act(act: Callable[[str, Path, float], Outcome], name: str, wait: float, *, 
 def _known(name: str) -> SluiceConfig:
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
-    from console.sources import engine_dir  # noqa: PLC0415
+    from console.source.query import engine_dir  # noqa: PLC0415
 
     config = as_kept(conf_dir()).config
     engine_dir(config, name)

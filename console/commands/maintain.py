@@ -28,9 +28,9 @@ def maintain(  # noqa: PLR0917  one argument an option
 ) -> None:
     """Look after the Delta tables of a destination, in turn with its merges; without options: write files anew where it pays."""
     from cdc_engine import destination_files  # noqa: PLC0415
-    from console.sources import require_destination  # noqa: PLC0415
+    from console.source.query import require_destination  # noqa: PLC0415
     from console.toolchain.errors import SetupError  # noqa: PLC0415
-    from orchestration.ports import MergeFailedError, Ports  # noqa: PLC0415
+    from orchestration.base.ports import MergeFailedError, Ports  # noqa: PLC0415
     from orchestration.run.maintain_run import MaintainRequest, run_maintenance  # noqa: PLC0415
     from orchestration.run.spark_merge import spark_merge  # noqa: PLC0415
 

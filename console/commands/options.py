@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from console.screen import standard_output
+from console.commands.screen import standard_output
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig

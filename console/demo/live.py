@@ -17,7 +17,7 @@ from console.demo.home import open_home
 from console.demo.lake import DemoTable
 from console.demo.runs import RunLog, RunSummary
 from console.demo.schema import DATABASE
-from console.status import DestinationStatus
+from console.status.report import DestinationStatus
 
 
 @dataclasses.dataclass(frozen=True)

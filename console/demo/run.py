@@ -17,7 +17,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.sources import source_of
 from cdc_engine.position import file_number
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
@@ -33,12 +33,12 @@ from console.demo.summary import Before, DemoSummary, show, summarise
 from console.stack import signals
 from console.stack.processes import ProcessFile, StopStep, stop, terminate
 from console.stack.stack import Stack
-from console.status import DestinationStatus, read_destination, read_json
+from console.status.report import DestinationStatus, read_destination, read_json
 from console.toolchain.errors import SetupError
 from console.toolchain.setup import set_up
 from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent, TableResult
-from orchestration.table_catalog import delta_key
+from orchestration.base.table_catalog import delta_key
 
 MYSQL = "mysql"
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # for the endless demo; --once sets them by its length

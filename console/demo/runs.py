@@ -15,7 +15,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from lake_cut.cut import cuts_path
-from orchestration.batch_reference import DESTINATION_TAG
+from orchestration.base.batch_reference import DESTINATION_TAG
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.wiring import source_of
-from console.sources import require_destination
+from cdc_engine.instance.sources import source_of
+from console.source.query import require_destination
 from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent, TableResult, Verdict
-from orchestration.run.lake_settings import storage_options
+from orchestration.base.lake_settings import storage_options
 
 MARKS = {
     Verdict.EQUAL: "[green]yes[/green]",

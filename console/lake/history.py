@@ -20,9 +20,9 @@ from cdc_engine.errors import ConfigurationError
 from cdc_engine.gtid import is_mariadb, parse_executed
 from cdc_engine.position import file_number
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from console.sources import require_destination
+from console.source.query import require_destination
 from console.toolchain.errors import SetupError
-from orchestration.run.lake_settings import storage_options
+from orchestration.base.lake_settings import storage_options
 from spark_jobs.tables.commit_record import MAINTENANCE_KIND, Interval, batches, read_commit
 
 _PLACE = re.compile(r"(?P<file>[^:@\s]+\.\d+):(?P<offset>\d+)(?:@(?P<epoch>\d+))?")

@@ -14,7 +14,7 @@ from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.states import OF_THE_LAKE
 from console.lake.tables import DestinationLake, LakeTable
-from orchestration.run.lake_settings import storage_options, told
+from orchestration.base.lake_settings import storage_options, told
 from orchestration.run.table_locks import written_target
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget

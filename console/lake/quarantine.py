@@ -25,9 +25,9 @@ from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedErr
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import run_lock
 from cdc_engine.staging.quarantine import column_of
-from console.sources import require_destination
+from console.source.query import require_destination
 from console.toolchain.errors import SetupError
-from orchestration.run.lake_settings import storage_options
+from orchestration.base.lake_settings import storage_options
 
 RAW_SHOWN = 24  # the number of a value's bytes that the table shows
 VALUES_A_DELETE = 200

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from cdc_engine import destination_files
 from cdc_engine.config import SluiceConfig
-from console.sources import require_destination
+from console.source.query import require_destination
 from console.toolchain.errors import SetupError
-from orchestration.ports import MergeFailedError, Ports
+from orchestration.base.ports import MergeFailedError, Ports
 from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, TableRepair, plan_repair, run_repair
 from orchestration.run.spark_merge import spark_merge
 

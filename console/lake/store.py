@@ -11,8 +11,8 @@ from console.toolchain.setup import lacking
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
 from object_stores.options import without_secrets
-from orchestration.ports import MergeFailedError
-from orchestration.run.lake_settings import on_s3, storage_options
+from orchestration.base.lake_settings import on_s3, storage_options
+from orchestration.base.ports import MergeFailedError
 
 SOON = {"connect_timeout": "5s", "timeout": "10s", "retry_timeout": "10s", "max_retries": "1"}
 NAMED = "AWS_ACCESS_KEY_ID"

@@ -20,9 +20,9 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import LakeTables, run_lock_fence
 from cdc_engine.instance.discovery import discover
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from console.sources import require_destination
+from console.source.query import require_destination
 from console.toolchain.errors import SetupError
-from orchestration.run.lake_settings import storage_options, target
+from orchestration.base.lake_settings import storage_options, target
 from orchestration.run.table_locks import table_locks_of, written_target
 from spark_jobs.errors import TableError
 from spark_jobs.fence import Fence

@@ -17,7 +17,7 @@ from cdc_engine.parser.start_position import Epochs
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.in_use import use
 from cdc_engine.source.server import Source
-from console.sources import require_destination
+from console.source.query import require_destination
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

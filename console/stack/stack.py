@@ -19,7 +19,7 @@ import yaml
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ConfigurationError, SluiceError
-from console.sources import known_path_clashes
+from console.source.query import known_path_clashes
 from console.stack.dagster_storage import lost_storage
 from console.stack.parts import (
     Answers,
@@ -53,8 +53,8 @@ from console.toolchain.errors import ServerError
 from console.toolchain.ports import LOOPBACK, listens
 from console.toolchain.process import ChildProcess, why_no_run_can_start
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.ports import MergeFailedError
-from orchestration.run.lake_settings import on_s3, several_sparks, store_environment, store_settings
+from orchestration.base.lake_settings import on_s3, several_sparks, store_environment, store_settings
+from orchestration.base.ports import MergeFailedError
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # `sluice up --foreground`

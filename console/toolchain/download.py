@@ -19,9 +19,8 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, Trans
 from console.toolchain.artifacts import Artifact, sha256_of
 from console.toolchain.cache import Cache, disk_full, require_space, storage_failed
 from console.toolchain.errors import SetupError
-from console.toolchain.java import Java
+from console.toolchain.java import Java, trust_options
 from console.toolchain.python_packages import pyspark_jar
-from console.toolchain.trust import trust_options
 
 STALL_SECONDS_MAX = 90  # no byte for this time means that no server answers; Ivy itself would wait for many minutes
 POLL_SECONDS = 0.1

@@ -1,11 +1,18 @@
 """Finds a Java on which Spark 4.1 runs, or gets one. Called by setup, used by the downloader and the Spark server."""
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
+from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
 
 from console.toolchain.cache import Cache
 from console.toolchain.debian import provide
@@ -14,6 +21,9 @@ from console.toolchain.errors import CommandFailedError, SetupError
 JAVA_VERSION_MIN = 17  # the oldest that Spark 4 supports
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 VECTOR_MODULE = "jdk.incubator.vector"  # Spark 4.1 names it in its Java options, so a stripped runtime fails
+SYSTEM_CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
+STORE_PASSWORD = "changeit"  # noqa: S105  Java wants one; public certificates are no secret
+BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 @dataclass(frozen=True)
@@ -104,3 +114,28 @@ def _needs_java(reason: str) -> SetupError:
         f"Sluice needs Java {JAVA_VERSION_MIN} or 21: {reason}; run `{command}`{hint} and start again,"
         " or let JAVA_HOME name such a Java."
     )
+
+
+def trust_options(store: Path) -> list[str]:
+    """Writes a store of the authorities that the rest of the system trusts, and returns Java's options that name it; none if the system
+    has no list of authorities.
+
+    Java has a store of its own, which a Java that was unpacked without root lacks, and which never has a company's own authority.
+    """
+    bundle = Path(os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT") or SYSTEM_CERTIFICATES)
+    entries = [PKCS12Certificate(each, str(number).encode()) for number, each in enumerate(_certificates(bundle))]
+    if not entries:
+        return []
+    store.write_bytes(serialize_java_truststore(entries, BestAvailableEncryption(STORE_PASSWORD.encode())))
+    options = {"trustStore": str(store), "trustStoreType": "PKCS12", "trustStorePassword": STORE_PASSWORD}
+    return [f"-Djavax.net.ssl.{key}={value}" for key, value in options.items()]
+
+
+def _certificates(bundle: Path) -> Iterator[x509.Certificate]:
+    """Yields the authorities of a file. One that cannot be read is left out; one that violates the standard is kept without a warning."""
+    pieces = bundle.read_bytes().split(BEGIN)[1:] if bundle.is_file() else []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for piece in pieces:
+            with contextlib.suppress(ValueError):
+                yield x509.load_pem_x509_certificate(BEGIN + piece)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from console.toolchain.artifacts import DATABASE_VERSIONS, DELTA, Artifact, load_artifacts
 from console.toolchain.cache import Cache, locked, open_cache
-from console.toolchain.database.unpack import ServerHome, is_unpacked, server_home, unpack
+from console.toolchain.database_packages import ServerHome, is_unpacked, server_home, unpack
 from console.toolchain.download import fetch
 from console.toolchain.java import Java, provide_java
 from console.toolchain.kernels import compile_kernels

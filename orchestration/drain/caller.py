@@ -13,9 +13,9 @@ from typing import Any
 import grpc
 
 from cdc_engine.errors import BatchNotFoundError, SluiceError
-from orchestration.batch_reference import BatchReference
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
 from orchestration.drain.run_service import ACK, HAND_OUT, LENGTHEN, RUN_SERVICE_FILE, SERVICE
-from orchestration.ports import Offer, RequestUnansweredError, RunEngineAwayError
 
 ANSWER_SECONDS_MAX = 10.0  # in addition to the requested wait: the engine syncs its ledger, and the machine may be busy
 CONNECT_SECONDS_MAX = 2.0  # on the loopback address; a stopped process accepts no gRPC connection

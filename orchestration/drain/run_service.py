@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING, Any
 import grpc
 
 from cdc_engine.errors import BatchNotFoundError, CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
-from orchestration import failpoints
-from orchestration.batch_reference import BatchReference
+from orchestration.base import failpoints
+from orchestration.base.batch_reference import BatchReference
 
 if TYPE_CHECKING:
     from cdc_engine.contracts import OutstandingBatch
-    from orchestration.ports import EngineHandle, EngineHost
+    from orchestration.base.ports import EngineHandle, EngineHost
 
 _log = logging.getLogger(__name__)
 

@@ -31,7 +31,7 @@ from orchestration.remote.wire import (
 if TYPE_CHECKING:
     from cdc_engine.config import EngineConfig
     from cdc_engine.contracts import OutstandingBatch
-    from orchestration.ports import EngineHandle, EngineHost
+    from orchestration.base.ports import EngineHandle, EngineHost
 
 _log = logging.getLogger(__name__)
 

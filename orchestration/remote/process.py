@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdc_engine import launcher
 from cdc_engine.config import conf_dir
 from cdc_engine.errors import ConfigurationError, SluiceError
 from cdc_engine.instance.small_process import keep_small
+from cdc_engine.keeping import launcher
 from cdc_engine.keeping.conf_watch import ConfWatch
 from cdc_engine.keeping.keeper import Keeper, follow
 from cdc_engine.keeping.logs import log_lines
@@ -25,7 +25,7 @@ from orchestration.remote.access import token_of
 from orchestration.remote.host import HostServer
 
 if TYPE_CHECKING:
-    from orchestration.ports import EngineHost
+    from orchestration.base.ports import EngineHost
 
 log = structlog.get_logger()
 

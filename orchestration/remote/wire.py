@@ -13,7 +13,7 @@ from cdc_engine.position import Position
 from cdc_engine.states import TableState
 
 if TYPE_CHECKING:
-    from orchestration.ports import EngineSnapshot
+    from orchestration.base.ports import EngineSnapshot
 
 SERVICE, CALL = "sluice.EngineHost", "Call"
 FORM = 3  # version of requests and answers; others are refused with a message

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol
 import dagster as dg
 
 from cdc_engine.errors import SluiceError
-from orchestration import failpoints
-from orchestration.batch_reference import RUNS_TAG, BatchReference
-from orchestration.ports import MergeFailedError, Ports, RequestUnansweredError, RunEngineAwayError
+from orchestration.base import failpoints
+from orchestration.base.batch_reference import RUNS_TAG, BatchReference
+from orchestration.base.ports import MergeFailedError, Ports, RequestUnansweredError, RunEngineAwayError
 
 if TYPE_CHECKING:
     from pathlib import Path

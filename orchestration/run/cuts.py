@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.errors import SluiceError
-from orchestration.run.lake_settings import storage_options, target
+from orchestration.base.lake_settings import storage_options, target
 
 if TYPE_CHECKING:
     from collections.abc import Collection

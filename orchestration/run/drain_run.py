@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from cdc_engine.errors import BatchNotFoundError, SluiceError
-from orchestration import failpoints
-from orchestration.batch_reference import BatchReference
+from orchestration.base import failpoints
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.ports import MergeFailedError, Ports, RunEngine, RunEngineAwayError
 from orchestration.drain import rules
-from orchestration.ports import MergeFailedError, Ports, RunEngine, RunEngineAwayError
 from orchestration.run.claim import BatchClaim
 from orchestration.run.merge_run import MergedTable, merge_one, only_writer
 

@@ -10,8 +10,8 @@ from pydantic import Field
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
 from cdc_engine.keeping import acts
-from orchestration.one_destination import one_destination, with_destination
-from orchestration.ports import MergeFailedError
+from orchestration.base.one_destination import one_destination, with_destination
+from orchestration.base.ports import MergeFailedError
 from orchestration.run.merge_run import failure
 
 JOB = "operate_engine"

@@ -11,10 +11,10 @@ from pydantic import Field
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
-from orchestration.ports import MergeFailedError, Ports
+from orchestration.base.ports import MergeFailedError, Ports
+from orchestration.base.table_catalog import delta_key, size_metadata
 from orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from orchestration.run.merge_run import failure
-from orchestration.table_catalog import delta_key, size_metadata
 
 if TYPE_CHECKING:
     from spark_jobs.maintain.tables import Maintained

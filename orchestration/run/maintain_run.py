@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.errors import ConfigurationError, SluiceError
-from orchestration import failpoints
-from orchestration.ports import MergeFailedError, Ports, SparkAwayError
-from orchestration.run.lake_settings import spark_settings, storage_options, target, told
+from orchestration.base import failpoints
+from orchestration.base.lake_settings import spark_settings, storage_options, target, told
+from orchestration.base.ports import MergeFailedError, Ports, SparkAwayError
+from orchestration.base.table_catalog import read_tables
 from orchestration.run.merge_run import only_writer
 from orchestration.run.spark_merge import KeptRecords
 from orchestration.run.table_locks import known_clashes, table_locks_of, writers_of
-from orchestration.table_catalog import read_tables
 
 if TYPE_CHECKING:
     from spark_jobs.maintain.tables import Maintained, MaintainedTable

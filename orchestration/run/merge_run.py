@@ -19,9 +19,9 @@ from cdc_engine.errors import SluiceError
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from cdc_engine.telemetry.otlp import is_wanted
 from cdc_engine.telemetry.run_spans import RunSpans
-from orchestration import failpoints
-from orchestration.batch_reference import BatchReference
-from orchestration.ports import (
+from orchestration.base import failpoints
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.ports import (
     BatchDamagedError,
     MergeFailedError,
     MergeOrder,

@@ -13,13 +13,13 @@ from pydantic import Field
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
 from equality.values import TableResult
-from orchestration.checks import FlowingTables
-from orchestration.equality_check import evaluation_of
-from orchestration.one_destination import one_destination, with_destination
-from orchestration.ports import MergeFailedError, Ports, TableOutcome
+from orchestration.base.one_destination import one_destination, with_destination
+from orchestration.base.ports import MergeFailedError, Ports, TableOutcome
+from orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
+from orchestration.checks.equality import evaluation_of
+from orchestration.checks.stopped import FlowingTables
 from orchestration.run.merge_run import failure
 from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
-from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 JOB = "repair_differences"
 STEP = "take_differences_anew"  # differs from the job's name: Dagster would not distinguish the two

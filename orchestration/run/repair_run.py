@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ActRefusedError, SluiceError, TableStoppedError
 from equality.values import Extent, TableResult, Verdict
-from orchestration import failpoints
-from orchestration.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
+from orchestration.base import failpoints
+from orchestration.base.lake_settings import spark_settings, storage_options, target, told
+from orchestration.base.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
 from orchestration.run.cuts import amend_cut
-from orchestration.run.lake_settings import spark_settings, storage_options, target, told
 from orchestration.run.merge_run import only_writer_of_rows_read
 from orchestration.run.spark_merge import KeptRecords
 
@@ -204,7 +204,7 @@ def _compared_again(
 
 
 def _asked(config: SluiceConfig, destination: str) -> Any:
-    from cdc_engine.instance.wiring import source_of  # noqa: PLC0415
+    from cdc_engine.instance.sources import source_of  # noqa: PLC0415
     from equality.destination import ComparedDestination  # noqa: PLC0415
 
     source = source_of(config.destinations[destination])

@@ -17,11 +17,11 @@ from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.record import SnapshotRecord, progress
 from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration import failpoints
-from orchestration.checks import FlowingTables
-from orchestration.ports import MergeFailedError, Ports, PublishOutcome
+from orchestration.base import failpoints
+from orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
+from orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
+from orchestration.checks.stopped import FlowingTables
 from orchestration.run.merge_run import failure, only_writer
-from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 OBSERVED_SECONDS = 10.0  # interval between two observations of one table's progress
 WAIT_SECONDS = 20.0  # how long a run waits for the stream before it leaves the rest to a later run

@@ -11,7 +11,8 @@ from cdc_engine.destination_files import LakeTables
 from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.records import SnapshotRecords
 from object_stores.options import without_secrets
-from orchestration.ports import (
+from orchestration.base.lake_settings import spark_settings, storage_options
+from orchestration.base.ports import (
     BatchDamagedError,
     MergeFailedError,
     MergeOrder,
@@ -20,7 +21,6 @@ from orchestration.ports import (
     TableOutcome,
 )
 from orchestration.run.cuts import keep_cut
-from orchestration.run.lake_settings import spark_settings, storage_options
 from orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:

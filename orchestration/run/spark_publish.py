@@ -9,9 +9,9 @@ from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.errors import SluiceError, TableChangedError, TableStoppedError
 from cdc_engine.position import file_number, order_key
 from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.ports import MergeFailedError, PublishOutcome, SparkAwayError
+from orchestration.base.lake_settings import spark_settings, storage_options, told
+from orchestration.base.ports import MergeFailedError, PublishOutcome, SparkAwayError
 from orchestration.run.cuts import amend_cut
-from orchestration.run.lake_settings import spark_settings, storage_options, told
 from orchestration.run.spark_merge import KeptRecords
 from orchestration.run.table_locks import table_locks_of, written_target
 

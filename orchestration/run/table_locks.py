@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from cdc_engine.config import clashing_tables
 from cdc_engine.destination_files import LakeTables, TableLock, installation_id
 from cdc_engine.errors import MetaError
-from orchestration.run.lake_settings import target
-from orchestration.table_catalog import read_tables
+from orchestration.base.lake_settings import target
+from orchestration.base.table_catalog import read_tables
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig

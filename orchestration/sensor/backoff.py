@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dagster import DagsterRunStatus
 
-from orchestration.ports import TableFailure
+from orchestration.base.ports import TableFailure
 
 FIRST_SECONDS = 10.0  # after the second consecutive failure; doubles up to the maximum
 MERGE_SECONDS_MAX = 300.0
@@ -37,6 +37,15 @@ class Failed:
     reason: str = ""
     damaged: bool = False
     tables: Sequence[Mapping[str, TableFailure]] = ()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FailedRuns:
+    """Consecutive failed runs of a job. `run_id`, `reason`: of the newest one."""
+
+    in_a_row: int
+    run_id: str
+    reason: str
 
 
 def pause_seconds(in_a_row: int, *, away: bool) -> float:

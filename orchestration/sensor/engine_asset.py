@@ -13,7 +13,7 @@ import dagster as dg
 
 from cdc_engine.config import SluiceConfig
 from cdc_engine.keeping.acts import read_status
-from orchestration.table_catalog import engine_key, group_of, owners_of
+from orchestration.base.table_catalog import engine_key, group_of, owners_of
 
 NUMBERS = ("lag_seconds", "rows_per_second")  # as in the sensor's observations, so that the plots are unbroken
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from orchestration.sensor.runs import RunStore
+from orchestration.sensor.backoff import FailedRuns
+from orchestration.sensor.runs import RunStore
 
 LOOK_SECONDS = 15.0  # one query per kind
 FAILED_MIN = 2  # one failure is often a killed process, and the next run succeeds
@@ -31,15 +31,6 @@ class RunKind:
     remedy: str
     step: str = ""
     matters: Callable[[], bool] = lambda: True
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FailedRuns:
-    """Consecutive failed runs of a job. `run_id`, `reason`: of the newest one."""
-
-    in_a_row: int
-    run_id: str
-    reason: str
 
 
 class FailingRuns:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.limits import LAKE_WATCH_SECONDS
 from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.run.lake_settings import storage_options, told
-from orchestration.table_catalog import read_tables
+from orchestration.base.lake_settings import storage_options, told
+from orchestration.base.table_catalog import read_tables
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig

@@ -11,9 +11,9 @@ import time
 from typing import TYPE_CHECKING
 
 from cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
-from orchestration.checks import STATUS_FILE, read_failures
-from orchestration.sensor.observations import ENGINE_CHECK, result_of
-from orchestration.table_catalog import engine_key
+from orchestration.base.table_catalog import engine_key
+from orchestration.checks.observations import ENGINE_CHECK, result_of
+from orchestration.checks.stopped import STATUS_FILE, read_failures
 
 if TYPE_CHECKING:
     from pathlib import Path

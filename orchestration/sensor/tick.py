@@ -23,15 +23,16 @@ import dagster as dg
 
 from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
 from cdc_engine.limits import TICK_SECONDS_MAX
-from orchestration import failpoints
-from orchestration.batch_reference import BATCH, DRAIN, RUNS_TAG, BatchReference
-from orchestration.checks import older_tables
+from orchestration.base import failpoints
+from orchestration.base.batch_reference import BATCH, DRAIN, RUNS_TAG, BatchReference
+from orchestration.base.table_catalog import checkable, delta_key
+from orchestration.checks.chart import Point
+from orchestration.checks.observations import AssetEvent, PublishedObservations, due, failures
+from orchestration.checks.stopped import older_tables
 from orchestration.sensor.backoff import Failed, in_a_loop, waiting
-from orchestration.sensor.chart import Point
 from orchestration.sensor.failing_runs import FailingRuns, RunKind
 from orchestration.sensor.giving_up import tables_to_stop
 from orchestration.sensor.lake_watch import NO_LAKE_WATCHER, LakeWatcher
-from orchestration.sensor.observations import AssetEvent, PublishedObservations, due, failures
 from orchestration.sensor.settle import (
     Ack,
     EndRun,
@@ -44,14 +45,13 @@ from orchestration.sensor.settle import (
     strongest,
 )
 from orchestration.sensor.silence import hear
-from orchestration.table_catalog import checkable, delta_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from cdc_engine.contracts import OutstandingBatch
-    from orchestration.ports import EngineHandle, EngineHost, EngineSnapshot
+    from orchestration.base.ports import EngineHandle, EngineHost, EngineSnapshot
     from orchestration.sensor.runs import RunStore
 
 _log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from cdc_engine import destination_files
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.sources import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
 from console.stack.pipeline import Pipeline
@@ -20,7 +20,7 @@ from console.stack.stack import CODE_SERVER, SPARK
 from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent
 from lake_cut import deltalake_tables, read_cut
-from orchestration import failpoints
+from orchestration.base import failpoints
 from tests.telemetry.fix_collector import Collector, collecting
 from tests.waiting import wait_for
 

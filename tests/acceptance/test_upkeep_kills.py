@@ -16,8 +16,8 @@ from deltalake import DeltaTable
 
 from cdc_engine import destination_files
 from cdc_engine.errors import SluiceError
-from orchestration import failpoints
-from orchestration.failpoints import (
+from orchestration.base import failpoints
+from orchestration.base.failpoints import (
     AFTER_BACKFILL,
     AFTER_MAINTENANCE,
     AFTER_REPAIR,
@@ -28,8 +28,9 @@ from orchestration.failpoints import (
     BETWEEN_MAINTAINED,
     BETWEEN_REPAIRED,
 )
-from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.backfill.run import BackfillListener, BackfillRequest, run_backfill
+from orchestration.base.ports import MergeFailedError, Ports
+from orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from orchestration.run.backfill.run import run_backfill
 from orchestration.run.maintain_run import MaintainRequest, run_maintenance
 from orchestration.run.repair_run import RepairListener, RepairRequest, plan_repair, run_repair
 from orchestration.run.spark_merge import spark_merge

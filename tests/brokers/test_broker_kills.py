@@ -11,7 +11,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import LOOPBACK
 from console.toolchain.shared.kafka import KafkaServer

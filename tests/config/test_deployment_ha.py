@@ -15,7 +15,7 @@ from cdc_engine.records.location import as_location
 from console.check import check_spark
 from console.stack.stack import Stack
 from console.toolchain.errors import ServerError
-from orchestration.run.lake_settings import several_sparks
+from orchestration.base.lake_settings import several_sparks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
 CONFS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

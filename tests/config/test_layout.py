@@ -11,7 +11,7 @@ from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.table_meta.history.tables_file import write_tables
 from console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
-from orchestration.run.lake_settings import target
+from orchestration.base.lake_settings import target
 
 
 def conf(folder: Path, text: str) -> Path:

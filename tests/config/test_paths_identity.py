@@ -18,7 +18,7 @@ from console.stack.stack import Stack
 ROOT = Path(__file__).parents[2]
 # What an engine, a run and the console each ask for; each in a process of its own, as they are.
 READERS = {
-    "engine": "from cdc_engine.launcher import conf_in_use; c = conf_in_use().config",
+    "engine": "from cdc_engine.keeping.launcher import conf_in_use; c = conf_in_use().config",
     "run": "from cdc_engine.config import load_config; c = load_config()",
     "console": "from cdc_engine.config import conf_dir, load_config; c = load_config(conf_dir())",
 }

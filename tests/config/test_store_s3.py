@@ -9,7 +9,7 @@ import pytest
 from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError
 from console.stack.stack import Stack
-from orchestration.run.lake_settings import on_s3, spark_settings, store_environment, store_settings
+from orchestration.base.lake_settings import on_s3, spark_settings, store_environment, store_settings
 from tests.config.test_deployment_ha import CONFS, write
 
 S3, GCS, AZURE, CLUSTER = CONFS[-4:]

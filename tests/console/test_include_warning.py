@@ -11,8 +11,8 @@ from cdc_engine.config import load_config
 from cdc_engine.contracts import TableVersion
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from console.check import check_include
-from console.include_check import include_warning
 from console.main import app
+from console.status.include_check import include_warning
 from console.toolchain.database.server import DatabaseServer
 from tests.console.conftest import RUNNER, SECRET, Place
 from tests.console.test_status import everything_runs, running_engine

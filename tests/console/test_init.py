@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.discovery import captured_tables
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.sources import source_of
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.reader import open_reader

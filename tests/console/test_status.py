@@ -31,7 +31,7 @@ from cdc_engine.states import TableState
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
 from console.main import app
 from console.stack.processes import ProcessFile, part_names
-from console.status import DestinationStatus, find_problems, read_destination
+from console.status.report import DestinationStatus, find_problems, read_destination
 from console.toolchain.ports import free_port
 from tests.console.conftest import RUNNER, Place
 from tests.waiting import wait_for

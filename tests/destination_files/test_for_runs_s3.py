@@ -9,7 +9,7 @@ import pytest
 
 from cdc_engine.destination_files import for_runs
 from cdc_engine.errors import NotSharedError
-from cdc_engine.parser.reconnect import Attempts
+from cdc_engine.parser.stream.reconnect import Attempts
 from object_stores.errors import StoreError
 
 

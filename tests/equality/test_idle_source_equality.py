@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.sources import source_of
 from cdc_engine.position import Position
 from equality.merged import DestinationMerged, reached
 from equality.source_side import BinlogEnd, SourceSide

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pymysql
 
 from cdc_engine.contracts import Batch
-from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.start_position import StartChoice
+from cdc_engine.parser.stream.event_parser import EventParser
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from cdc_engine import launcher
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import head_of_line, run_lock
 from cdc_engine.errors import SluiceError
+from cdc_engine.keeping import launcher
 from object_stores.options import resolved
 from spark_jobs.errors import SparkJobError
 from spark_jobs.local_copy import local_copy

@@ -19,7 +19,7 @@ from cdc_engine.keeping import orders
 from cdc_engine.meta.forget_requests import forget_done, forgets_requested, request_forget
 from cdc_engine.meta.left_consumers import LeftConsumer, left_consumers, write_left_consumers
 from cdc_engine.meta.resume_requests import begin_done, new_start_requested, request_new_start
-from cdc_engine.parser import event_parser
+from cdc_engine.parser.stream import event_parser
 from cdc_engine.records.location import as_location, shared_record_store
 from cdc_engine.records.named import named_records
 from cdc_engine.records.sql import SqlRecordStore

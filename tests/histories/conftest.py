@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.histories import bench
+from benchmarks.histories.judging import bench
 
 
 @pytest.fixture(scope="package")

@@ -8,7 +8,7 @@ import itertools
 import pytest
 from dagster import DagsterRunStatus
 
-from benchmarks.histories.bench import Stage
+from benchmarks.histories.judging.bench import Stage
 from benchmarks.histories.judging.shrink import shortest
 from benchmarks.histories.steps import PIPELINE, History, Mix, Scenario, Step, generate
 from orchestration.sensor import settle

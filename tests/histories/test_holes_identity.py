@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.histories.bench import Stage
 from benchmarks.histories.faults import Fault
+from benchmarks.histories.judging.bench import Stage
 from benchmarks.histories.source import Deed
 from benchmarks.histories.steps import History, Scenario, Step
 

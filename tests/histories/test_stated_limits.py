@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.histories.bench import Stage
+from benchmarks.histories.judging.bench import Stage
 from benchmarks.histories.steps import History, Scenario, Step
 from tests.histories.test_holes_identity import FAIL_OVER, FLOW, commit
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from benchmarks.histories.bench import Stage
+from benchmarks.histories.judging.bench import Stage
 from benchmarks.histories.steps import History, Scenario, Step, generate
 
 SEEDS = 40

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc_engine.config import load_config
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 

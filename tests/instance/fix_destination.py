@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from tests.waiting import wait_for
 

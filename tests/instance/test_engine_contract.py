@@ -9,8 +9,8 @@ import pytest
 
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.errors import CanalServiceError
-from orchestration.ports import EngineHandle
-from orchestration.testing import FakeEngine
+from orchestration.base.ports import EngineHandle
+from orchestration.base.testing import FakeEngine
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 

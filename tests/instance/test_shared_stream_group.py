@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.operation.figures import StatusSample, families
 from cdc_engine.server.protocol.traffic import ClientTraffic
 from console.check import check_shared
-from console.status import read_destination
+from console.status.report import read_destination
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for

@@ -9,7 +9,7 @@ import pytest
 from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import MetaError
 from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.instance import wiring
+from cdc_engine.instance.engine import wiring
 from cdc_engine.meta.memory_meta import MemoryMeta
 
 

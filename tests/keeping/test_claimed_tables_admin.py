@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine import launcher
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import EngineStartingError, SluiceError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
+from cdc_engine.keeping import launcher
 from cdc_engine.keeping.conf_watch import ConfWatch
 from cdc_engine.keeping.in_use import VARIABLE
 from cdc_engine.keeping.keeper import Keeper

@@ -237,7 +237,7 @@ def test_admin_a_note_that_is_damaged_still_stops(tmp_path: Path) -> None:
 def test_admin_the_launcher_starts_none_that_was_stopped_and_leaves_one_that_was_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cdc_engine import launcher  # noqa: PLC0415
+    from cdc_engine.keeping import launcher  # noqa: PLC0415
 
     conf = Conf(tmp_path)
     conf.put("shop", GOOD)

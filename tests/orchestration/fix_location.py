@@ -10,7 +10,7 @@ from cdc_engine.contracts import Cascade, Column, TableVersion
 from cdc_engine.source.settings import SourceConfig
 from cdc_engine.table_meta.history import tables_file
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
-from orchestration.testing import FakePorts
+from orchestration.base.testing import FakePorts
 
 TABLES = ("shop.orders", "shop.items", "shop.odd-näme$")
 

@@ -24,8 +24,8 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 from cdc_engine import destination_files
 from cdc_engine.contracts import OutstandingBatch
 from console.toolchain.process import ChildProcess, last_lines
-from orchestration import failpoints
-from orchestration.batch_reference import delivery_of
+from orchestration.base import failpoints
+from orchestration.base.batch_reference import delivery_of
 from tests.orchestration.fix_location import write_tables
 from tests.waiting import wait_for
 

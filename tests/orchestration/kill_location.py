@@ -23,10 +23,10 @@ from cdc_engine.limits import TICK_SECONDS_MAX
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
+from orchestration.base.ports import MergeOrder, Ports, TableOutcome
+from orchestration.base.testing import FakeOutcome, FakeState
 from orchestration.code_location import build_definitions
 from orchestration.drain.caller import Caller
-from orchestration.ports import MergeOrder, Ports, TableOutcome
-from orchestration.testing import FakeOutcome, FakeState
 
 FILE, FIRST = "mysql-bin.000001", 4
 NUMBER_BYTES = 16  # of binlog that a number takes: no two transactions end within fewer

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig
 from cdc_engine.source.settings import SourceConfig
 from orchestration.assets import tell_quarantine
-from orchestration.checks import QUARANTINE_CHECK, quarantine_evaluation
+from orchestration.base.table_catalog import SourceColumns, delta_key, engine_key, source_key
+from orchestration.checks.stopped import QUARANTINE_CHECK, quarantine_evaluation
 from orchestration.code_location import build_definitions
-from orchestration.table_catalog import SourceColumns, delta_key, engine_key, source_key
 from spark_jobs.errors import TableError
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.batch_reference import BATCH_TAG, BatchReference, BatchReferenceError, check_tags
-from orchestration.testing import FakeEngine
+from orchestration.base.batch_reference import BATCH_TAG, BatchReference, BatchReferenceError, check_tags
+from orchestration.base.testing import FakeEngine
 
 references = st.builds(
     BatchReference,

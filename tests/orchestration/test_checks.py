@@ -19,9 +19,8 @@ from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.change.policy import Item, PendingChange
-from orchestration.checks import STATUS_FILE, STATUS_SECONDS_MAX, older_tables, read_failures
-from orchestration.code_location import build_definitions
-from orchestration.sensor.observations import (
+from orchestration.base.testing import position
+from orchestration.checks.observations import (
     LAG,
     RE_SNAPSHOT,
     TABLE_CHECK,
@@ -30,7 +29,8 @@ from orchestration.sensor.observations import (
     failures,
     stopped_sentence,
 )
-from orchestration.testing import position
+from orchestration.checks.stopped import STATUS_FILE, STATUS_SECONDS_MAX, older_tables, read_failures
+from orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 STOPPED = StoppedTable(

@@ -13,7 +13,16 @@ import pytest
 from orchestration.code_server import WARM_MODULES
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("pyspark", "pandas", "numba", "pymysqlreplication", "pymysql", "sqlglot", "cdc_engine.launcher", "deltalake")
+HEAVY = (
+    "pyspark",
+    "pandas",
+    "numba",
+    "pymysqlreplication",
+    "pymysql",
+    "sqlglot",
+    "cdc_engine.keeping.launcher",
+    "deltalake",
+)
 IMPORT_DEFINITIONS = f"""
 import json, sys, threading
 import orchestration.definitions

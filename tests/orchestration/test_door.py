@@ -12,13 +12,13 @@ import pytest
 
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, SluiceError, StagingError
-from orchestration.batch_reference import BatchReference
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
+from orchestration.base.testing import FakeEngine, FakeHost
 from orchestration.drain import caller, run_service
 from orchestration.drain.caller import Caller, EngineRefusedError
 from orchestration.drain.run_service import RUN_SERVICE_FILE, RunService
-from orchestration.ports import RequestUnansweredError, RunEngineAwayError
 from orchestration.remote.caller import EngineAwayError
-from orchestration.testing import FakeEngine, FakeHost
 from tests.waiting import wait_for
 
 

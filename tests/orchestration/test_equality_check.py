@@ -10,8 +10,8 @@ import pytest
 
 from cdc_engine.config import EqualityConfig
 from equality.values import ChunkDifference, Difference, TableResult, Verdict
+from orchestration.checks.equality import result_of
 from orchestration.code_location import build_definitions
-from orchestration.equality_check import result_of
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 KEY = dg.AssetKey(["shop", "orders"])

@@ -18,12 +18,12 @@ from cdc_engine.contracts import StoppedTable
 from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.keeping.acts import STATUS_FILE
 from cdc_engine.states import TableState
-from orchestration.batch_reference import BatchReference
-from orchestration.checks import FlowingTables
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.table_catalog import ENGINE, SOURCE, delta_key, engine_key, source_key
+from orchestration.base.testing import position
+from orchestration.checks.observations import TABLE_CHECK
+from orchestration.checks.stopped import FlowingTables
 from orchestration.code_location import build_definitions
-from orchestration.sensor.observations import TABLE_CHECK
-from orchestration.table_catalog import ENGINE, SOURCE, delta_key, engine_key, source_key
-from orchestration.testing import position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 from tests.orchestration.sensor.test_runs import ORDERS, Shop
 

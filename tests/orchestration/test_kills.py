@@ -17,8 +17,8 @@ import pytest
 from dagster import DagsterRunStatus as S
 
 from cdc_engine import destination_files
-from orchestration import failpoints
-from orchestration.batch_reference import DRAIN, RUNS_TAG
+from orchestration.base import failpoints
+from orchestration.base.batch_reference import DRAIN, RUNS_TAG
 from tests.orchestration.fix_stack import DagsterStack, stack
 from tests.waiting import wait_for
 

@@ -10,8 +10,8 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
+from orchestration.base.table_catalog import delta_key
 from orchestration.code_location import build_definitions
-from orchestration.table_catalog import delta_key
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 

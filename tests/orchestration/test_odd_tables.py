@@ -11,17 +11,18 @@ import pytest
 from cdc_engine.config import SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.table_meta.history import tables_file
-from orchestration import assets, checks, code_location
+from orchestration import assets, code_location
+from orchestration.base.table_catalog import delta_key, source_key
+from orchestration.base.testing import FakePorts
+from orchestration.checks import stopped
 from orchestration.code_location import build_definitions
-from orchestration.sensor.sensors import engine_sensor
 from orchestration.sensor.tick import DestinationSensor
-from orchestration.table_catalog import delta_key, source_key
-from orchestration.testing import FakePorts
+from orchestration.sensors import engine_sensor
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 NAMES = tuple(f"shop.t{number}" for number in range(8))
 WRONG = (KeyError("_sluice_operation"), ValueError("odd"), AssertionError(), TypeError("none"))
-STAGES = [(assets, "_delta_out"), (assets, "owners_of"), (assets, "source_key"), (checks, "quarantines")]
+STAGES = [(assets, "_delta_out"), (assets, "owners_of"), (assets, "source_key"), (stopped, "quarantines")]
 
 
 def name_among(given: tuple[Any, ...]) -> str:

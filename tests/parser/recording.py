@@ -19,9 +19,9 @@ from cdc_engine.contracts import (
     TableVersion,
 )
 from cdc_engine.errors import TableStoppedError
-from cdc_engine.parser.event_parser import STREAMING, EventParser
 from cdc_engine.parser.shared.sharing import Sharing
 from cdc_engine.parser.start_position import DumpStart, StartChoice
+from cdc_engine.parser.stream.event_parser import STREAMING, EventParser
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
 from console.toolchain.database.server import DatabaseServer

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from cdc_engine.parser.event_parser import STREAMING
+from cdc_engine.parser.stream.event_parser import STREAMING
 from cdc_engine.position import Position, file_number
 from console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory

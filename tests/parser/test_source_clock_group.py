@@ -12,8 +12,8 @@ import pytest
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.source_clock import ask_clock, begin_asking
-from cdc_engine.parser.watch import StreamState
+from cdc_engine.parser.stream.source_clock import ask_clock, begin_asking
+from cdc_engine.parser.stream.watch import StreamState
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
 from tests.parser.recording import source_of

@@ -9,8 +9,8 @@ import pytest
 
 from cdc_engine.contracts import Block, RowEventKind, TableChangeKind
 from cdc_engine.errors import ChecksumError, PositionLostError
-from cdc_engine.parser.event_parser import RECONNECTING, STOPPED, STREAMING
 from cdc_engine.parser.start_position import StartChoice
+from cdc_engine.parser.stream.event_parser import RECONNECTING, STOPPED, STREAMING
 from cdc_engine.position import Position
 from console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory

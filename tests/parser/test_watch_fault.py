@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.watch import Look, StreamState, Watch, has_read, misfit_of
+from cdc_engine.parser.stream.watch import Look, StreamState, Watch, has_read, misfit_of
 from cdc_engine.position import Position
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

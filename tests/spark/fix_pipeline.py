@@ -16,12 +16,13 @@ import yaml
 
 from cdc_engine import destination_files
 from cdc_engine.config import SluiceConfig
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.ports import MergeOrder, Ports
-from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done, run_backfill
-from orchestration.run.lake_settings import spark_settings
+from orchestration.base.lake_settings import spark_settings
+from orchestration.base.ports import MergeOrder, Ports
+from orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from orchestration.run.backfill.run import Done, run_backfill
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.fence import BY_HAND
 from spark_jobs.session import open_sessions

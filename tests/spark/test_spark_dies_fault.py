@@ -17,7 +17,7 @@ import pytest
 from cdc_engine import destination_files
 from cdc_engine.acts import snapshot
 from cdc_engine.errors import SluiceError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
@@ -25,8 +25,8 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from console.toolchain.spark.server import SparkConnectServer
 from lake_cut import read_cut
-from orchestration import failpoints
-from orchestration.failpoints import (
+from orchestration.base import failpoints
+from orchestration.base.failpoints import (
     AFTER_BACKFILL,
     AFTER_CHUNK,
     AFTER_MAINTENANCE,
@@ -40,7 +40,7 @@ from orchestration.failpoints import (
     BETWEEN_MAINTAINED,
     BETWEEN_REPAIRED,
 )
-from orchestration.ports import MergeFailedError, Ports
+from orchestration.base.ports import MergeFailedError, Ports
 from orchestration.run.maintain_run import MaintainRequest, run_maintenance
 from orchestration.run.spark_merge import spark_merge
 from orchestration.run.spark_publish import spark_publish

@@ -15,14 +15,14 @@ import pytest
 import yaml
 
 from cdc_engine import destination_files
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.staging.batches import StagedBatches
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.batch_reference import delivery_of
+from orchestration.base.batch_reference import delivery_of
+from orchestration.base.ports import Ports
 from orchestration.code_location import build_definitions
 from orchestration.drain import caller, run_service
-from orchestration.ports import Ports
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs import run_batch
 from spark_jobs.merging.merge import merge_table

@@ -17,7 +17,7 @@ import pytest
 
 from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
 from cdc_engine.errors import LedgerLostError, StagingError
-from cdc_engine.instance.wiring import refuse_lost_ledger
+from cdc_engine.instance.engine.kept_state import refuse_lost_ledger
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.staging.batches import StagedBatches
 from console.lake.store import store_findings

@@ -11,7 +11,7 @@ import pytest
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import NOTHING, Batch, OutstandingBatch, StoppedTable
 from cdc_engine.errors import SluiceError
-from cdc_engine.instance.wiring import make_stager
+from cdc_engine.instance.engine.stager import make_stager
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.ports import Stager
 from cdc_engine.position import Position

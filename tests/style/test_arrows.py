@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.style.sources import BENCHMARKS, PRODUCT, ROOT
+from tests.style.import_graph import cycles, file_graph, folded, mutual_pairs
+from tests.style.sources import BENCHMARKS, PRODUCT, ROOT, sources
 
 PACKAGES = (*PRODUCT, BENCHMARKS)
 
@@ -87,15 +88,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cdc_engine.operation": VALUES
     | {"cdc_engine.config.alarms", "cdc_engine.instance.status", "cdc_engine.server.protocol.traffic"},
-    "cdc_engine.keeping": VALUES | {"cdc_engine.config", "cdc_engine.destination_files", "cdc_engine.records"},
-    "cdc_engine.launcher": VALUES
-    | {"cdc_engine.config", "cdc_engine.instance", "cdc_engine.operation", "cdc_engine.keeping"},
+    "cdc_engine.keeping": VALUES
+    | {"cdc_engine.config", "cdc_engine.destination_files", "cdc_engine.records"}
+    | {"cdc_engine.instance", "cdc_engine.operation"},
     "orchestration": VALUES
     | {
         "cdc_engine.config",
         "cdc_engine.destination_files",
         "cdc_engine.keeping",
-        "cdc_engine.launcher",
         "cdc_engine.instance",
         "cdc_engine.snapshot",
         "cdc_engine.telemetry",
@@ -159,6 +159,7 @@ FOREIGN: dict[str, set[str]] = {
         "spark_jobs",
     },
 }
+FILE_CYCLES_MAX = 2
 ONE_OWNER = {"pyspark.sql.connect": "spark_jobs", "SparkSession": "spark_jobs/session.py"}
 
 
@@ -246,3 +247,10 @@ def test_the_rules_of_statements_ask_and_never_look_themselves(name: str) -> Non
         "cdc_engine.table_meta.history.source",
     }
     assert not [found for found in imports(history / f"{name}.py") if within(found, looks)]
+
+
+def test_no_more_folders_import_each_other_and_no_more_files_form_a_cycle() -> None:
+    graph = file_graph([*sources(ROOT), *sources(ROOT, (BENCHMARKS,))])
+    left = {pair for pair in mutual_pairs(folded(graph)) if not pair[1].startswith("spark_jobs")}
+    assert left <= {("cdc_engine/store", "cdc_engine/store/files")}
+    assert len(cycles(graph)) <= FILE_CYCLES_MAX

@@ -8,7 +8,7 @@ from console.toolchain.artifacts import DATABASE_VERSIONS, MYSQL_9
 from console.toolchain.cache import Cache
 from console.toolchain.database.data_folder import provide_data_folder
 from console.toolchain.database.server import DatabaseServer
-from console.toolchain.database.unpack import ServerHome, server_home
+from console.toolchain.database_packages import ServerHome, server_home
 from console.toolchain.errors import SetupError
 from console.toolchain.process import wait_until_gone
 from tests.fix_servers import ServerFactory

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain import quality
-from console.toolchain.quality import (
+from console import quality
+from console.quality import (
     NOT_QUICK,
     STATIC_CHECKS,
     CheckChoice,

@@ -18,8 +18,8 @@ from cdc_engine.binlog.entries.images import EventFacts, Images
 from cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
 from cdc_engine.binlog.entries.shown_rules import ShownRules
 from cdc_engine.binlog.entries.texts import ColumnTexts, Display, TextValues, column_texts
+from cdc_engine.binlog.row_rules.history_rows import HIDDEN
 from cdc_engine.binlog.rows import diffs as rows_diffs
-from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.binlog.rows.locate import KIND_UPDATE
 from cdc_engine.binlog.rows.locate_diffs import DIFFERENCE_ROWS, DOCUMENT
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy

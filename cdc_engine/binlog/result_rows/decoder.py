@@ -18,8 +18,8 @@ from cdc_engine.binlog.charsets.collations import charset_of_id, charset_of_name
 from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
 from cdc_engine.binlog.column_types.entry import AnyArray
 from cdc_engine.binlog.result_rows.result_types import ResultType, result_type
+from cdc_engine.binlog.row_rules.history_rows import HIDDEN
 from cdc_engine.binlog.row_rules.rules import BoundRules
-from cdc_engine.binlog.rows.history_rows import HIDDEN
 from cdc_engine.binlog.rows.refused_values import (
     DEFAULT_POLICY,
     QUARANTINE,

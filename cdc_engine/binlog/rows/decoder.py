@@ -23,13 +23,13 @@ from cdc_engine.binlog.column_types import (
     type_of,
 )
 from cdc_engine.binlog.column_types.entry import AnyArray
+from cdc_engine.binlog.row_rules.history_rows import HIDDEN, of_now, row_end
 from cdc_engine.binlog.row_rules.rules import BoundRules
 from cdc_engine.binlog.rows import diffs as rows_diffs
 from cdc_engine.binlog.rows import locate as rows_locate
 from cdc_engine.binlog.rows import locate_diffs as rows_locate_diffs
 from cdc_engine.binlog.rows import locate_partial as rows_locate_partial
 from cdc_engine.binlog.rows import partial as rows_partial
-from cdc_engine.binlog.rows.history_rows import HIDDEN, of_now, row_end
 from cdc_engine.binlog.rows.refused_values import (
     DEFAULT_POLICY,
     QUARANTINE,

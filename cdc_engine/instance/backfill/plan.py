@@ -19,8 +19,8 @@ from cdc_engine.instance.backfill import rules
 from cdc_engine.instance.backfill.reading import Interval, binlog_files
 from cdc_engine.instance.backfill.rules import RequestedInterval, TableFacts
 from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
+from cdc_engine.instance.engine.kept_state import history_kept
 from cdc_engine.instance.tables.value_policies import keys_of
-from cdc_engine.instance.wiring import history_kept
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.managers import read_ledger
 from cdc_engine.parser.positions.binlog_files import BinlogFiles

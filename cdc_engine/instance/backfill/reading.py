@@ -17,8 +17,8 @@ from cdc_engine.binlog.events.recorded import MemoryPrepared
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
 from cdc_engine.instance.backfill.schemas import IntervalSchemas
+from cdc_engine.instance.sources import archive_of, source_of
 from cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from cdc_engine.instance.wiring import archive_of, source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.positions.binlog_files import BinlogFiles
 from cdc_engine.parser.server_facts import read_facts

@@ -21,7 +21,7 @@ from cdc_engine.instance.backfill import rules
 from cdc_engine.instance.backfill.plan import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
 from cdc_engine.instance.backfill.reading import Interval
 from cdc_engine.instance.backfill.rules import RequestedInterval
-from cdc_engine.instance.wiring import history_kept
+from cdc_engine.instance.engine.kept_state import history_kept
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.managers import read_ledger
 from cdc_engine.position import Position

@@ -23,7 +23,7 @@ from cdc_engine.instance.consumers.forms import Forms
 from cdc_engine.instance.consumers.pieces import end_of, ends_in, first_transactions
 from cdc_engine.instance.consumers.readable import Readable, SelectedTables
 from cdc_engine.limits import BATCH_EVENTS_MAX
-from cdc_engine.parser.watch import StreamState
+from cdc_engine.parser.stream.watch import StreamState
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import CapturedTables
 from cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading

@@ -22,7 +22,7 @@ from cdc_engine.instance.consumers.readable import Readable
 from cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
-from cdc_engine.parser.watch import StreamState
+from cdc_engine.parser.stream.watch import StreamState
 from cdc_engine.position import Position
 from cdc_engine.server.consumer import ConsumerService
 from cdc_engine.sink.event_sink import CapturedTables

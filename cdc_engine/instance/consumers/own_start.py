@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable
 
 from cdc_engine.errors import PositionLostError
 from cdc_engine.gtid import common_executed, same_executed
-from cdc_engine.parser.dump import Captured
-from cdc_engine.parser.scan_ddl import scan_ddl
+from cdc_engine.parser.positions.scan_ddl import scan_ddl
 from cdc_engine.parser.start_position import FIRST_OFFSET
+from cdc_engine.parser.stream.dump import Captured
 from cdc_engine.ports import Content
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter

@@ -14,10 +14,10 @@ from cdc_engine.errors import PositionLostError, SluiceError
 from cdc_engine.instance.consumers.consumer_stream import StreamReader
 from cdc_engine.instance.consumers.own_start import OwnStart, own_start
 from cdc_engine.limits import READ_BUFFER_BYTES
-from cdc_engine.parser.event_parser import ByTime, EventParser
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, Epochs, Lost, StartChoice
-from cdc_engine.parser.watch import StreamState
+from cdc_engine.parser.stream.event_parser import ByTime, EventParser
+from cdc_engine.parser.stream.watch import StreamState
 from cdc_engine.ports import Content
 from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import CapturedTables, dropped_uncaptured

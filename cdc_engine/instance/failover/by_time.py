@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Cascade, StoppedTable, TableVersion
 from cdc_engine.limits import FAILOVER_BACK_SECONDS
-from cdc_engine.parser.event_parser import ByTime
 from cdc_engine.parser.positions.by_time import start_by_time
 from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.parser.stream.event_parser import ByTime
 from cdc_engine.source.server import Source
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.history.changed_tables import changed_by

@@ -19,12 +19,13 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import PositionLostError, SluiceError
 from cdc_engine.instance.failover.by_time import by_time_of
 from cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_turn, refusal
-from cdc_engine.instance.wiring import EngineParts, epochs_of, source_at
+from cdc_engine.instance.parts import EngineParts, epochs_of
+from cdc_engine.instance.sources import source_at
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import Epochs
+from cdc_engine.parser.stream.event_parser import EventParser
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.heartbeat import Heartbeat

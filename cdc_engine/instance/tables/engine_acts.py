@@ -19,9 +19,9 @@ from cdc_engine.errors import SourceConnectionError
 from cdc_engine.ha.leases import open_run_lock
 from cdc_engine.instance.answers import is_view_now, schema_at
 from cdc_engine.instance.hand_out import HandOut
+from cdc_engine.instance.parts import EngineParts
 from cdc_engine.instance.stored import only_copy
 from cdc_engine.instance.tables import filter_change, new_start, resnapshot, resume, snapshot_requests
-from cdc_engine.instance.wiring import EngineParts
 from cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, requests
 from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords

@@ -22,8 +22,8 @@ from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import for_runs
 from cdc_engine.errors import SluiceError
+from cdc_engine.instance.sources import source_of
 from cdc_engine.instance.tables.value_policies import policy_of
-from cdc_engine.instance.wiring import source_of
 from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.managers import read_ledger
 from cdc_engine.records.location import as_location

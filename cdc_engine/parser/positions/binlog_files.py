@@ -15,13 +15,13 @@ from cdc_engine import limits
 from cdc_engine.binlog.block import end_position
 from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError
-from cdc_engine.parser.archived import ArchivedInterval, foreign, read_header
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.dump import Captured, begin_independent_dump, blocks_to_end
 from cdc_engine.parser.file_creation import creation_of
 from cdc_engine.parser.renumbering import base
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.parser.stream.archived import ArchivedInterval, foreign, read_header
+from cdc_engine.parser.stream.dump import Captured, begin_independent_dump, blocks_to_end
 from cdc_engine.ports import PreparedTransactions, SchemaHistory
 from cdc_engine.position import file_number
 from cdc_engine.source.archive import Archive

@@ -24,10 +24,10 @@ from cdc_engine.contracts import (
 )
 from cdc_engine.errors import PositionLostError, TableStoppedError
 from cdc_engine.limits import FAILOVER_BACK_SECONDS
-from cdc_engine.parser.dump import UnwantedRows, no_table
 from cdc_engine.parser.positions.binlog_files import BinlogFiles
 from cdc_engine.parser.positions.time_position import CreationTimeRequest, Gone, Within, file_of_time, first_at_or_after
 from cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET, DumpStart, StartChoice
+from cdc_engine.parser.stream.dump import UnwantedRows, no_table
 from cdc_engine.ports import Content
 from cdc_engine.position import Position
 from cdc_engine.time_text import SECOND_US

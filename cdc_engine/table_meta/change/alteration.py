@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.binlog.charsets.statement_text import LiteralUnknownError, as_bytes, raw_in
-from cdc_engine.binlog.rows.history_rows import HIDDEN, HIDDEN_END, ROW_END
+from cdc_engine.binlog.row_rules.history_rows import HIDDEN, HIDDEN_END, ROW_END
 from cdc_engine.contracts import NO_SESSION, Alteration, AlterationKind, StatementSession
 from cdc_engine.table_meta.change.evolution import (
     SCHEMA_MISMATCH,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
+from cdc_engine.binlog.row_rules.history_rows import ROW_END, ROW_START
 from cdc_engine.contracts import NO_SESSION, StatementSession
 from cdc_engine.table_meta.change import literal_value, moments
 from cdc_engine.table_meta.change.literal_value import InitialValueUnknownError, LiteralColumn

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from cdc_engine.binlog.rows.history_rows import ROW_END
+from cdc_engine.binlog.row_rules.history_rows import ROW_END
 from cdc_engine.table_meta.ddl.column_definition import (
     ColumnDefinition,
     accept_default,

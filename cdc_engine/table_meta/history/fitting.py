@@ -11,7 +11,7 @@ import dataclasses
 
 from cdc_engine.binlog.charsets.collations import charset_of_id
 from cdc_engine.binlog.events.table_map import CHARACTER, LABELLED, NUMERIC, TableMap
-from cdc_engine.binlog.rows.history_rows import HIDDEN_END, ROW_END
+from cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, ROW_END
 from cdc_engine.binlog.type_codes import TypeCode
 from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.errors import BinlogFormatError, TableStoppedError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.binlog.rows.history_rows import HIDDEN
+from cdc_engine.binlog.row_rules.history_rows import HIDDEN
 from cdc_engine.contracts import Cascade, Column, TableVersion
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError

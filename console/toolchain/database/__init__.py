@@ -1,1 +1,1 @@
-"""Private MySQL and MariaDB servers: unpacked, provided with missing libraries, started and ended."""
+"""Private MySQL and MariaDB servers: started with a data directory of their own, and ended."""

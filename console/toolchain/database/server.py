@@ -15,7 +15,7 @@ import pymysql
 
 from console.toolchain.database.data_folder import provide_data_folder
 from console.toolchain.database.options import Options, merged_options, option_arguments
-from console.toolchain.database.unpack import ServerHome
+from console.toolchain.database_packages import ServerHome
 from console.toolchain.errors import PortTakenError, ServerError
 from console.toolchain.ports import LOOPBACK, free_port, require_free
 from console.toolchain.process import ChildProcess, last_lines

@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from console.toolchain.cache import Cache, locked, open_cache
-from console.toolchain.database.libraries import missing_libraries
+from console.toolchain.database_libraries import missing_libraries
 from console.toolchain.debian import provide
 from console.toolchain.errors import CommandFailedError, SetupError
 

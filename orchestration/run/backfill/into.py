@@ -16,15 +16,15 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ConfigurationError, PositionLostError
 from cdc_engine.position import Position
 from cdc_engine.time_text import time_text
-from orchestration.ports import MergeFailedError
-from orchestration.run.lake_settings import storage_options, target
+from orchestration.base.lake_settings import storage_options, target
+from orchestration.base.ports import MergeFailedError
 
 if TYPE_CHECKING:
     from cdc_engine.config import DestinationConfig
     from cdc_engine.instance.backfill.plan import BinlogInterval
     from cdc_engine.instance.backfill.rules import RequestedInterval
     from cdc_engine.instance.backfill.work import BackfillReading
-    from orchestration.run.backfill.run import BackfillListener, BackfillRequest
+    from orchestration.run.backfill.request import BackfillListener, BackfillRequest
     from spark_jobs.tables.commit_record import Interval
     from spark_jobs.tables.delta_table import DeltaTable
 

@@ -15,12 +15,13 @@ from pydantic import Field
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import SluiceError
 from cdc_engine.time_text import SECOND_US, time_us
-from orchestration.checks import FlowingTables
-from orchestration.one_destination import one_destination, with_destination
-from orchestration.ports import MergeFailedError, Ports, TableOutcome
-from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done, run_backfill
+from orchestration.base.one_destination import one_destination, with_destination
+from orchestration.base.ports import MergeFailedError, Ports, TableOutcome
+from orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
+from orchestration.checks.stopped import FlowingTables
+from orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from orchestration.run.backfill.run import Done, run_backfill
 from orchestration.run.merge_run import failure
-from orchestration.table_catalog import SourceColumns, delta_key, size_metadata
 
 JOB = "backfill_from_timestamp"
 STEP = "take_again_from_timestamp"

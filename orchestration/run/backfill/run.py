@@ -13,47 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdc_engine.config import SluiceConfig
-from cdc_engine.time_text import time_text
-from orchestration import failpoints
-from orchestration.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
-from orchestration.run import lake_settings
+from orchestration.base import failpoints, lake_settings
+from orchestration.base.lake_settings import spark_settings, storage_options
+from orchestration.base.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
 from orchestration.run.backfill.into import RebuiltTable, place_of, run_into
-from orchestration.run.lake_settings import spark_settings, storage_options
+from orchestration.run.backfill.request import BackfillListener, BackfillRequest
 from orchestration.run.merge_run import only_writer_of_rows_read
 from orchestration.run.spark_merge import KeptRecords
 from orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
     from cdc_engine.instance.backfill.work import BackfillReading
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BackfillRequest:
-    """A requested backfill: [from_us, to_us) of a destination's tables; `to_us` None: until now.
-
-    `into`: the "database.table" to build with the single table's past state, instead of changing the live one.
-    """
-
-    destination: str
-    from_us: int
-    to_us: int | None
-    tables: tuple[str, ...]
-    into: str = ""
-
-    def __str__(self) -> str:
-        to = "now" if self.to_us is None else time_text(self.to_us)
-        if self.into:
-            return f"{self.destination}: {', '.join(self.tables)} as it was at {to}, as {self.into}"
-        return f"{self.destination}: changes from {time_text(self.from_us)} to {to}"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BackfillListener:
-    """Callbacks of a backfill. `progress`: bytes of the binlog that were read, and in total; `done`: a table has its commit."""
-
-    say: Callable[[str], None]
-    done: Callable[[TableOutcome], None] = lambda _: None
-    progress: Callable[[int, int], None] = lambda _read, _all: None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from cdc_engine.config import SluiceConfig
 from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.lake_settings import storage_options, target, told
+from orchestration.base.lake_settings import storage_options, target, told
+from orchestration.base.ports import MergeFailedError, Ports
 from orchestration.run.merge_run import only_writer
 from orchestration.run.spark_merge import KeptRecords
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from canal_client import CanalClient
 from cdc_engine.config import load_config
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.main import app
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port

@@ -25,7 +25,7 @@ from console.toolchain.spark.server import SparkConnectServer
 from equality.destination import ComparedDestination, compare_destination
 from equality.merged import NothingToWaitFor
 from equality.values import Extent, Verdict
-from orchestration.run.lake_settings import target
+from orchestration.base.lake_settings import target
 from spark_jobs import SparkSettings, merge_batch
 from spark_jobs.small.ways import SmallSetting
 from tests.fidelity.pipeline import Pipeline, run

@@ -10,8 +10,8 @@ from cdc_engine.errors import BatchNotFoundError, NotSubscribedError
 from cdc_engine.instance.consumers.consumer_stream import Chosen
 from cdc_engine.instance.consumers.consumers import Service
 from cdc_engine.instance.consumers.subscriptions import ALONE, IN_STEP
-from cdc_engine.instance.engine import Engine
-from console.consumers import consumers_of
+from cdc_engine.instance.engine.engine import Engine
+from console.status.consumers import consumers_of
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from tests.instance.consumers.fix_services import numbers_in, taken

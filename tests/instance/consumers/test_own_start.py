@@ -8,7 +8,7 @@ import pytest
 
 from cdc_engine.errors import PositionLostError
 from cdc_engine.instance.consumers.own_start import known_position, own_start
-from cdc_engine.parser.scan_ddl import has_come_to
+from cdc_engine.parser.positions.scan_ddl import has_come_to
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.table_meta.change.policy import SchemaDecisions

@@ -8,9 +8,9 @@ import pytest
 
 from cdc_engine.instance.consumers.consumer_stream import StreamReader
 from cdc_engine.instance.consumers.own_stream import OwnStreams, in_live_epoch
-from cdc_engine.parser.event_parser import EventParser
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, in_new_epoch
+from cdc_engine.parser.stream.event_parser import EventParser
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.server import Source

@@ -12,7 +12,7 @@ from cdc_engine.config import CanalServerConfig, load_config
 from cdc_engine.errors import ConfigurationError, LeaseLostError, NotStartedError
 from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.served import Serving
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.instance.health import Vitals, troubles
 
 

@@ -17,7 +17,7 @@ from cdc_engine.acts.stopped_table import approve
 from cdc_engine.brokers.publisher import MemoryBroker
 from cdc_engine.instance.consumers import sending
 from cdc_engine.instance.consumers.group.engine import GroupEngine
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured

@@ -10,8 +10,8 @@ import pytest
 from cdc_engine.acts.stopped_table import resolve
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.wiring import SCHEMA_FILE
+from cdc_engine.instance.engine.engine import Engine
+from cdc_engine.instance.engine.kept_state import SCHEMA_FILE
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

@@ -13,7 +13,7 @@ import pytest
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.destination_files import LakeTables, read_ledger
 from cdc_engine.errors import MetaError, SourceConnectionError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.instance.published_history import PublishedHistory
 from cdc_engine.instance.tables.resnapshot import (
     PAUSE_SECONDS_MIN,
@@ -32,7 +32,7 @@ from cdc_engine.snapshot.work import run_all
 from cdc_engine.states import SnapshotState, TableState
 from cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.run.lake_settings import target
+from orchestration.base.lake_settings import target
 from orchestration.run.spark_merge import KeptRecords, OpenSnapshots
 from orchestration.run.spark_publish import spark_publish
 from spark_jobs import SparkSettings, merge_batch

@@ -16,11 +16,11 @@ from cdc_engine.acts.stopped_table import approve
 from cdc_engine.config import load_config
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.acts.schema import pending_changes_of, pending_json, schema_json
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.run.lake_settings import target
+from orchestration.base.lake_settings import target
 from spark_jobs import SparkSettings, merge_batch
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for

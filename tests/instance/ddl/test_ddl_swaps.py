@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.snapshot.records import SnapshotRecords
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured

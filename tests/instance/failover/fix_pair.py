@@ -14,8 +14,8 @@ from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import SluiceError
-from cdc_engine.instance.engine import Engine
-from cdc_engine.launcher import EngineSlot
+from cdc_engine.instance.engine.engine import Engine
+from cdc_engine.keeping.launcher import EngineSlot
 from console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.waiting import wait_for

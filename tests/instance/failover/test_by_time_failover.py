@@ -13,8 +13,9 @@ import pytest
 from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import Cascade, TableVersion
 from cdc_engine.destination_files import read_ledger
+from cdc_engine.instance.engine.stager import keyed_tables
 from cdc_engine.instance.failover.by_time import by_time_of, cannot_repeat, stops_of
-from cdc_engine.instance.wiring import EngineParts, keyed_tables
+from cdc_engine.instance.parts import EngineParts
 from cdc_engine.parser.positions.by_time import behind, started
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import DumpStart, StartChoice

@@ -18,7 +18,7 @@ READS = """
 import sys, time
 from pathlib import Path
 from cdc_engine.config import load_config
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 Engine(load_config(Path(sys.argv[1])), "shop").start()
 time.sleep(600)
 """

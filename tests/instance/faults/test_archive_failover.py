@@ -17,11 +17,11 @@ from cdc_engine.errors import PositionLostError
 from cdc_engine.instance.backfill.plan import make_plan
 from cdc_engine.instance.backfill.reading import binlog_files
 from cdc_engine.instance.backfill.rules import RequestedInterval
-from cdc_engine.parser.archived import Header, files_between, foreign, is_closed, rotate_to
 from cdc_engine.parser.positions.binlog_files import archived_before
 from cdc_engine.parser.positions.time_search import earliest_on_offer
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import Lost
+from cdc_engine.parser.stream.archived import Header, files_between, foreign, is_closed, rotate_to
 from cdc_engine.position import Position
 from console.acts.position import move as move_to
 from console.acts.position import request

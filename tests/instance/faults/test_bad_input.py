@@ -16,7 +16,7 @@ import pytest
 
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.errors import ConfigurationError, MetaError, SluiceError, SourceCheckError, StagingError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from spark_jobs.errors import StagedBatchError
 from spark_jobs.staged_batch import read_staged_batch

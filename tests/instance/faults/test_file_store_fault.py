@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.errors import StoreUnfitError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.faults.fix_stored import purge_before_now, reading, wait_until_read
 from tests.instance.fix_destination import Captured, running

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.states import EngineState
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured

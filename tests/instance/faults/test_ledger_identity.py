@@ -10,7 +10,7 @@ import pytest
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import LedgerLostError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.acts.position import move, request
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running

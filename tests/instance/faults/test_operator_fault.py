@@ -11,7 +11,7 @@ import pytest
 
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import LeaseLostError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.meta.resume_requests import request
 from console.toolchain.database.server import DatabaseServer
 from tests.instance import engine_process

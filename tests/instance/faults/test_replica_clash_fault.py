@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine import limits
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for

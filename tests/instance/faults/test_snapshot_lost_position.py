@@ -8,7 +8,7 @@ import pytest
 
 from cdc_engine.acts import snapshot
 from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState

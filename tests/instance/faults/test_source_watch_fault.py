@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.errors import SourceConnectionError
-from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.source_watch import UNASKED_LOOKS_MAX, SourceWatch
+from cdc_engine.instance.engine.engine import Engine
+from cdc_engine.instance.engine.source_watch import UNASKED_LOOKS_MAX, SourceWatch
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.watch import StreamState
+from cdc_engine.parser.stream.watch import StreamState
 from cdc_engine.position import Position
 from tests.fix_servers import ServerFactory
 from tests.instance.fix_destination import Captured

@@ -15,7 +15,7 @@ import pytest
 
 from cdc_engine.acts import snapshot, stopped_table
 from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.meta.resume_requests import requests
 from console.toolchain.database.server import DatabaseServer
 from tests.instance.engine_process import ROOT
@@ -29,7 +29,7 @@ DIES = """
 import os, signal, sys
 from pathlib import Path
 from cdc_engine.config import load_config
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.instance.tables import engine_acts, resume
 
 def die(*_):

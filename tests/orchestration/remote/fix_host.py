@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc_engine.config import EngineConfig, SluiceConfig
-from orchestration.ports import EngineHost
+from orchestration.base.ports import EngineHost
 from orchestration.remote.access import token_of
 from orchestration.remote.caller import RemoteHost
 from orchestration.remote.host import HostServer

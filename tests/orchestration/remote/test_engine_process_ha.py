@@ -23,7 +23,7 @@ from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from console.toolchain.process import ChildProcess
-from orchestration.batch_reference import delivery_of
+from orchestration.base.batch_reference import delivery_of
 from orchestration.remote.caller import RemoteEngine, RemoteHost
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for

@@ -24,13 +24,13 @@ from cdc_engine.errors import (
     StagingError,
 )
 from cdc_engine.states import TableState
-from orchestration.ports import EngineHandle, EngineSnapshot
+from orchestration.base.ports import EngineHandle, EngineSnapshot
+from orchestration.base.testing import FakeEngine, FakeHost, FakeState, position
 from orchestration.remote import caller
 from orchestration.remote.access import TOKEN_FILE
 from orchestration.remote.caller import EngineAwayError, RemoteEngine, RemoteHost
 from orchestration.remote.host import METHODS, HostServer
 from orchestration.remote.wire import EngineRefusedError, RemoteState, state_of, state_to_json
-from orchestration.testing import FakeEngine, FakeHost, FakeState, position
 from tests.certificates import make_certificate
 from tests.orchestration.remote.fix_host import called, config_at, server_of
 from tests.waiting import wait_for

@@ -10,12 +10,13 @@ import dagster as dg
 import pytest
 
 from cdc_engine.errors import ConfigurationError
+from orchestration.base.one_destination import one_destination
+from orchestration.base.ports import MergeFailedError, Ports
 from orchestration.code_location import build_definitions
-from orchestration.one_destination import one_destination
-from orchestration.ports import MergeFailedError, Ports
 from orchestration.run.backfill import jobs as backfill_jobs
 from orchestration.run.backfill.jobs import FromTimestamp, hours, request_of
-from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done
+from orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from orchestration.run.backfill.run import Done
 from orchestration.run.merge_run import only_writer_of_rows_read
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 

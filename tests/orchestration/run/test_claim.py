@@ -10,9 +10,9 @@ import dagster as dg
 import pytest
 
 from cdc_engine.errors import StagingError
-from orchestration.batch_reference import BATCH, BATCH_TAG, RUNS_TAG, BatchReference, delivery_of
+from orchestration.base.batch_reference import BATCH, BATCH_TAG, RUNS_TAG, BatchReference, delivery_of
+from orchestration.base.testing import FakePorts
 from orchestration.code_location import build_definitions
-from orchestration.testing import FakePorts
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"

@@ -11,13 +11,13 @@ import pytest
 
 from cdc_engine.config import DrainConfig
 from cdc_engine.errors import StagingError
-from orchestration.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
+from orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
+from orchestration.base.ports import RunEngineAwayError
+from orchestration.base.testing import FakePorts
+from orchestration.checks.observations import TABLE_CHECK
 from orchestration.code_location import build_definitions
 from orchestration.drain.rules import Attached, why_leave
-from orchestration.ports import RunEngineAwayError
 from orchestration.run import drain_run
-from orchestration.sensor.observations import TABLE_CHECK
-from orchestration.testing import FakePorts
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"

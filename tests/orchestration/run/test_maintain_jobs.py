@@ -14,8 +14,8 @@ import yaml
 
 from cdc_engine.config.operation import MaintenanceConfig
 from cdc_engine.destination_files import LakeTables
+from orchestration.base.ports import MergeFailedError
 from orchestration.code_location import build_definitions
-from orchestration.ports import MergeFailedError
 from orchestration.run import maintain_jobs, maintain_run, repair_jobs
 from orchestration.run.maintain_jobs import minute_of
 from orchestration.run.maintain_run import Looked, MaintainRequest

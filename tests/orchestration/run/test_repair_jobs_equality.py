@@ -13,13 +13,13 @@ from equality.canonical import Canonical
 from equality.scope import Scope
 from equality.tables import DifferingKey
 from equality.values import TableResult, Verdict
+from orchestration.base.table_catalog import delta_key, source_key
+from orchestration.base.testing import FakeOutcome
+from orchestration.checks.equality import EQUAL_CHECK
 from orchestration.code_location import build_definitions
-from orchestration.equality_check import EQUAL_CHECK
 from orchestration.run import repair_jobs
 from orchestration.run.repair_jobs import JOB, STEP, OfDestination, request_of
 from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, TableRepair
-from orchestration.table_catalog import delta_key, source_key
-from orchestration.testing import FakeOutcome
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 KEY = Canonical(name="id", type="BIGINT", select="`id`", from_text="{}", from_delta="{}")

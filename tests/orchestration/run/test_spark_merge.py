@@ -13,9 +13,9 @@ from cdc_engine.config import SluiceConfig, SparkConfig, TableConfig
 from console.toolchain.ports import free_port
 from console.toolchain.spark.server import SparkConnectServer
 from lake_cut import read_cut, spark_views
+from orchestration.base.lake_settings import storage_options, target
+from orchestration.base.ports import MergeFailedError, MergeOrder, TableOutcome
 from orchestration.code_server import WARM_MODULES
-from orchestration.ports import MergeFailedError, MergeOrder, TableOutcome
-from orchestration.run.lake_settings import storage_options, target
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.session import SparkSettings, open_sessions
 from tests.orchestration.fix_location import make_config

@@ -15,7 +15,7 @@ from dagster import DagsterRunStatus as S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.batch_reference import delivery_of
+from orchestration.base.batch_reference import delivery_of
 from orchestration.sensor.backoff import (
     AWAY_SECONDS_MAX,
     MERGE_SECONDS_MAX,

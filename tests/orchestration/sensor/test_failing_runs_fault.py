@@ -17,12 +17,12 @@ from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
-from console.status import find_problems, read_destination
-from orchestration.checks import read_failures
+from console.status.report import find_problems, read_destination
+from orchestration.base.testing import LEDGER_ID, position
+from orchestration.checks.stopped import read_failures
 from orchestration.run_kinds import run_kinds
 from orchestration.sensor.failing_runs import LOOK_SECONDS, FailingRuns
 from orchestration.sensor.runs import RunStore
-from orchestration.testing import LEDGER_ID, position
 from tests.orchestration.sensor.test_tick import JOB, Shop
 
 

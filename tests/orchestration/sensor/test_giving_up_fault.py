@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestration.ports import TableFailure
+from orchestration.base.ports import TableFailure
 from orchestration.sensor.giving_up import TRIES_MAX, tables_to_stop
 
 FAILED = TableFailure("MERGE_FAILED", "a type differs")

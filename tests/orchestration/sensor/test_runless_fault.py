@@ -12,11 +12,11 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 
 from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
-from orchestration.checks import STATUS_FILE
+from orchestration.base.table_catalog import engine_key
+from orchestration.checks.observations import ENGINE_CHECK, result_of
+from orchestration.checks.stopped import STATUS_FILE
 from orchestration.sensor import runless, silence
-from orchestration.sensor.observations import ENGINE_CHECK, result_of
 from orchestration.sensor.runless import Voice
-from orchestration.table_catalog import engine_key
 
 KEY = dg.AssetCheckKey(engine_key("shop"), ENGINE_CHECK)
 NO_TICK = "no tick of the sensor shop_engine for 120 s"

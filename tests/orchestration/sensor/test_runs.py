@@ -10,9 +10,9 @@ import dagster as dg
 import pytest
 
 from cdc_engine.contracts import OutstandingBatch
-from orchestration.batch_reference import BatchReference
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.table_catalog import SOURCE
 from orchestration.code_location import build_definitions
-from orchestration.table_catalog import SOURCE
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 ORDERS, ITEMS, NEW = (dg.AssetKey(["shop", table]) for table in ("orders", "items", "created_since"))

@@ -10,9 +10,9 @@ import dagster as dg
 
 from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
-from orchestration.checks import STATUS_FILE
+from orchestration.checks.observations import ENGINE_CHECK
+from orchestration.checks.stopped import STATUS_FILE
 from orchestration.code_location import build_definitions
-from orchestration.sensor.observations import ENGINE_CHECK
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 

@@ -21,14 +21,14 @@ from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import ConfigurationError, StagingError
 from cdc_engine.limits import TICK_SECONDS_MAX
 from cdc_engine.states import TableState
-from orchestration.batch_reference import BatchReference, delivery_of
+from orchestration.base.batch_reference import BatchReference, delivery_of
+from orchestration.base.ports import EngineHost
+from orchestration.base.testing import LEDGER_ID, FakePorts, FakeState, position
 from orchestration.code_location import build_definitions
-from orchestration.ports import EngineHost
 from orchestration.sensor import silence
 from orchestration.sensor.runs import RunStore
 from orchestration.sensor.settle import RunRecord
 from orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, DestinationSensor, Ticker, tick_seconds
-from orchestration.testing import LEDGER_ID, FakePorts, FakeState, position
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 from tests.orchestration.remote.fix_host import called
 

@@ -11,7 +11,7 @@ import pytest
 from dagster import DagsterRunStatus as S
 
 from cdc_engine.contracts import OutstandingBatch
-from orchestration.batch_reference import DRAIN, RUNS_TAG, BatchReference, delivery_of
+from orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference, delivery_of
 from orchestration.drain import run_service
 from orchestration.run.claim import claim_of
 from orchestration.sensor import tick

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
 
-from orchestration.batch_reference import BATCH, RUNS_TAG, BatchReference, delivery_of
+from orchestration.base.batch_reference import BATCH, RUNS_TAG, BatchReference, delivery_of
 from orchestration.run.claim import claim_of
 from orchestration.sensor import tick
 from orchestration.sensor.settle import Reissue, RunRecord, SettleWait, decide

@@ -10,10 +10,10 @@ import pytest
 
 from cdc_engine import limits
 from cdc_engine.contracts import Block
-from cdc_engine.parser.event_parser import RECONNECTING, STREAMING
 from cdc_engine.parser.shared import sharing
 from cdc_engine.parser.shared.sharing import SharedStreams
 from cdc_engine.parser.shared.stream import SharedStream
+from cdc_engine.parser.stream.event_parser import RECONNECTING, STREAMING
 from cdc_engine.position import Position
 from cdc_engine.source.server import Source
 from console.toolchain.database.server import DatabaseServer

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured

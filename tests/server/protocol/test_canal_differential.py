@@ -14,7 +14,7 @@ import pytest
 from benchmarks.canal.server import ACCOUNT, canal_server
 from canal_client import CanalClient, messages
 from canal_client.messages import EntryType
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured

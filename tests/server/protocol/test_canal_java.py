@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.canal.server import java_command
 from canal_client import CanalClient
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.server.protocol.listener import Address, CanalListener
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port

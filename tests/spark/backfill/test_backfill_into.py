@@ -11,13 +11,14 @@ import pytest
 from cdc_engine import destination_files
 from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.position import Position
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.ports import MergeFailedError, Ports
+from orchestration.base.ports import MergeFailedError, Ports
 from orchestration.run.backfill.into import after_a_quiet_time, base_of, place_of
-from orchestration.run.backfill.run import BackfillListener, BackfillRequest, Done, run_backfill
+from orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from orchestration.run.backfill.run import Done, run_backfill
 from orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.fold import folded

@@ -21,7 +21,7 @@ from console.lake.history import captured_table, history_of
 from console.main import app
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration import failpoints
+from orchestration.base import failpoints
 from orchestration.run.backfill.run import Done
 from orchestration.run.spark_merge import KeptRecords
 from spark_jobs.tables.lake_look import LakeLook

@@ -18,7 +18,7 @@ from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from console.main import app
-from orchestration.ports import MergeFailedError, Ports
+from orchestration.base.ports import MergeFailedError, Ports
 from orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.into import PastState, build

@@ -22,8 +22,8 @@ from console.main import app
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from lake_cut.cut import SCHEMA, CutError, cuts_path, read_cut
-from orchestration import failpoints
-from orchestration.ports import Ports
+from orchestration.base import failpoints
+from orchestration.base.ports import Ports
 from orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.fence import BY_HAND

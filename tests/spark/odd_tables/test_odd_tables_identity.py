@@ -18,7 +18,7 @@ from cdc_engine.states import SnapshotState
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.values import Verdict
-from orchestration.ports import Ports
+from orchestration.base.ports import Ports
 from orchestration.run.maintain_run import MaintainRequest, run_maintenance
 from orchestration.run.spark_merge import spark_merge
 from tests.instance.fix_destination import running

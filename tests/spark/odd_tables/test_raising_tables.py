@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.meta.resume_requests import request
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -22,7 +22,7 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.values import Verdict
 from lake_cut import read_cut
-from orchestration.ports import MergeFailedError
+from orchestration.base.ports import MergeFailedError
 from orchestration.run import cuts, table_locks
 from spark_jobs import run_batch
 from spark_jobs.cascades import derive

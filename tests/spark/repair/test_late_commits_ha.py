@@ -15,11 +15,11 @@ import deltalake
 import pytest
 
 from cdc_engine import destination_files
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.ports import MergeFailedError, Ports
-from orchestration.run.lake_settings import SESSIONS_FILE
+from orchestration.base.lake_settings import SESSIONS_FILE
+from orchestration.base.ports import MergeFailedError, Ports
 from orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.session import LakeSession

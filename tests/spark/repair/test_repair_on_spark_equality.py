@@ -17,16 +17,16 @@ import pytest
 from typer.testing import CliRunner
 
 from cdc_engine import destination_files
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.instance.repair.rows import RowsRead, SourceRows
 from console.lake.history import captured_table, history_of
 from console.lake.life import row_life
 from console.main import app
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration import failpoints
-from orchestration.equality_check import evaluation_of
-from orchestration.ports import Ports
+from orchestration.base import failpoints
+from orchestration.base.ports import Ports
+from orchestration.checks.equality import evaluation_of
 from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
 from orchestration.run.spark_merge import spark_merge
 from tests.instance.fix_destination import running

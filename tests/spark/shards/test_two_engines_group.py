@@ -16,19 +16,19 @@ import yaml
 from cdc_engine import destination_files
 from cdc_engine.acts import snapshot
 from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
+from cdc_engine.instance.sources import source_of
 from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.instance.wiring import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
 from console.lake.accept import Acceptance, accept
 from console.shards_check import shards_sentence
-from console.sources import known_path_clashes
+from console.source.query import known_path_clashes
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent
-from orchestration.ports import MergeFailedError, MergeOrder, Ports
+from orchestration.base.ports import MergeFailedError, MergeOrder, Ports
 from orchestration.run.maintain_run import MaintainRequest, run_maintenance
 from orchestration.run.spark_merge import spark_merge
 from orchestration.run.spark_publish import spark_publish

@@ -12,9 +12,9 @@ import pytest
 from cdc_engine.acts import snapshot
 from cdc_engine.destination_files import LakeTables
 from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
+from cdc_engine.instance.sources import source_of
 from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.instance.wiring import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
 from console.lake.accept import Acceptance, accept

@@ -14,15 +14,15 @@ from typer.testing import CliRunner
 
 from cdc_engine.acts import snapshot
 from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.lake.accept import Acceptance, accept
 from console.lake.tables import DestinationLake
 from console.main import app
-from console.status import find_problems, read_status
+from console.status.report import find_problems, read_status
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.values import Verdict
-from orchestration.ports import MergeFailedError
+from orchestration.base.ports import MergeFailedError
 from orchestration.sensor.giving_up import tables_to_stop
 from tests.instance.fix_destination import running
 from tests.spark.snapshot.test_changed_settings_snapshot import Shop

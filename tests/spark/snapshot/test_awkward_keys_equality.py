@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.acts import snapshot
+from cdc_engine.instance.sources import source_of
 from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.instance.wiring import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent
-from orchestration.ports import PublishOutcome
+from orchestration.base.ports import PublishOutcome
 from orchestration.run.spark_publish import spark_publish
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline

@@ -11,19 +11,19 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
+from cdc_engine.instance.sources import source_of
 from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.instance.wiring import source_of
 from cdc_engine.meta.resume_requests import request
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
-from console.status import StatusReport, read_status, render
+from console.status.report import StatusReport, read_status, render
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent, TableResult, Verdict
 from lake_cut import read_cut
-from orchestration.checks import older_tables
+from orchestration.checks.stopped import older_tables
 from orchestration.run.spark_publish import spark_publish
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline

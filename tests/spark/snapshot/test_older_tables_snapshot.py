@@ -9,7 +9,7 @@ import pytest
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.values import Verdict
-from orchestration.checks import older_tables
+from orchestration.checks.stopped import older_tables
 from tests.instance.fix_destination import running
 from tests.spark.snapshot.test_changed_settings_snapshot import Shop
 

@@ -20,7 +20,7 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from console.toolchain.spark.cluster import SparkCluster
 from console.toolchain.spark.server import SparkConnectServer
-from orchestration.ports import MergeOrder
+from orchestration.base.ports import MergeOrder
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs.object_store import spark_environment, spark_settings
 from tests.config.test_deployment_ha import CONFS

@@ -24,8 +24,8 @@ from equality.merged import NothingToWaitFor
 from equality.values import Extent, Verdict
 from lake_cut import deltalake_tables, read_cut, spark_views
 from object_stores.folder import StoreFolder
-from orchestration.ports import MergeFailedError, MergeOrder
-from orchestration.run.lake_settings import storage_options
+from orchestration.base.lake_settings import storage_options
+from orchestration.base.ports import MergeFailedError, MergeOrder
 from orchestration.run.spark_merge import spark_merge
 from orchestration.sensor.lake_watch import LakeWatch
 from spark_jobs.errors import MergeError

@@ -14,14 +14,14 @@ import pytest
 import yaml
 
 from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.instance.engine import Engine
+from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from console.toolchain.spark.server import SparkConnectServer
 from object_stores.folder import StoreFolder
 from object_stores.stored_files import StoredFiles
-from orchestration.batch_reference import BatchReference
-from orchestration.ports import MergeFailedError, MergeOrder
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.ports import MergeFailedError, MergeOrder
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs import run_batch
 from spark_jobs.session import SparkSettings

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.instance.engine import Engine
-from cdc_engine.instance.wiring import source_of
+from cdc_engine.instance.engine.engine import Engine
+from cdc_engine.instance.sources import source_of
 from console.lake.sql import ask, lake_tables
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer

@@ -12,8 +12,8 @@ from typing import Protocol
 import structlog
 
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.source_clock import ClockAnswer, ask_clock, begin_asking
-from cdc_engine.parser.watch import StreamState
+from cdc_engine.parser.stream.source_clock import ClockAnswer, ask_clock, begin_asking
+from cdc_engine.parser.stream.watch import StreamState
 from cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25

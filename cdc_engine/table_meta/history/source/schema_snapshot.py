@@ -21,7 +21,7 @@ from pymysql.cursors import Cursor
 from cdc_engine.binlog.charsets.collations import charset_of_collation
 from cdc_engine.binlog.charsets.statement_text import UNKNOWN
 from cdc_engine.binlog.column_types.labels import HIDDEN_CHARACTER
-from cdc_engine.binlog.rows.history_rows import ROW_END, ROW_START
+from cdc_engine.binlog.row_rules.history_rows import ROW_END, ROW_START
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.foreign_keys import in_order

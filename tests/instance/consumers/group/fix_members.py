@@ -14,8 +14,8 @@ from cdc_engine.instance.consumers.group.members import Members
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.source_clock import ClockAnswer
-from cdc_engine.parser.watch import StreamState
+from cdc_engine.parser.stream.source_clock import ClockAnswer
+from cdc_engine.parser.stream.watch import StreamState
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.store.window.window import Window

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cdc_engine import launcher
 from cdc_engine.config import load_config
 from cdc_engine.destination_files import lease_holder
 from cdc_engine.errors import NotStartedError
@@ -18,8 +17,9 @@ from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.group import engine as room
 from cdc_engine.instance.consumers.group.engine import GroupEngine
 from cdc_engine.instance.status import GroupFigures, MemberFigures
+from cdc_engine.keeping import launcher
 from cdc_engine.keeping.in_use import VARIABLE
-from console.status import read_status
+from console.status.report import read_status
 from console.toolchain.ports import free_port
 from tests.instance.consumers.group.fix_members import Fake
 from tests.waiting import wait_for

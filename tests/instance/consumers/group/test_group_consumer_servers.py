@@ -17,7 +17,7 @@ from canal_client import CanalClient
 from canal_client.errors import CanalError
 from cdc_engine.config import load_config
 from cdc_engine.destination_files import read_ledger
-from console.status import read_status
+from console.status.report import read_status
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port

@@ -16,11 +16,11 @@ import dagster as dg
 
 from cdc_engine.limits import OBSERVATION_SECONDS
 from cdc_engine.states import HEALED_BY_ROWS, way_out
-from orchestration.sensor.chart import Point, chart, later
-from orchestration.table_catalog import delta_key, engine_key
+from orchestration.base.table_catalog import delta_key, engine_key
+from orchestration.checks.chart import Point, chart, later
 
 if TYPE_CHECKING:
-    from orchestration.ports import EngineSnapshot
+    from orchestration.base.ports import EngineSnapshot
 
 TABLE_CHECK = "flowing"  # check of each Delta table: its changes are taken
 TABLES_CHECK = "tables_flowing"  # check of the engine: the changes of all tables are taken

@@ -139,6 +139,6 @@ def bench_histories(
     json_file: BenchJson = None,
 ) -> None:
     """Play histories of failovers, crashes and mistakes by seed; exit code 1 when one broke the promise, shown as short as it gets."""
-    from benchmarks.histories.bench import run  # noqa: PLC0415
+    from benchmarks.histories.judging.bench import run  # noqa: PLC0415
 
     raise typer.Exit(1 if run(seed, count, json_file) else 0)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
     from cdc_engine.instance.consumers.consumers import Consumers
     from cdc_engine.instance.consumers.group.engine import GroupEngine
-    from cdc_engine.instance.engine import Engine
+    from cdc_engine.instance.engine.engine import Engine
     from cdc_engine.instance.status import EngineStatus
     from cdc_engine.operation.operator import Operator
 
@@ -260,7 +260,7 @@ def stop_all() -> None:
 
 
 def _make(destination: str) -> Engine:
-    from cdc_engine.instance.engine import Engine  # noqa: PLC0415  with it come the kernels, which take a second
+    from cdc_engine.instance.engine.engine import Engine  # noqa: PLC0415  with it come the kernels, which take a second
 
     config = _may_run(destination)
     if destination not in config.destinations:

@@ -16,8 +16,8 @@ from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, MetaError, SluiceError
 from cdc_engine.position import Position
 from equality.values import Extent, TableResult, Verdict
-from orchestration.batch_reference import BatchReference
-from orchestration.ports import (
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.ports import (
     MergeFailedError,
     MergeOrder,
     Offer,

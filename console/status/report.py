@@ -34,11 +34,11 @@ from cdc_engine.table_meta.history.tables_file import (
     read_cascades,
     read_tables,
 )
-from console.consumers import consumer_problems, consumer_table, consumers_of, group_table
-from console.include_check import include_warning
 from console.stack import processes
 from console.stack.dagster_storage import daemon_sentence, lost_storage
 from console.stack.processes import ProcessFile
+from console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table
+from console.status.include_check import include_warning
 
 # the sensor ticks every few seconds, and a failed run is retried within five minutes
 SNAPSHOT_STILL_SECONDS_MAX = 600.0

@@ -32,16 +32,16 @@ from cdc_engine.errors import (
     SourceConnectionError,
     StandbyBehindError,
 )
-from cdc_engine.parser.archived import ArchivedInterval
 from cdc_engine.parser.connection import SourceConnection, answer_error
-from cdc_engine.parser.dump import begin_dump, begin_shared
-from cdc_engine.parser.reconnect import Attempts
 from cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
 from cdc_engine.parser.shared.sharing import SharedPosition, Sharing
 from cdc_engine.parser.shared.window import DumpLine, FellBehindError
 from cdc_engine.parser.source_check import check_source
 from cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
-from cdc_engine.parser.watch import StreamState
+from cdc_engine.parser.stream.archived import ArchivedInterval
+from cdc_engine.parser.stream.dump import begin_dump, begin_shared
+from cdc_engine.parser.stream.reconnect import Attempts
+from cdc_engine.parser.stream.watch import StreamState
 from cdc_engine.ports import BlockSink, PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position
 from cdc_engine.source.archive import Archive

@@ -11,7 +11,7 @@ from typing import IO
 
 from console.toolchain.artifacts import MYSQL_9, Artifact
 from console.toolchain.cache import Cache, require_space, storage_failed
-from console.toolchain.database.libraries import provide_libraries
+from console.toolchain.database_libraries import provide_libraries
 from console.toolchain.debian import unpacked_from_unstable
 from console.toolchain.errors import CommandFailedError, SetupError
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from object_stores.errors import StoreError
 from object_stores.options import resolved, without_secrets
-from orchestration.ports import MergeFailedError
+from orchestration.base.ports import MergeFailedError
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig

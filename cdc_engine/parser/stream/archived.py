@@ -22,11 +22,11 @@ from cdc_engine.binlog.scan.scanner import Scanner
 from cdc_engine.binlog.scan.state import ScanStatus
 from cdc_engine.contracts import Block, Bytes
 from cdc_engine.errors import BinlogFormatError, PositionLostError
-from cdc_engine.parser.dump import Captured
 from cdc_engine.parser.file_creation import creation_of
 from cdc_engine.parser.renumbering import base
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.start_position import FIRST_OFFSET, RESNAPSHOT, Lost
+from cdc_engine.parser.stream.dump import Captured
 from cdc_engine.ports import PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position, file_number
 from cdc_engine.source.archive import Archive

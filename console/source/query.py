@@ -26,7 +26,7 @@ class AnsweredSource:
 
 def ask_source(destination: DestinationConfig) -> AnsweredSource:
     """Connects, queries, and disconnects. Raises ConfigurationError, SourceConnectionError."""
-    from cdc_engine.instance.wiring import source_of  # noqa: PLC0415
+    from cdc_engine.instance.sources import source_of  # noqa: PLC0415
     from cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
     from cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
 

@@ -17,11 +17,11 @@ import structlog
 from cdc_engine import limits
 from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import SourceConnectionError
+from cdc_engine.instance.parts import EngineParts
 from cdc_engine.instance.tables.resume import facts_of
-from cdc_engine.instance.wiring import EngineParts
 from cdc_engine.parser.positions.retention_left import PURGED, is_gone, kept_until, next_file, short_retention
 from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.watch import Look, StreamState, Watch
+from cdc_engine.parser.stream.watch import Look, StreamState, Watch
 from cdc_engine.position import Position
 
 UNASKED_LOOKS_MAX = 5  # intervals without an answer after which it is reported

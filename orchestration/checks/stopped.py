@@ -21,8 +21,9 @@ from cdc_engine.destination_files import LakeTables
 from cdc_engine.errors import SluiceError
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import ended
-from orchestration.ports import MergeFailedError
-from orchestration.sensor.observations import (
+from orchestration.base.ports import MergeFailedError
+from orchestration.base.table_catalog import checkable, defined_tables, delta_key, engine_key, foreign_keys
+from orchestration.checks.observations import (
     ENGINE_CHECK,
     HEALTHY_STATES,
     LAG,
@@ -36,7 +37,6 @@ from orchestration.sensor.observations import (
     stopped_sentence,
     why_stopped,
 )
-from orchestration.table_catalog import checkable, defined_tables, delta_key, engine_key, foreign_keys
 
 QUARANTINE_CHECK = "all_decoded"  # check of Delta tables whose undecodable values go to quarantine
 STATUS_FILE = "status.json"  # written about once a second by the engine
@@ -112,7 +112,7 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
     """Returns the check's result, counted in the quarantine table from which `sluice quarantine replay` restores values. Raises
     dg.Failure with a sentence.
     """
-    from orchestration.run.lake_settings import storage_options, told  # noqa: PLC0415  not needed by ticks
+    from orchestration.base.lake_settings import storage_options, told  # noqa: PLC0415  not needed by ticks
     from spark_jobs.errors import TableError  # noqa: PLC0415
     from spark_jobs.quarantine.count import quarantined_by_column  # noqa: PLC0415
 

@@ -13,10 +13,10 @@ from cdc_engine.contracts import Block
 from cdc_engine.errors import PositionLostError
 from cdc_engine.gtid import has_executed
 from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.dump import Captured, UnwantedRows, begin_dump, blocks_to_end, no_table
 from cdc_engine.parser.positions.binlog_files import BinlogFiles
 from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from cdc_engine.parser.stream.dump import Captured, UnwantedRows, begin_dump, blocks_to_end, no_table
 from cdc_engine.ports import PreparedTransactions, SchemaHistory
 from cdc_engine.position import Position
 from cdc_engine.source.archive import Archive

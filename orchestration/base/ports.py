@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cdc_engine.position import Position
     from cdc_engine.snapshot.record import SnapshotRecord
     from equality.values import Extent, TableResult
-    from orchestration.batch_reference import BatchReference
+    from orchestration.base.batch_reference import BatchReference
 
 
 class EngineSnapshot(Protocol):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from orchestration.assets import MergeJob
-    from orchestration.ports import EngineHost
+    from orchestration.base.ports import EngineHost
 
 # Dagster's daemon looks every 5 s, which is the real interval. With 5 here, a look that is a millisecond early would be skipped, and the
 # interval would be ten seconds.

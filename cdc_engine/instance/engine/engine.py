@@ -28,19 +28,21 @@ from cdc_engine.instance.consumers.sending import Sending, sending_of
 from cdc_engine.instance.consumers.served import Serving, serving_of
 from cdc_engine.instance.consumers.subscriptions import forget_requested
 from cdc_engine.instance.discovery import claim_tables
+from cdc_engine.instance.engine.source_watch import SourceWatch, watch_of
+from cdc_engine.instance.engine.stager import keyed_tables, make_stager
+from cdc_engine.instance.engine.wiring import make_parts
 from cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
 from cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
 from cdc_engine.instance.hand_out import YOUNG_BYTES_MAX, BatchLimits, HandOut
 from cdc_engine.instance.health import Vitals, revive_seconds, troubles
+from cdc_engine.instance.parts import EngineParts
 from cdc_engine.instance.pulse import Pulse
-from cdc_engine.instance.source_watch import SourceWatch, watch_of
 from cdc_engine.instance.status import EngineStatus, RateMeter, figures_of, write_status
 from cdc_engine.instance.tables.engine_acts import EngineActs, Steering
-from cdc_engine.instance.wiring import EngineParts, keyed_tables, make_parts, make_stager
 from cdc_engine.limits import SOURCE_WATCH_SECONDS
 from cdc_engine.meta.manager import begins
-from cdc_engine.parser.event_parser import CONNECTING, STREAMING
 from cdc_engine.parser.start_position import DumpStart
+from cdc_engine.parser.stream.event_parser import CONNECTING, STREAMING
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.states import ENDED, EngineState, engine_follows, engine_state

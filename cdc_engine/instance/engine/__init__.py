@@ -1,0 +1,1 @@
+"""Assembles the engine of one destination, runs it, and stops it."""

@@ -1,0 +1,121 @@
+"""Decides where the stream of a destination begins, and loads the schemas of that position."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import cast
+
+import structlog
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import StoppedTable, TableVersion
+from cdc_engine.errors import PositionLostError
+from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
+from cdc_engine.instance.parts import epochs_of
+from cdc_engine.instance.sources import archive_of, source_of
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.left_consumers import left_consumers
+from cdc_engine.meta.manager import MetaManager, stops
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.positions.binlog_files import BinlogFiles
+from cdc_engine.parser.positions.decision import RequestedPosition
+from cdc_engine.parser.positions.finding import exact_position
+from cdc_engine.parser.positions.scan_ddl import scan_ddl
+from cdc_engine.parser.positions.time_search import choice_at
+from cdc_engine.parser.server_facts import ServerFacts, read_facts
+from cdc_engine.parser.source_check import check_source
+from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from cdc_engine.position import Position
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE
+from cdc_engine.table_meta.history.changed_tables import TouchedTables
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
+from cdc_engine.time_text import time_us
+
+log = structlog.get_logger()
+
+
+def known_begin(
+    config: DestinationConfig,
+    meta: MetaManager,
+    history: TableHistory,
+    tables: TableFilter,
+    directory: Path,
+    *,
+    claim: Callable[[Iterable[TableVersion]], None],
+) -> Position:
+    """Returns where reading starts, with the schemas of that position loaded and the position saved in the ledger."""
+    begin = meta.ledger.resume_position
+    if begin is not None and history.covers(begin):
+        return begin
+    connection = SourceConnection(source_of(config))
+
+    def of_users(database: str, table: str) -> bool:
+        """Returns whether the table is a user's; not only captured ones, because a RENAME may make it captured."""
+        return is_of_users(database) or tables.keeps(database, table)
+
+    try:
+        facts = read_facts(connection)
+        check_source(source_of(config), facts)
+        choice = _first_choice(config, facts, directory) if begin is None else StartChoice()
+        position_now = (
+            (lambda: _configured_begin(choice, connection, epochs_of(meta))) if begin is None else (lambda: begin)
+        )
+        snapshot, first = connection.ask(lambda session: stable_snapshot(session, of_users, position_now))
+    finally:
+        connection.close()
+    if begin is None:
+        claim(each.version() for each in snapshot.tables if tables.keeps(each.database, each.table))
+    if begin is not None or choice != StartChoice():
+        snapshot = _of_then(config, snapshot, first)
+    if meta.ledger.cursor is None:  # before the history, which marks a started destination (`refuse_lost_ledger`)
+        left = left_consumers(directory, cast("Position", first)) if config.has_consumers else ()
+        meta.update(lambda ledger: functools.reduce(Ledger.with_consumer, left, ledger.set_cursor(first)))
+    for database, table, reason in snapshot.elsewhere:
+        if tables.keeps(database, table):
+            stopped = StoppedTable(database=database, table=table, state=ROWS_ELSEWHERE, reason=reason, position=first)
+            meta.update(stops(stopped))
+    history.seed(snapshot, first)
+    return cast("Position", first)
+
+
+def requested_position_of(config: DestinationConfig) -> RequestedPosition:
+    """Returns conf/'s settings of the start position."""
+    start = config.start
+    return RequestedPosition(
+        file=start.file,
+        offset=start.offset if start.file and not start.time else None,
+        gtid_set=start.gtid_set,
+        time_us=time_us(start.time, time.time_ns() // 1000) if start.time else None,
+        earliest=start.earliest,
+    )
+
+
+def _of_then(config: DestinationConfig, snapshot: SchemaSnapshot, begin: Position) -> SchemaSnapshot:
+    """Removes the tables that a statement changed after an earlier position from a current snapshot: they are not known there."""
+    touched = TouchedTables(snapshot)
+    scan_ddl(source_of(config), begin, touched, archive_of(config))
+    if touched.names:
+        names = sorted(".".join(name) for name in touched.names)
+        log.info("schemas_unknown_at_start", destination=config.name, position=str(begin), changed_since=names)
+    return touched.left()
+
+
+def _first_choice(config: DestinationConfig, facts: ServerFacts, directory: Path) -> StartChoice:
+    """Returns Canal's cursor, or else the start in conf/. Raises PositionLostError if the time that either names is purged."""
+    left = cursor_of_canal(directory)
+    if left is not None:
+        at_time = functools.partial(choice_at, BinlogFiles(source_of(config), facts))
+        return choice_after(left, by_gtid=facts.gtid_enabled, at_time=at_time)
+    return exact_position(source_of(config), facts, requested_position_of(config))
+
+
+def _configured_begin(choice: StartChoice, connection: SourceConnection, epochs: Epochs) -> Position:
+    start = decide_start(None, choice, read_facts(connection, choice.file), epochs)
+    if isinstance(start, Lost):
+        raise PositionLostError(str(start))
+    return start.position

@@ -1,0 +1,92 @@
+"""Makes the consumers of a destination, and the window that they read."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.instance.answers import SchemaAnswers
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.consumers.forms import forms_of
+from cdc_engine.instance.consumers.own_stream import OwnStreams
+from cdc_engine.instance.consumers.sending import name_of
+from cdc_engine.instance.consumers.statements import wanted_statements
+from cdc_engine.instance.consumers.stored_stream import StoredStreams
+from cdc_engine.instance.engine.kept_state import history_kept
+from cdc_engine.instance.failover.by_time import by_time_of
+from cdc_engine.instance.sources import archive_of, source_of
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.parser.stream.event_parser import STREAMING, EventParser
+from cdc_engine.ports import EventStore
+from cdc_engine.position import Position
+from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.store.file_store import FileEventStore
+from cdc_engine.store.prepared import PreparedFiles
+from cdc_engine.store.window.window import Window
+from cdc_engine.table_meta.change.policy import SchemaDecisions
+from cdc_engine.table_meta.history.kept.repository import look_at
+from cdc_engine.table_meta.history.review_files import ReviewFiles
+
+
+def window_of(config: DestinationConfig, begin: Position) -> Window:
+    """Returns the window for consumers and groups."""
+    return Window(begin, bytes_max=config.canal_server.window_bytes_max, isolated=config.batch.ddl_isolation)
+
+
+def consumers_of(  # noqa: PLR0917  one caller
+    config: DestinationConfig,
+    directory: Path,
+    meta: MetaManager,
+    window: Window,
+    begin: Position,
+    prepared: PreparedFiles,
+    live: EventParser,
+    sink: EventSink,
+    store: EventStore,
+) -> Consumers:
+    """Returns the consumers of what the destination captures. `live`: the parser whose stream, from `begin` on, they follow if they can."""
+    tables = TableFilter(config.include, config.exclude)
+    decisions = review_of(config, directory)
+    streams = OwnStreams(
+        source=source_of(config),
+        tables=tables,
+        review=dataclasses.replace(SchemaDecisions(), policy=decisions.policy, approved=decisions.approved),
+        records=lambda: look_at(history_kept(directory)),
+        known_to=lambda: live.position or begin,
+        recorded_before=prepared.recorded_before,
+        archive=archive_of(config),
+        epoch=lambda: meta.ledger.epoch,
+        # Not the ledger's, which an ack moves: the epoch is that of the stream's new server.
+        server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
+        by_time=by_time_of(source_of(config), config.failover, tables.keeps),
+        isolated=config.batch.ddl_isolation,
+    )
+    return Consumers(
+        meta,
+        window,
+        open_own=StoredStreams(store.log, streams.open, isolated=streams.isolated).open
+        if isinstance(store, FileEventStore)
+        else streams.open,
+        held_up=lambda: sink.held_up,
+        server_filter=tables,
+        wants=wanted_statements,
+        brokers={each.client_id: (name_of(each), each.filter) for each in config.brokers},
+        forms=forms_of(config),
+        source=source_of(config),
+        place=live.place,
+        told=lambda: "" if live.state == STREAMING else f"its engine is {live.state}: {live.reason}",
+    )
+
+
+def review_of(config: DestinationConfig, directory: Path) -> SchemaDecisions:
+    """Returns the decisions of the configuration and the operators about schema changes."""
+    files = ReviewFiles(directory)
+    return SchemaDecisions(
+        destination=config.name,
+        policy=config.schema_policy,
+        approved=files.approved,
+        note=files.note,
+        resolved=SchemaAnswers(lambda: source_of(config), directory).resolved,
+    )

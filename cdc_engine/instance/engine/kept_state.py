@@ -1,0 +1,103 @@
+"""Finds what earlier runs of a destination stored: schema history, prepared transactions, staged batches. Decides what is still needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cdc_engine.errors import LedgerLostError, MetaError
+from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
+from cdc_engine.meta.manager import MetaManager, Transition
+from cdc_engine.meta.managers import read_ledger
+from cdc_engine.ports import EventStore
+from cdc_engine.position import Position
+from cdc_engine.records.location import as_location, shared_record_store
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.staging.batches import StagedBatches
+from cdc_engine.store.files.forget import EVENTS_DIRECTORY
+from cdc_engine.store.prepared import PREPARED_DIRECTORY
+from cdc_engine.store.prepared_copies import PreparedCopies
+from cdc_engine.table_meta.history.kept.repository import Repository, has_records
+from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
+
+SCHEMA_FILE = "schema.jsonl"
+
+
+def history_kept(directory: Path, token: int = 0) -> Path | Repository:
+    """Returns where the schema history of the destination is stored: where its ledger is.
+
+    `token`: the lease's; 0 for callers that only read. Raises ConfigurationError, MetaError.
+    """
+    place = as_location(directory)
+    return SharedRepository(shared_record_store(place), token) if place.is_shared else directory / SCHEMA_FILE
+
+
+def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
+    """Returns where engines on other hosts find prepared XA transactions; None if these hosts share the folder."""
+    place = as_location(directory)
+    return PreparedCopies(place, token) if place.is_apart else None
+
+
+def take_up(directory: Path) -> Transition:
+    """Returns the ledger's transition at a start: a batch without all of its staged files is staged again from the cursor, others stay."""
+    return lambda ledger: ledger.restarted(StagedBatches(directory).is_whole)
+
+
+def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Path) -> None:
+    """Refuses to treat a destination whose ledger is gone as a new one: changes before the new start would be missing silently.
+
+    The same applies if the ledger knows no position: the cursor is saved before the schema history, so this ledger is a copy from before
+    the first start. Raises LedgerLostError if schema history or staged batches still exist.
+    """
+    if meta.ledger.cursor is not None:
+        return
+    traces: list[Path | str] = [staged] if (staged := StagedBatches(directory).trace()) else []
+    kept_here = (directory / PREPARED_DIRECTORY, directory / EVENTS_DIRECTORY)
+    traces += [path for path in kept_here if path.is_dir() and any(path.iterdir())]
+    copies = copies_of(directory)
+    if copies is not None and copies.records():
+        traces.append(str(copies))
+    if has_records(kept):
+        traces.append(kept if isinstance(kept, Path) else "its schema history")
+    if traces:
+        what = "is gone" if meta.is_new else "knows no position"
+        raise LedgerLostError(
+            f"{directory / LEDGER_FILE} {what}, though {directory.name} ran before ({traces[-1]} is there): the position up "
+            "to which its tables are complete is unknown. Restore the file; or take a new ledger with `sluice position set "
+            f"{directory.name} FILE:OFFSET` at a position before the first change that may be missing (--latest leaves out "
+            "what changed meanwhile); it takes the tables over under a new epoch"
+        )
+
+
+def remove_strays(meta: MetaManager, directory: Path) -> None:
+    """Removes staged files that a killed process left: no record of the ledger names them, so no run will read them."""
+    named = [batch.path for batch in meta.ledger.outstanding if batch.path]
+    StagedBatches(directory).remove_others(meta.ledger.ledger_id, named)
+
+
+def positions_to_keep(meta: MetaManager, begin: Position, directory: Path, groups: tuple[Path, ...]) -> list[Position]:
+    """Returns the positions that reading may restart from: the start of the stream, stops of tables, positions before snapshots that may
+    be canceled, and cursors of consumers and groups.
+    """
+    stops = (stopped.position for stopped in meta.ledger.stopped_tables)
+    since = (each.since for each in SnapshotRecords(directory).all() if each.is_open and each.since is not None)
+    consumers = [consumer.cursor for consumer in meta.ledger.consumers]
+    consumers += [place for group in groups for place in read_ledger(group).places_of(directory.name)]
+    return [begin, *stops, *since, *consumers]
+
+
+def never_read_again(
+    meta: MetaManager, store: EventStore, directory: Path, groups: tuple[Path, ...]
+) -> Position | None:
+    """Returns the position up to which nothing will be read again; None if that is not known now."""
+    places = [place for place in (store.acked_position, meta.ledger.cursor) if place is not None]
+    if not places:
+        return None
+    try:
+        begin = min(places, key=_order_key)
+        return min(positions_to_keep(meta, begin, directory, groups), key=_order_key)
+    except MetaError:  # the ledger of a group does not answer
+        return None
+
+
+def _order_key(position: Position) -> int:
+    return position.order_key

@@ -1,0 +1,68 @@
+"""Binds the columns, keys and policies of a destination to `staging`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import Batch, OutstandingBatch, Staged, TableVersion
+from cdc_engine.instance.parts import EngineParts
+from cdc_engine.instance.tables.resume import has_up_to
+from cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.ports import Stager
+from cdc_engine.sink.column_filter import ColumnFilter
+from cdc_engine.staging.batches import FOLDER as STAGING_DIRECTORY
+from cdc_engine.staging.staging import stage
+
+
+def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:
+    """Returns `staging` with the destination's columns and keys bound to it."""
+    columns = ColumnFilter(config.column_include, config.column_exclude)
+    keys, policies = keys_of(config), policies_of(config)
+    logged = frozenset(name for name, table in config.tables.items() if table.change_log)
+
+    def stager(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
+        stops = {stop.name: stop.position.order_key for stop in meta.ledger.stopped_tables}
+        staged = stage(
+            batch,
+            config.name,
+            record.delivery,
+            directory / STAGING_DIRECTORY,
+            ledger_id=record.ledger_id,
+            more=more,
+            kept=columns.kept,
+            keys=keys,
+            left_out=stops,
+            stopped_at=stops,
+            policies=policies,
+            cascade_policy=config.cascade_policy,
+            has_up_to=has_up_to(directory, record.start),
+            logged=logged,
+            again_up_to=given_up.order_key if (given_up := meta.ledger.given_up) else 0,
+        )
+        return _described(staged)
+
+    return stager
+
+
+def _described(staged: Any) -> Staged:
+    manifest = staged.manifest
+    return Staged(
+        path=staged.path,
+        rows=manifest.rows,
+        size_bytes=manifest.bytes,
+        tables=tuple(table.name for table in manifest.tables),
+        first_commit_time_us=manifest.first_commit_time_us,
+        stopped=staged.stopped,
+    )
+
+
+def keyed_tables(config: DestinationConfig, parts: EngineParts) -> list[TableVersion]:
+    """Returns the captured tables at the stream's position, each with the key from conf/."""
+    begin, keys = parts.parser.position or parts.meta.ledger.resume_position, keys_of(config)
+    there = parts.history.versions(begin) if begin is not None else ()
+    return [dataclasses.replace(each, key=keys.get(each.name, each.key)) for each in there]

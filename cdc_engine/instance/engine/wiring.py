@@ -1,0 +1,139 @@
+"""Makes the parts of one destination's engine from its configuration, and connects them. Used by `engine`."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.contracts import TableVersion
+from cdc_engine.destination_files import for_runs
+from cdc_engine.destination_files.own_folder import OwnFolder
+from cdc_engine.instance.engine.begin import known_begin
+from cdc_engine.instance.engine.consumer_wiring import consumers_of, review_of, window_of
+from cdc_engine.instance.engine.kept_state import (
+    copies_of,
+    history_kept,
+    never_read_again,
+    positions_to_keep,
+    refuse_lost_ledger,
+    remove_strays,
+    take_up,
+)
+from cdc_engine.instance.failover.by_time import by_time_of
+from cdc_engine.instance.parts import EngineParts, epochs_of
+from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.instance.sources import archive_of, source_of
+from cdc_engine.instance.stored import store_of
+from cdc_engine.instance.tables.filter_change import take_up_new_tables
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.meta.managers import open_meta
+from cdc_engine.parser.shared.sharing import OF_PROCESS
+from cdc_engine.parser.start_position import DumpStart, StartChoice
+from cdc_engine.parser.stream.event_parser import EventParser
+from cdc_engine.ports import Lease
+from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.sink.table_filter import TableFilter
+from cdc_engine.source.in_use import SOURCE_FILE, address_in_use
+from cdc_engine.store.file_store import FileEventStore
+from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE
+
+COMPACTED_RECORDS_MIN = 500  # records of the schema history; fewer are not compacted
+
+
+def make_parts(
+    config: DestinationConfig,
+    directory: Path,
+    lease: Lease,
+    *,
+    on_state: Callable[[str, str], None],
+    on_start: Callable[[DumpStart], None],
+    groups: tuple[Path, ...] = (),
+    claim: Callable[[Iterable[TableVersion]], None] = lambda _: None,
+) -> EngineParts:
+    """Reads the ledger, decides where to start (asks the server if there is no cursor), and loads the schemas at that position.
+
+    `groups`: folders of the groups that the destination is a member of. `claim`: gets the captured tables of a new destination.
+
+    Raises SourceConnectionError, SourceCheckError, PositionLostError, MetaError, ConfigurationError; nothing is open then.
+    """
+    meta = open_meta(directory, lease)
+    try:
+        return _parts_around(
+            *(meta, config, directory, lease), on_state=on_state, on_start=on_start, groups=groups, claim=claim
+        )
+    except BaseException:
+        meta.close()
+        raise
+
+
+def _parts_around(
+    meta: MetaManager,
+    config: DestinationConfig,
+    directory: Path,
+    lease: Lease,
+    *,
+    on_state: Callable[[str, str], None],
+    on_start: Callable[[DumpStart], None],
+    groups: tuple[Path, ...],
+    claim: Callable[[Iterable[TableVersion]], None],
+) -> EngineParts:
+    folder = OwnFolder(directory)
+    folder.refuse_another()
+    kept = history_kept(directory, lease.token)
+    refuse_lost_ledger(meta, kept, directory)
+    meta.update(take_up(directory))  # a new ledger is saved before anything else of the destination
+    remove_strays(meta, directory)
+    if meta.ledger.resume_position is None:
+        forget_prepared(directory)  # left by a ledger that was removed
+    tables = TableFilter(config.include, config.exclude)
+    history = TableHistory(kept, tables.keeps, review_of(config, directory))
+    begin = known_begin(config, meta, history, tables, directory, claim=claim)
+    store = store_of(config, source_of(config), meta, begin, directory, read_elsewhere=not folder.is_last)
+    known = {".".join(name) for name in history.table_names()}
+    take_up_new_tables(config, directory, history.versions(begin), meta, begin, known)
+    history.compact(positions_to_keep(meta, begin, directory, groups), COMPACTED_RECORDS_MIN)
+    share = functools.partial(for_runs.share, directory, TABLES_FILE)
+    published = PublishedHistory(history, directory / TABLES_FILE, fence=lease.check, share=share, begins=folder.note)
+    goes_on = store.put_position or begin  # after what is stored
+    published.publish(goes_on)
+    for_runs.share(directory, SOURCE_FILE, json.dumps({"address": address_in_use(directory)}).encode())
+    window = window_of(config, goes_on) if config.has_consumers or groups else None
+    sink = EventSink(store, tables, window, keeps_stopped=isinstance(store, FileEventStore))
+    prepared = PreparedFiles(
+        directory / PREPARED_DIRECTORY,
+        lambda: never_read_again(meta, store, directory, groups),
+        copies_of(directory, lease.token),
+    )
+    parser = EventParser(
+        source_of(config),
+        StartChoice(),  # the ledger has a cursor by now
+        sink=sink,
+        history=published,
+        captured=tables.keeps,
+        on_state=on_state,
+        on_start=on_start,
+        on_idle=sink.idle,
+        prepared=prepared,
+        epochs=lambda: epochs_of(meta),
+        waits=len(config.sources) > 1,
+        by_time=by_time_of(source_of(config), config.failover, tables.keeps),
+        archive=archive_of(config),
+        sharing=OF_PROCESS.of(source_of(config)) if config.stream == "shared" else None,
+    )
+    return EngineParts(
+        source=source_of(config),
+        meta=meta,
+        history=published,
+        store=store,
+        sink=sink,
+        parser=parser,
+        window=window,
+        consumers=consumers_of(config, directory, meta, window, goes_on, prepared, parser, sink, store)
+        if window is not None
+        else None,
+    )

@@ -1,0 +1,34 @@
+"""The parts of a running engine as one value. `engine.wiring` makes them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from cdc_engine.instance.consumers.consumers import Consumers
+from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.meta.manager import MetaManager
+from cdc_engine.parser.start_position import Epochs
+from cdc_engine.parser.stream.event_parser import EventParser
+from cdc_engine.ports import EventStore
+from cdc_engine.sink.event_sink import EventSink
+from cdc_engine.source.server import Source
+from cdc_engine.store.window.window import Window
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineParts:
+    """The parts of the engine of one destination."""
+
+    source: Source
+    meta: MetaManager
+    history: PublishedHistory
+    store: EventStore
+    sink: EventSink
+    parser: EventParser
+    window: Window | None
+    consumers: Consumers | None
+
+
+def epochs_of(meta: MetaManager) -> Epochs:
+    ledger = meta.ledger
+    return Epochs(highest=ledger.epoch, unfinished=ledger.unfinished)

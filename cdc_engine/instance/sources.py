@@ -1,0 +1,35 @@
+"""Returns the servers and the archive of a destination from its configuration."""
+
+from __future__ import annotations
+
+from cdc_engine.config import DestinationConfig
+from cdc_engine.source.archive import Archive
+from cdc_engine.source.server import Source
+from cdc_engine.source.settings import SourceConfig
+
+
+def source_of(config: DestinationConfig) -> Source:
+    """Returns the source that the destination reads."""
+    return source_at(config, config.source)
+
+
+def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
+    """Returns one of the sources in conf/."""
+    return Source(
+        destination=config.name,
+        host=given.host,
+        port=given.port,
+        user=given.user,
+        password=given.password,
+        tls_mode=given.tls.mode,
+        ca_file=given.tls.ca_file,
+        certificate_file=given.tls.certificate_file,
+        key_file=given.tls.key_file,
+        server_id=given.server_id,
+        installation=config.installation,
+    )
+
+
+def archive_of(config: DestinationConfig) -> Archive | None:
+    """Returns the binlog archive, if conf/ names one."""
+    return Archive(config.archive) if config.archive else None
