@@ -97,7 +97,7 @@ def test_a_canal_client_goes_on_after_its_server_came_again(destination: Destina
     port = free_port()
     first, found = listening(destination, port=port), []
     with client_of(first) as client:
-        for batch in client.batches(idle_seconds=0.01):
+        for batch in client.batches(idle_seconds=1):
             found += [change.row["id"] for change in batch.changes()]
             if found == [1, 2]:
                 first.close()
