@@ -17,14 +17,14 @@ from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.instance.sources import source_of
 from cdc_engine.parser.shared.sharing import key_of
-from cdc_engine.parser.source_check import check_source
+from cdc_engine.parser.source_check import check_source, source_warnings
 from cdc_engine.states import ended
 from cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
 from console.conf_check import conf_problems, unset_passwords
 from console.keyless_check import ask_keyless
 from console.shards_check import shards_problems, shards_sentence, shards_warnings
 from console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
-from console.source.query import ask_source, known_path_clashes
+from console.source.query import ask_source, known_path_clashes, oldest_sentence
 from console.stack.processes import ProcessFile
 from console.stack.stack import SPARK, Stack
 from console.status.include_check import ask_include_warning
@@ -146,15 +146,20 @@ def check_destination(destination: DestinationConfig) -> Finding:
     )
     try:
         asked = ask_source(destination)
-        warnings = check_source(asked.source, asked.facts)
+    except SluiceError as error:
+        return Finding(what, (str(error),))
+    what = f"{what}, {asked.facts.version}{oldest_sentence(asked.facts, time.time())}"
+    warnings = source_warnings(asked.facts)
+    try:
+        check_source(asked.source, asked.facts)
         if len(destination.sources) > 1 and not (asked.facts.gtid_enabled or asked.facts.mariadb):
             warnings = [
                 *warnings,
                 "no other source can take over without GTIDs: set gtid_mode and enforce_gtid_consistency",
             ]
-        return Finding(f"{what}, {asked.facts.version}", warnings=tuple(warnings))
+        return Finding(what, warnings=tuple(warnings))
     except SourceCheckError as error:
-        return Finding(what, tuple(error.problems))
+        return Finding(what, tuple(error.problems), tuple(warnings))
     except SluiceError as error:
         return Finding(what, (str(error),))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -20,12 +21,12 @@ from cdc_engine.errors import ConfigurationError, SourceCheckError
 from cdc_engine.instance.sources import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.source_check import check_source, missing_privileges
+from cdc_engine.parser.source_check import check_source, missing_privileges, source_warnings
 from cdc_engine.source.settings import SourceConfig
 from cdc_engine.table_meta.history.source.schema_snapshot import is_of_users
 from cdc_engine.table_meta.history.tables_file import keyless_sentence
 from console.keyless_check import ask_keyless
-from console.source.query import ask_source
+from console.source.query import ask_source, oldest_sentence
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")
@@ -98,11 +99,13 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
     if file.exists():
         raise ConfigurationError(f"{file} is there already; change it by hand, or give this destination a --name")
     asked = ask_source(wanted.destination(variable))
-    say(f"{wanted.user}@{wanted.host}:{wanted.port} answers: {asked.facts.version}")
+    oldest = oldest_sentence(asked.facts, time.time())
+    say(f"{wanted.user}@{wanted.host}:{wanted.port} answers: {asked.facts.version}{oldest}")
+    for warning in source_warnings(asked.facts):
+        say(f"note: {warning}")
     problems: list[str] = []
     try:
-        for warning in check_source(asked.source, asked.facts):
-            say(f"note: {warning}")
+        check_source(asked.source, asked.facts)
     except SourceCheckError as error:
         problems = error.problems
     for problem in problems:

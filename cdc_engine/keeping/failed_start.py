@@ -48,5 +48,5 @@ def _aged(record: dict[str, Any], now_us: int) -> dict[str, Any]:
     hours, lag = record.get("runway_hours"), float(record.get("lag_seconds") or 0.0)
     left = None if hours is None else max(0.0, hours - seconds / 3600)
     stopped = record.get("stopped_tables") or []
-    gone = {"waiting": "", "troubles": [], "rows_per_second": 0.0, "stream": {}}
+    gone = {"waiting": "", "troubles": [], "rows_per_second": 0.0, "stream": {}, "oldest_binlog_hours": None}
     return {**record, **gone, "stopped_tables": stopped, "runway_hours": left, "lag_seconds": lag + seconds}

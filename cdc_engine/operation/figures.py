@@ -85,6 +85,12 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
         lambda s, _: math.nan if s.runway_hours is None else s.runway_hours,
     ),
     (
+        "sluice_oldest_binlog_hours",
+        "Age in hours of the oldest binlog file that the source has. NaN: unknown.",
+        False,
+        lambda s, _: math.nan if s.oldest_binlog_hours is None else s.oldest_binlog_hours,
+    ),
+    (
         "sluice_stream_shared",
         "1: the destination shares a stream with others.",
         False,

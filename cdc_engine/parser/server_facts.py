@@ -9,6 +9,8 @@ from typing import Any
 
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.file_creation import creation_of
+from cdc_engine.parser.providers.facts import MARK_VARIABLES, ProviderFacts, read_provider_facts
+from cdc_engine.source.server import Source
 
 VARIABLES = (
     "server_id",
@@ -25,6 +27,7 @@ VARIABLES = (
     "gtid_purged",
     "gtid_binlog_pos",
     "log_slave_updates",
+    *MARK_VARIABLES,
 )
 _ROLE_GRANT = re.compile(r"^GRANT (?!.* ON )(.+) TO ", re.IGNORECASE)
 
@@ -50,7 +53,7 @@ class ServerFacts:
     sets as text, empty if not kept.
 
     `file`, `offset`: the current end of the binlog; `executed` is what it contains up to there. `variables`: lower-case names, as text.
-    `created`: creation times in seconds since 1970 of the requested files that exist.
+    `created`: creation times in seconds since 1970 of the requested files that exist. `provider`: the marks of who operates the server.
     """
 
     version: str
@@ -66,6 +69,7 @@ class ServerFacts:
     grants: tuple[str, ...] = ()
     replicas: tuple[Replica, ...] = ()
     created: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    provider: ProviderFacts = dataclasses.field(default_factory=ProviderFacts)
 
 
 def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
@@ -94,7 +98,20 @@ def read_facts(connection: SourceConnection, *files: str) -> ServerFacts:
         grants=_grants(connection),
         replicas=_replicas(connection),
         created=_created(connection, {name or file for name in files} & {log.file for log in logs}),
+        provider=read_provider_facts(connection.first_of, connection.source.host, connection.server_version, variables),
     )
+
+
+def oldest_file(facts: ServerFacts) -> str:
+    """Returns the server's oldest binlog file, or an empty text."""
+    return facts.logs[0].file if facts.logs else ""
+
+
+def with_oldest_file(source: Source, facts: ServerFacts) -> ServerFacts:
+    """Returns the facts with the creation time of the oldest file, which a connection of its own reads. Raises SourceConnectionError."""
+    file = oldest_file(facts)
+    created = creation_of(source, file) if file else 0
+    return dataclasses.replace(facts, created={**facts.created, file: created}) if created else facts
 
 
 def _one_line(gtid_set: str) -> str:

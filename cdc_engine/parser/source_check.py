@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 from cdc_engine.errors import ReplicaClashError, SourceCheckError
+from cdc_engine.parser.providers.advice import ADVICE, Advice
+from cdc_engine.parser.providers.decision import DAY_SECONDS, provider_of, retention_of
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.source.server import Source
 
-DAY_SECONDS = 86_400
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)
 # Privilege → the names under which servers grant it.
@@ -31,7 +32,7 @@ def check_source(source: Source, facts: ServerFacts, *, displaced: bool = False)
     if problems:
         raise SourceCheckError(problems)
     _refuse_clash(source, facts, displaced=displaced)
-    return _warnings(facts)
+    return source_warnings(facts)
 
 
 def _setting_problems(facts: ServerFacts) -> list[str]:
@@ -41,12 +42,10 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
     if version < lowest:
         problems.append(f"the server's version {facts.version} is below {'.'.join(map(str, lowest))}")
     if variables.get("log_bin", "OFF").upper() not in ("ON", "1"):
-        problems.append("log_bin is OFF: the server writes no binlog; start it with log_bin set")
+        problems.append(f"log_bin is OFF: the server writes no binlog; {advice_of(facts).log_bin}")
     row_format = variables.get("binlog_format", "ROW").upper()
     if row_format != "ROW":
-        problems.append(
-            f"binlog_format is {row_format}: SET GLOBAL binlog_format = 'ROW', and in the server's option file"
-        )
+        problems.append(f"binlog_format is {row_format}: {advice_of(facts).set('binlog_format', 'ROW')}")
     return problems
 
 
@@ -95,8 +94,15 @@ def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> Non
             )
 
 
-def _warnings(facts: ServerFacts) -> list[str]:
-    return [*_image_warnings(facts), *_retention_warnings(facts)]
+def source_warnings(facts: ServerFacts) -> list[str]:
+    """Returns what an operator should know of a server that can be captured, one sentence each."""
+    kept = short_retention_sentence(facts)
+    return [*_image_warnings(facts), *((kept,) if kept else ())]
+
+
+def advice_of(facts: ServerFacts) -> Advice:
+    """Returns what to do on this server, in the terms of its provider."""
+    return ADVICE[provider_of(facts.provider)]
 
 
 def _image_warnings(facts: ServerFacts) -> list[str]:
@@ -110,20 +116,17 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
     )
     if facts.mariadb:
         lost += "; a REPLACE looks like an update that keeps the columns it left out, and stops the table where it can be told apart"
-    return [f"binlog_row_image is {image}: {lost}; SET GLOBAL binlog_row_image = 'FULL' is safe"]
+    return [f"binlog_row_image is {image}: {lost}; FULL is safe: {advice_of(facts).set('binlog_row_image', 'FULL')}"]
 
 
-def _retention_warnings(facts: ServerFacts) -> list[str]:
-    seconds = retention_seconds(facts)
-    if not 0 < seconds < DAY_SECONDS:
-        return []
-    hours = f"the server keeps its binlog for {seconds / 3600:.1f} h only"
-    return [
-        f"{hours}: an engine that stops for longer loses its position; set binlog_expire_logs_seconds to a day or more"
-    ]
+def short_retention_sentence(facts: ServerFacts) -> str:
+    """Returns a sentence if the server promises to keep its binlog for less than a day, or promises nothing; otherwise an empty text."""
+    retention = retention_of(facts.provider, facts.variables)
+    if retention.seconds >= DAY_SECONDS:
+        return ""
+    return f"{retention.why}: an engine that stops for longer loses its position (POSITION_LOST); {advice_of(facts).keep_more}"
 
 
 def retention_seconds(facts: ServerFacts) -> float:
-    """Returns how long the server keeps its binlog; 0 for unlimited."""
-    seconds = float(facts.variables.get("binlog_expire_logs_seconds") or 0)
-    return seconds or float(facts.variables.get("expire_logs_days") or 0) * DAY_SECONDS
+    """Returns how long the server promises to keep its binlog: infinity if it never purges, 0 if it promises nothing."""
+    return retention_of(facts.provider, facts.variables).seconds

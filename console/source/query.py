@@ -28,11 +28,20 @@ def ask_source(destination: DestinationConfig) -> AnsweredSource:
     """Connects, queries, and disconnects. Raises ConfigurationError, SourceConnectionError."""
     from cdc_engine.instance.sources import source_of  # noqa: PLC0415
     from cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
-    from cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
+    from cdc_engine.parser.server_facts import read_facts, with_oldest_file  # noqa: PLC0415
 
     source = source_of(destination)
     with contextlib.closing(SourceConnection(source)) as connection:
-        return AnsweredSource(source, read_facts(connection))
+        return AnsweredSource(source, with_oldest_file(source, read_facts(connection)))
+
+
+def oldest_sentence(facts: ServerFacts, now: float) -> str:
+    """Returns how old the source's oldest binlog file is, for the end of a line; empty if it is not known."""
+    from cdc_engine.parser.server_facts import oldest_file  # noqa: PLC0415
+
+    file = oldest_file(facts)
+    created = facts.created.get(file, 0)
+    return f"; its oldest binlog file {file} is {max(0.0, now - created) / 3600:.1f} h old" if created else ""
 
 
 def known_path_clashes(config: SluiceConfig) -> list[str]:

@@ -65,6 +65,7 @@ class DestinationStatus:
     position: str = ""
     lag_seconds: float = 0.0
     runway_hours: float | None = None
+    oldest_binlog_hours: float | None = None
     rows_per_second: float = 0.0
     ring_bytes: int = 0
     ring_bytes_max: int = 0
@@ -245,6 +246,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         position=place(engine.get("position")),
         lag_seconds=round(float(engine.get("lag_seconds") or 0.0), 1),
         runway_hours=_runway(engine.get("runway_hours"), age_seconds if stale else 0.0),
+        oldest_binlog_hours=None if stale else engine.get("oldest_binlog_hours"),
         rows_per_second=round(float(engine.get("rows_per_second") or 0.0), 1),
         ring_bytes=int(engine.get("ring_bytes") or 0),
         ring_bytes_max=int(engine.get("ring_bytes_max") or 0),
@@ -362,6 +364,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         "read up to",
         "lag",
         "kept",
+        "oldest",
         "rows/s",
         "ring",
         "last tick",
@@ -374,8 +377,8 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         state = Text(f"{one.state}{', shared' if one.shared else ''}", "green" if one.state in WELL else "red")
         ring = f"{one.ring_bytes / 2**20:.1f} of {one.ring_bytes_max / 2**20:.0f} MB" if one.ring_bytes_max else ""
         out = ", ".join(f"#{batch['batch_id']} ({batch['rows']} rows)" for batch in one.outstanding)
-        kept = "" if one.runway_hours is None else f"{one.runway_hours:.0f} h"
-        rates = (f"{one.lag_seconds} s", kept, f"{one.rows_per_second:.0f}")
+        hours = ("" if each is None else f"{each:.0f} h" for each in (one.runway_hours, one.oldest_binlog_hours))
+        rates = (f"{one.lag_seconds} s", *hours, f"{one.rows_per_second:.0f}")
         ages = ("never" if age is None else f"{age:.0f} s" for age in (one.tick_age_seconds, one.ack_age_seconds))
         places.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)
     reading = [

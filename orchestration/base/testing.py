@@ -42,6 +42,7 @@ class FakeState:
     cursor: Position | None = None
     lag_seconds: float = 1.5
     runway_hours: float | None = None
+    oldest_binlog_hours: float | None = None
     rows_per_second: float = 100.0
     ring_bytes: int = 512
     ring_bytes_max: int = 1024

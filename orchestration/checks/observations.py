@@ -75,7 +75,7 @@ def observation(destination: str, status: EngineSnapshot, points: Sequence[Point
         metadata={
             **({"chart": dg.MetadataValue.md(chart(points))} if points else {}),
             "lag_seconds": dg.MetadataValue.float(float(status.lag_seconds)),
-            **_runway(status.runway_hours),
+            **_hours(runway_hours=status.runway_hours, oldest_binlog_hours=status.oldest_binlog_hours),
             "rows_per_second": dg.MetadataValue.float(float(status.rows_per_second)),
             "ring_fill_ratio": dg.MetadataValue.float(int(status.ring_bytes) / ring_bytes_max),
             "ring_bytes": dg.MetadataValue.int(int(status.ring_bytes)),
@@ -90,9 +90,9 @@ def observation(destination: str, status: EngineSnapshot, points: Sequence[Point
     )
 
 
-def _runway(hours: float | None) -> dict[str, dg.MetadataValue[Any]]:
-    """Returns the retention left as a number to plot; empty if the source never purges its binlog, or if the retention is unknown."""
-    return {} if hours is None else {"runway_hours": dg.MetadataValue.float(float(hours))}
+def _hours(**hours: float | None) -> dict[str, dg.MetadataValue[Any]]:
+    """Returns those of the numbers that are known, to plot."""
+    return {name: dg.MetadataValue.float(float(value)) for name, value in hours.items() if value is not None}
 
 
 def stopped_sentence(failing: Mapping[str, str]) -> str:

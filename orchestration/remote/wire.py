@@ -31,6 +31,7 @@ class RemoteState:
     cursor: Position | None
     lag_seconds: float
     runway_hours: float | None
+    oldest_binlog_hours: float | None
     rows_per_second: float
     ring_bytes: int
     ring_bytes_max: int

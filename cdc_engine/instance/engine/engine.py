@@ -354,6 +354,7 @@ class Engine:
             cursor=ledger.cursor,
             lag_seconds=self._lag_seconds(rooms),
             runway_hours=self._watch.runway_hours() if self._watch is not None else None,
+            oldest_binlog_hours=self._watch.oldest_binlog_hours() if self._watch is not None else None,
             rows_per_second=round(self._rows_per_second, 1),
             ring_bytes=metrics.fill_bytes,
             ring_bytes_max=metrics.bytes_max,

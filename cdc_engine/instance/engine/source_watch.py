@@ -19,8 +19,10 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import SourceConnectionError
 from cdc_engine.instance.parts import EngineParts
 from cdc_engine.instance.tables.resume import facts_of
-from cdc_engine.parser.positions.retention_left import PURGED, is_gone, kept_until, next_file, short_retention
+from cdc_engine.parser.positions.oldest_file import OldestFile, purges_early
+from cdc_engine.parser.positions.retention_left import is_gone, kept_until, next_file, purged_sentence, short_retention
 from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.parser.source_check import short_retention_sentence
 from cdc_engine.parser.stream.watch import Look, StreamState, Watch
 from cdc_engine.position import Position
 
@@ -76,6 +78,7 @@ class SourceWatch:
     ) -> None:
         self._saved, self._runway_hours_min, self._archived = saved, runway_hours_min, archived
         self._facts: ServerFacts | None = None
+        self._oldest = OldestFile()
         self._parser, self._ask, self._seconds, self._clock = parser, ask, seconds, clock
         self._watch = Watch()
         self._answered_at, self._unanswered = clock(), ""
@@ -98,10 +101,11 @@ class SourceWatch:
             # What the parser does now is reported by its own state.
             self._watch, self._answered_at = Watch(), self._clock()
             return
-        facts = self._ask(place.position.file, *self._end_of_saved())
+        facts = self._ask(place.position.file, *self._end_of_saved(), *self._unknown_oldest())
         if not facts.file:  # it answers without the file: an empty name would match every stream, or none
             raise SourceConnectionError("it does not say where its binlog ends")
         self._answered_at, self._unanswered, self._facts = self._clock(), "", facts
+        self._oldest = self._oldest.seen(facts)
         self._watch, reason = self._watch.looked(Look(at=self._clock(), place=place, facts=facts))
         if reason and not (stopping is not None and stopping.is_set()):
             log.warning("stream_is_not_the_source", reason=reason)
@@ -111,6 +115,10 @@ class SourceWatch:
         """Returns the file after the saved one: its creation time is the age of the saved one's end."""
         after = next_file(self._saved_file(), self._facts) if self._facts else ""
         return (after,) if after else ()
+
+    def _unknown_oldest(self) -> tuple[str, ...]:
+        """Returns the oldest file of the last answer if its creation time is not known: one more connection per purge, not per look."""
+        return self._oldest.unknown(self._facts) if self._facts else ()
 
     def _saved_file(self) -> str:
         saved = self._saved_here()
@@ -131,15 +139,30 @@ class SourceWatch:
         """
         if self._is_gone():
             return 0.0
-        until = kept_until(self._saved_file(), self._facts, time.time()) if self._facts else None
-        return None if until is None else round(max(0.0, until - time.time()) / 3600, 2)
+        now = time.time()
+        kept_seconds = self._oldest.kept_seconds(now)
+        until = kept_until(self._saved_file(), self._facts, now, kept_seconds) if self._facts else None
+        return None if until is None else round(max(0.0, until - now) / 3600, 2)
+
+    def oldest_binlog_hours(self) -> float | None:
+        """Returns the age of the source's oldest binlog file in hours: what the source keeps in fact. None: not known yet."""
+        age = self._oldest.age_seconds(time.time())
+        return None if age is None else round(age / 3600, 2)
 
     def retention_trouble(self) -> str:
-        """Returns a sentence if what a restart would read is purged or may be purged soon; empty while there is time."""
+        """Returns a sentence if what a restart would read is purged or may be purged soon, or if the source keeps its binlog for less than
+        a day, by what it promises or by what was observed; otherwise an empty text. With `runway_hours_min` 0 only a purge is reported.
+        """
+        facts = self._facts
+        if facts is None:
+            return ""
         if self._is_gone():
-            return PURGED
-        hours = self.runway_hours()
-        return short_retention(hours, self._facts, self._runway_hours_min) if hours is not None and self._facts else ""
+            return purged_sentence(facts)
+        hours, observed_seconds = self.runway_hours(), self._oldest.kept_seconds(time.time())
+        left = short_retention(hours, facts, self._runway_hours_min, observed_seconds) if hours is not None else ""
+        if left or not self._runway_hours_min:
+            return left
+        return short_retention_sentence(facts) or purges_early(self._oldest, facts, time.time())
 
     def behind_seconds(self) -> float:
         """Returns for how long at least the source's binlog has had changes that are not read; 0 if none are known."""

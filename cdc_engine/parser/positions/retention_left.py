@@ -7,9 +7,11 @@ does so when it begins another file, so the result is the earliest time.
 
 from __future__ import annotations
 
+import math
+
 from cdc_engine.parser.renumbering import comes_before
 from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.source_check import retention_seconds
+from cdc_engine.parser.source_check import advice_of, retention_seconds
 from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from cdc_engine.position import Position
 
@@ -36,19 +38,19 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
     return isinstance(start, Lost) and not (start.purged and archived)
 
 
-def kept_until(file: str, facts: ServerFacts, now: float) -> float | None:
-    """Returns when the file may be purged, in seconds since 1970; None if never or unknown. `facts.created` has the file after it."""
+def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: float = math.inf) -> float | None:
+    """Returns when the file may be purged, in seconds since 1970; None if never or unknown. `facts.created` has the file after it.
+
+    `observed_seconds`: how long the source was seen to keep its binlog, if that is less than it promises.
+    """
     if file not in {log.file for log in facts.logs}:
         return None  # begun since then, or see `is_gone`
     after = next_file(file, facts)
     created = facts.created.get(after, 0) if after else now
-    by_age, by_size = _by_age(created, facts), _by_size(file, after, created, facts, now)
+    kept_seconds = min(retention_seconds(facts), observed_seconds)
+    by_age = created + kept_seconds if created and math.isfinite(kept_seconds) else None
+    by_size = _by_size(file, after, created, facts, now)
     return min((each for each in (by_age, by_size) if each is not None), default=None)
-
-
-def _by_age(created: float, facts: ServerFacts) -> float | None:
-    seconds = retention_seconds(facts)
-    return created + seconds if seconds and created else None
 
 
 def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: float) -> float | None:
@@ -63,23 +65,24 @@ def _by_size(file: str, after: str, created: float, facts: ServerFacts, now: flo
     return now + max(0, limit - needed) / max(rate, 1e-9)
 
 
-PURGED = (
-    "the source has purged the binlog that a restart would read, so a restart would be POSITION_LOST, and the tables would "
-    "need a re-snapshot (`sluice snapshot start`): find out what delays the merges before you restart anything, and let the "
-    "source keep more (binlog_expire_logs_seconds, expire_logs_days, max_binlog_total_size)"
-)
+def purged_sentence(facts: ServerFacts) -> str:
+    """Returns the sentence for an operator if what a restart would read is purged."""
+    return (
+        "the source has purged the binlog that a restart would read, so a restart would be POSITION_LOST, and the tables would "
+        "need a re-snapshot (`sluice snapshot start`): find out what delays the merges before you restart anything, and "
+        f"{advice_of(facts).keep_more}"
+    )
 
 
-def short_retention(hours: float, facts: ServerFacts, hours_min: float) -> str:
+def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed_seconds: float = math.inf) -> str:
     """Returns a sentence for the operator if the retention left is short, or an empty text. If the server keeps less than `hours_min` at
     all, half of its retention is the limit.
     """
-    kept_hours = retention_seconds(facts) / 3600
-    if hours >= (min(hours_min, kept_hours / 2) if kept_hours else hours_min):
+    kept_hours = min(retention_seconds(facts), observed_seconds) / 3600
+    if hours >= min(hours_min, kept_hours / 2):
         return ""
     when = f"in {hours:.1f} h" if hours > 0 else "at any moment"
     return (
         f"{when} the source may purge the binlog that a restart would read, and then the tables need a re-snapshot "
-        "(POSITION_LOST): find out what delays the merges, and let the source keep more (binlog_expire_logs_seconds, "
-        "expire_logs_days, max_binlog_total_size)"
+        f"(POSITION_LOST): find out what delays the merges, and {advice_of(facts).keep_more}"
     )

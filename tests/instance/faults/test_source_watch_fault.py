@@ -18,6 +18,7 @@ from cdc_engine.parser.stream.watch import StreamState
 from cdc_engine.position import Position
 from tests.fix_servers import ServerFactory
 from tests.instance.fix_destination import Captured
+from tests.parser.providers.imitation import RDS_MARKS, amazon
 from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
 
@@ -120,7 +121,7 @@ def test_fault_a_look_that_breaks_is_not_the_last_one() -> None:
 
 
 def test_failover_the_watch_tells_how_long_the_saved_position_is_kept() -> None:
-    """The second look asks when the file after the saved one was created."""
+    """The second look asks when the file after the saved one, and the oldest one, were created."""
     asked: list[tuple[str, ...]] = []
     created = int(time.time()) - 20 * 3600
 
@@ -145,7 +146,7 @@ def test_failover_the_watch_tells_how_long_the_saved_position_is_kept() -> None:
     assert watch.runway_hours() is None
     watch.look()
     watch.look()
-    assert asked == [("binlog.000004",), ("binlog.000004", "binlog.000004")]
+    assert asked == [("binlog.000004",), ("binlog.000004", "binlog.000004", "binlog.000003")]
     assert watch.runway_hours() == pytest.approx(4, abs=0.1)
     assert watch.retention_trouble() == ""
     strict.look()
@@ -171,3 +172,37 @@ def test_fault_the_lag_grows_while_the_source_is_ahead_of_a_silent_stream() -> N
     assert watch.behind_seconds() == 65
     assert "receives nothing" in parser.reconnected[0]
     assert "receives nothing" in watch.trouble()
+
+
+@pytest.mark.managed
+@pytest.mark.servers
+def test_fault_the_status_tells_what_amazon_promises_and_what_was_observed(
+    fresh_server: ServerFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`binlog_expire_logs_seconds` is 30 days on this server. Then the retention is set, and the server purges all the same."""
+    server = fresh_server("mysql-8.0.31")
+    shop = Captured(tmp_path, server)
+    with amazon(server, monkeypatch, RDS_MARKS), watching(shop) as engine:
+
+        def troubles() -> str:
+            return " ".join(engine.status().troubles)
+
+        wait_for("it is told", lambda: "`binlog retention hours` is NULL" in troubles())
+        assert engine.status().runway_hours == 0, "it may be purged at any moment"
+        shop.run("CALL mysql.rds_set_configuration('binlog retention hours', 168)")
+        wait_for("it is well", lambda: not troubles())
+        wait_for("the age is known", lambda: engine.status().oldest_binlog_hours is not None)
+        shop.insert([1])
+        assert shop.take(engine, 1) == [1]
+        shop.run("FLUSH BINARY LOGS")
+        shop.insert([2])
+        assert shop.take(engine, 1) == [2]
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW MASTER STATUS")
+            row = cursor.fetchone()
+            assert row
+            cursor.execute("PURGE BINARY LOGS TO %s", (row[0],))
+        wait_for("the purge is told", lambda: f"purged its binlog up to {row[0]}" in troubles())
+        left = engine.status().runway_hours
+        assert left is not None
+        assert left < 1, "what was observed counts, not the 168 hours that are set"

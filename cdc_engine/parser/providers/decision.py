@@ -1,0 +1,77 @@
+"""Decides who operates a server, and how long it promises to keep its binlog. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping
+
+from cdc_engine.parser.providers.facts import NOT_SET, RETENTION_HOURS, ProviderFacts
+
+DAY_SECONDS = 86_400
+UNLIMITED = math.inf
+# MySQL's default of binlog_expire_logs_seconds. On Cloud SQL it means that nobody set the flag.
+MYSQL_DEFAULT_SECONDS = 30 * DAY_SECONDS
+
+
+class Provider(enum.StrEnum):
+    SELF_MANAGED = "the server"
+    RDS = "Amazon RDS"
+    AURORA = "Amazon Aurora"
+    CLOUD_SQL = "Google Cloud SQL"
+    AZURE = "Azure Database for MySQL"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Retention:
+    """How long a server promises to keep its binlog. `seconds`: UNLIMITED if it never purges, 0 if it promises nothing. `why`: what is
+    promised, as a sentence without an end.
+    """
+
+    seconds: float
+    why: str
+
+
+def provider_of(facts: ProviderFacts) -> Provider:
+    """Returns the provider; SELF_MANAGED for a server without marks."""
+    if facts.amazon:
+        return Provider.AURORA if facts.aurora_version or ".cluster-" in facts.host else Provider.RDS
+    if "-google" in facts.version or facts.version_comment == "(Google)":
+        return Provider.CLOUD_SQL
+    if "-azure" in facts.version or facts.host.lower().endswith(".mysql.database.azure.com"):
+        return Provider.AZURE
+    return Provider.SELF_MANAGED
+
+
+def retention_of(facts: ProviderFacts, variables: Mapping[str, str]) -> Retention:
+    """Returns the retention by the setting that counts on this server. `variables`: the server's own."""
+    provider = provider_of(facts)
+    if facts.amazon:
+        return _of_amazon(provider, facts.rds_retention)
+    seconds = float(variables.get("binlog_expire_logs_seconds") or 0)
+    seconds = seconds or float(variables.get("expire_logs_days") or 0) * DAY_SECONDS
+    if provider is Provider.CLOUD_SQL and seconds in {0.0, MYSQL_DEFAULT_SECONDS}:
+        # Then transactionLogRetentionDays counts, which no query shows and which is at least one day.
+        return Retention(seconds=DAY_SECONDS, why=f"{provider} keeps its binlog for at least a day")
+    if not seconds and provider is Provider.AZURE:
+        why = f"binlog_expire_logs_seconds is 0: {provider} deletes a binlog file as soon as nothing reads it"
+        return Retention(seconds=0, why=why)
+    return Retention(seconds=seconds or UNLIMITED, why=f"{provider} keeps its binlog for {seconds / 3600:.1f} h only")
+
+
+def _of_amazon(provider: Provider, hours: str) -> Retention:
+    if not hours:
+        return Retention(
+            seconds=0,
+            why=f"`{RETENTION_HOURS}` could not be read, and {provider} promises nothing without it: "
+            "GRANT SELECT ON mysql.rds_configuration to the account",
+        )
+    if hours == NOT_SET:
+        keeps = "keeps a binlog file only as long as it needs it itself, which may be minutes"
+        lazily = "deletes binlog files whenever it likes, usually within a day"
+        return Retention(
+            seconds=0,
+            why=f"`{RETENTION_HOURS}` is NULL: {provider} {lazily if provider is Provider.AURORA else keeps}",
+        )
+    return Retention(seconds=float(hours) * 3600, why=f"{provider} keeps its binlog for {float(hours):g} h only")

@@ -1,0 +1,62 @@
+"""Reads the marks by which the provider of a server is recognized, and the provider's own retention setting. `server_facts` calls it.
+
+The queries are here alone; `decision` decides. docs/guides/monitor.md has the settings that count.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+MARK_VARIABLES = ("version_comment", "basedir", "datadir", "aurora_version")
+RETENTION_HOURS = "binlog retention hours"
+RDS_RETENTION = (f"SELECT name, value FROM mysql.rds_configuration WHERE name = '{RETENTION_HOURS}'",)
+RDS_PROCEDURE = ("CALL mysql.rds_show_configuration",)
+NOT_SET = "NULL"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ProviderFacts:
+    """The marks of a server's provider. `host`: as conf/ names it. `version`: as the server greets. `rds_retention`: the value of
+    `binlog retention hours`, NOT_SET if the server has no value; empty if this is not RDS or Aurora, or the account may not read it.
+    """
+
+    host: str = ""
+    version: str = ""
+    version_comment: str = ""
+    basedir: str = ""
+    datadir: str = ""
+    aurora_version: str = ""
+    rds_retention: str = ""
+
+    @property
+    def amazon(self) -> bool:
+        """Whether Amazon operates the server, as RDS or as Aurora."""
+        return bool(
+            self.aurora_version
+            or self.rds_retention
+            or self.basedir.startswith("/rdsdbbin")
+            or self.datadir.startswith("/rdsdbdata")
+            or self.host.lower().endswith((".rds.amazonaws.com", ".rds.amazonaws.com.cn"))
+        )
+
+
+def read_provider_facts(
+    first_of: Callable[..., list[dict[str, Any]]], host: str, version: str, variables: Mapping[str, str]
+) -> ProviderFacts:
+    """Reads the facts. `first_of`: returns the rows of the first statement that the server supports and permits, or none.
+
+    One query, and a second one only at Amazon: an account with SELECT on everything can read the table, one without can call the
+    procedure if EXECUTE was granted.
+    """
+    marks = {name: variables.get(name, "") for name in MARK_VARIABLES}
+    facts = ProviderFacts(host=host, version=version, rds_retention=_retention(first_of(*RDS_RETENTION)), **marks)
+    if facts.amazon and not facts.rds_retention:
+        return dataclasses.replace(facts, rds_retention=_retention(first_of(*RDS_PROCEDURE)))
+    return facts
+
+
+def _retention(rows: list[dict[str, Any]]) -> str:
+    values = [row["value"] for row in rows if row.get("name") == RETENTION_HOURS]
+    return "" if not values else NOT_SET if values[0] is None else str(values[0])

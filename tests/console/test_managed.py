@@ -1,0 +1,114 @@
+"""`init` and `check` at imitated servers of providers: what is unsafe there is a warning, and doing what it says ends it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cdc_engine.config import load_config
+from console.check import Finding, check_destination
+from console.main import app
+from console.toolchain.database.server import DatabaseServer
+from tests.parser.fix_shop import run
+from tests.parser.providers.imitation import AURORA_MARKS, RDS_MARKS, SECRET, account, amazon, greeting
+
+pytestmark = [pytest.mark.managed, pytest.mark.servers]
+
+RUNNER = CliRunner()
+VARIABLE = "SLUICE_MANAGED_PASSWORD"
+EVERYTHING = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT ON *.*"
+
+
+@pytest.fixture
+def conf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
+    monkeypatch.setenv(VARIABLE, SECRET)
+    return tmp_path / "conf"
+
+
+@pytest.fixture
+def retention(mysql80: DatabaseServer) -> Iterator[DatabaseServer]:
+    """A server whose retention a test may change."""
+    yield mysql80
+    run(mysql80, "SET GLOBAL binlog_expire_logs_seconds = DEFAULT")
+
+
+def init(port: int, name: str = "managed_shop") -> str:
+    words = ["init", f"mysql://managed@127.0.0.1:{port}/managed_shop", "--password-env", VARIABLE, "--name", name]
+    answer = RUNNER.invoke(app, words)
+    assert answer.exit_code == 0, answer.output
+    return " ".join(answer.stdout.split())
+
+
+def check(conf: Path, name: str = "managed_shop") -> Finding:
+    return check_destination(load_config(conf).destinations[name])
+
+
+@pytest.mark.parametrize(("marks", "most"), [(RDS_MARKS, "168 is the maximum"), (AURORA_MARKS, "2160 is the maximum")])
+def test_no_retention_at_amazon_is_a_warning_until_the_printed_call_is_made(
+    marks: dict[str, str], most: str, mysql80: DatabaseServer, conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`binlog_expire_logs_seconds` promises 30 days, and counts for nothing there."""
+    account(mysql80, EVERYTHING)
+    with amazon(mysql80, monkeypatch, marks):
+        told = init(mysql80.port)
+        assert "note: `binlog retention hours` is NULL" in told
+        assert most in told
+        (warning,) = check(conf).warnings
+        assert "`binlog retention hours` is NULL" in warning
+        call = re.search(r"CALL mysql\.rds_set_configuration\([^)]*\)", warning)
+        assert call
+        run(mysql80, call[0])
+        assert "note: " not in init(mysql80.port, "again")
+        assert not check(conf).warnings
+        run(mysql80, "CALL mysql.rds_set_configuration('binlog retention hours', 3)")
+        assert "keeps its binlog for 3 h only" in check(conf).warnings[0]
+
+
+@pytest.mark.parametrize(
+    "printed",
+    ["SELECT ON mysql.rds_configuration", "EXECUTE ON PROCEDURE mysql.rds_show_configuration"],
+)
+def test_a_retention_that_the_account_may_not_read_is_a_warning_until_it_may(
+    printed: str, mysql80: DatabaseServer, conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account(mysql80, "REPLICATION SLAVE, REPLICATION CLIENT ON *.*", "SELECT, LOCK TABLES ON managed_shop.*")
+    with amazon(mysql80, monkeypatch, RDS_MARKS):
+        run(mysql80, "CALL mysql.rds_set_configuration('binlog retention hours', 168)")
+        assert "GRANT SELECT ON mysql.rds_configuration" in init(mysql80.port)
+        assert "could not be read" in check(conf).warnings[0]
+        run(mysql80, f"GRANT {printed} TO managed@'%'")
+        assert not check(conf).warnings
+
+
+def test_zero_at_azure_is_no_retention_and_not_one_without_end(retention: DatabaseServer, conf: Path) -> None:
+    account(retention, EVERYTHING)
+    run(retention, "SET GLOBAL binlog_expire_logs_seconds = 0")
+    with greeting(retention, "-azure") as port:
+        assert "binlog_expire_logs_seconds is 0: Azure Database for MySQL deletes a binlog file" in init(port)
+        (warning,) = check(conf).warnings
+        assert "set the server parameter binlog_expire_logs_seconds to 604800" in warning
+        run(retention, "SET GLOBAL binlog_expire_logs_seconds = 604800")
+        assert not check(conf).warnings
+
+
+def test_a_short_flag_at_cloud_sql_is_told_as_a_flag(retention: DatabaseServer, conf: Path) -> None:
+    account(retention, EVERYTHING)
+    run(retention, "SET GLOBAL binlog_expire_logs_seconds = 3600")
+    with greeting(retention, "-google") as port:
+        assert "8.0.31-google" in init(port)
+        (warning,) = check(conf).warnings
+        assert "Google Cloud SQL keeps its binlog for 1.0 h only" in warning
+        assert "set the database flag binlog_expire_logs_seconds" in warning
+        run(retention, "SET GLOBAL binlog_expire_logs_seconds = 86400")
+        assert not check(conf).warnings
+
+
+def test_the_age_of_the_oldest_binlog_file_is_shown(mysql80: DatabaseServer, conf: Path) -> None:
+    account(mysql80, EVERYTHING)
+    assert re.search(r"its oldest binlog file binlog\.\d+ is 0\.\d h old", init(mysql80.port))
+    assert "its oldest binlog file" in check(conf).what
