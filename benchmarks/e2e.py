@@ -18,9 +18,9 @@ from rich.console import Console
 from benchmarks.binlog_sets import ROW, TABLE
 from benchmarks.memory import MemoryWatch
 from benchmarks.report import show, write_json
+from benchmarks.servers.pipeline import Pipeline
 from benchmarks.waits import BatchWatch, medians
 from console.demo.lake import DemoTable, markers_shown, percentile
-from console.stack.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER
 
 MODES = ("drain", "batch")

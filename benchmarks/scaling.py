@@ -18,8 +18,8 @@ from typing import Any
 from benchmarks.merge import CREATE, FILES, FILL, OWNER
 from benchmarks.merge_batches import StagedFiles
 from benchmarks.report import median, show, write_json
+from benchmarks.servers.spark_cluster import SparkCluster
 from console.toolchain.setup import set_up
-from console.toolchain.spark.cluster import SparkCluster
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.report import TableTarget
 from spark_jobs.run_batch import merge_batch

@@ -23,7 +23,7 @@ from rich.console import Console
 
 from benchmarks.memory import MemoryWatch, TreeWatch
 from benchmarks.report import median, show, write_json
-from console.stack.pipeline import Pipeline
+from benchmarks.servers.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER, SPARK
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.servers.postgres import PostgresServer
+from benchmarks.servers.s3 import S3Server
+from benchmarks.servers.zookeeper import ZooKeeperServer
 from console.toolchain.artifacts import DATABASE_VERSIONS, EXTRAS, MYSQL_9, delta_version
 from console.toolchain.database.options import Options
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.errors import SetupError
 from console.toolchain.ports import free_port
-from console.toolchain.shared.postgres import PostgresServer
-from console.toolchain.shared.s3 import S3Server
-from console.toolchain.shared.zookeeper import ZooKeeperServer
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.object_store import spark_environment, spark_settings
 from tests.memory_folder import servers_folder

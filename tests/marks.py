@@ -18,12 +18,12 @@ from console.quality import QUICK_VARIABLE
 STARTS = {
     "servers": (
         "console.toolchain.database.server.DatabaseServer.start",
-        "console.toolchain.shared.kafka.KafkaServer.start",
-        "console.toolchain.shared.postgres.PostgresServer.start",
-        "console.toolchain.shared.rabbitmq.RabbitServer.start",
-        "console.toolchain.shared.rocketmq.RocketServer.start",
-        "console.toolchain.shared.s3.S3Server.start",
-        "console.toolchain.shared.zookeeper.ZooKeeperServer.start",
+        "benchmarks.servers.kafka.KafkaServer.start",
+        "benchmarks.servers.postgres.PostgresServer.start",
+        "benchmarks.servers.rabbitmq.RabbitServer.start",
+        "benchmarks.servers.rocketmq.RocketServer.start",
+        "benchmarks.servers.s3.S3Server.start",
+        "benchmarks.servers.zookeeper.ZooKeeperServer.start",
     ),
     "spark": ("console.toolchain.spark.server.SparkConnectServer.begin", "pyspark.core.context.launch_gateway"),
     "browser": ("playwright.sync_api.BrowserType.launch",),

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 from deltalake import DeltaTable, QueryBuilder
 
+from benchmarks.servers.zookeeper import ZooKeeperServer
 from benchmarks.soak.pair import DATABASE, KEYED, KEYLESS, Pair, Traffic, contains, until
 from cdc_engine.config import SluiceConfig, load_config
 from cdc_engine.destination_files import read_ledger
@@ -21,7 +22,6 @@ from cdc_engine.instance.sources import source_of
 from cdc_engine.source.in_use import address_in_use
 from console.stack.stack import CODE_SERVER, SPARK, Stack
 from console.toolchain.ports import free_port
-from console.toolchain.shared.zookeeper import ZooKeeperServer
 from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, QueryBuilder
 
+from benchmarks.servers.pipeline import Pipeline
 from cdc_engine import destination_files
 from cdc_engine.instance.sources import source_of
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
-from console.stack.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER, SPARK
 from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent

@@ -10,9 +10,9 @@ from typing import Protocol, Self, TypeVar
 
 import pytest
 
-from console.toolchain.shared.kafka import KafkaServer
-from console.toolchain.shared.rabbitmq import RabbitServer
-from console.toolchain.shared.rocketmq import RocketServer
+from benchmarks.servers.kafka import KafkaServer
+from benchmarks.servers.rabbitmq import RabbitServer
+from benchmarks.servers.rocketmq import RocketServer
 from tests.certificates import make_certificate
 
 

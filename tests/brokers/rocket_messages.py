@@ -8,9 +8,9 @@ import struct
 import subprocess
 from pathlib import Path
 
+from benchmarks.servers.rocketmq import RocketServer, java_command
 from cdc_engine.brokers.rocketmq_wire import GET_ROUTE, SUCCESS, answer_of, queues_of, request
 from console.toolchain.ports import LOOPBACK
-from console.toolchain.shared.rocketmq import RocketServer, java_command
 from tests.waiting import wait_for
 
 PROGRAM = Path(__file__).with_name("RocketMessages.java")

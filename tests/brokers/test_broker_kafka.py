@@ -8,10 +8,10 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
+from benchmarks.servers.kafka import KafkaServer
 from cdc_engine.brokers.kafka import KafkaPublisher, settings_of
 from cdc_engine.brokers.publisher import Publisher
 from cdc_engine.errors import ConfigurationError
-from console.toolchain.shared.kafka import KafkaServer
 from tests.brokers.publisher_contract import Place, PublisherContract
 from tests.waiting import wait_for
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import pika
 import pytest
 
+from benchmarks.servers.kafka import KafkaServer
+from benchmarks.servers.rabbitmq import RabbitServer
+from benchmarks.servers.rocketmq import RocketServer
 from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import LOOPBACK
-from console.toolchain.shared.kafka import KafkaServer
-from console.toolchain.shared.rabbitmq import RabbitServer
-from console.toolchain.shared.rocketmq import RocketServer
 from tests.brokers import test_broker_kafka as kafka
 from tests.brokers.rocket_messages import RocketMessages, make_topic
 from tests.instance import engine_process

@@ -10,13 +10,13 @@ import psutil
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from benchmarks.servers.rabbitmq import RabbitServer
 from cdc_engine.brokers import rabbitmq
 from cdc_engine.brokers.publisher import Message, Publisher
 from cdc_engine.brokers.rabbitmq import RabbitPublisher, target_of
 from cdc_engine.config.brokers import BrokerTlsConfig, RabbitConfig, SecretConfig
 from cdc_engine.errors import ConfigurationError, PublishError
 from console.toolchain.ports import LOOPBACK
-from console.toolchain.shared.rabbitmq import RabbitServer
 from tests.brokers.publisher_contract import Place, PublisherContract, never
 from tests.waiting import wait_for
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.servers.rocketmq import RocketServer
 from cdc_engine.brokers import rocketmq, rocketmq_wire
 from cdc_engine.brokers.publisher import Message, Publisher
 from cdc_engine.brokers.rocketmq import RocketPublisher, target_of
@@ -14,7 +15,6 @@ from cdc_engine.brokers.rocketmq_wire import Queue, queues_of, signed
 from cdc_engine.config.brokers import RocketConfig
 from cdc_engine.errors import PublishError
 from console.toolchain.ports import LOOPBACK
-from console.toolchain.shared.rocketmq import RocketServer
 from tests.brokers.publisher_contract import Place, PublisherContract, never
 from tests.brokers.rocket_messages import Read, RocketMessages, make_topic
 from tests.waiting import wait_for

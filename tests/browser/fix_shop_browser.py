@@ -19,10 +19,10 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
+from benchmarks.servers.chromium import provide_chromium
+from benchmarks.servers.pipeline import Pipeline
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
-from console.stack.pipeline import Pipeline
-from console.toolchain.shared.chromium import provide_chromium
 from console.toolchain.spark.server import SparkConnectServer
 from tests.waiting import wait_for
 

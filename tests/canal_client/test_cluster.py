@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
+from benchmarks.servers.zookeeper import ZooKeeperServer
 from canal_client import CanalClient, CanalConnectionError
 from canal_client.servers import ClusterServers
 from cdc_engine.config import SluiceConfig
 from cdc_engine.server.protocol.session import Access
-from console.toolchain.shared.zookeeper import ZooKeeperServer
 from tests.canal_client.fix_served import Destination, inserted, listening
 
 PATH = "/otter/canal/destinations/example"

@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from benchmarks.servers.zookeeper import ZooKeeperServer
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
-from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
-from console.toolchain.shared.zookeeper import ZooKeeperServer
 from tests.config.test_deployment_ha import CONFS
 from tests.instance.fix_destination import Captured, running
 from tests.parser.proxy import Proxy

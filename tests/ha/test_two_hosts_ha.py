@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError, MetaError, NotSharedError, SourceConnectionError
 from cdc_engine.handlers.calls import Calls
@@ -26,7 +27,6 @@ from cdc_engine.records.sql import SqlRecordStore
 from cdc_engine.source.in_use import address_in_use, use
 from console.acts.position import move, request
 from console.toolchain.database.server import DatabaseServer
-from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from tests.fix_ledgers import at
 from tests.handlers.fix_handlers import Remembering, batch, line
 from tests.instance.fix_destination import Captured, running

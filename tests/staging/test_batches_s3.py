@@ -15,13 +15,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
 from cdc_engine.errors import LedgerLostError, StagingError
 from cdc_engine.instance.engine.kept_state import refuse_lost_ledger
 from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.staging.batches import StagedBatches
 from console.lake.store import store_findings
-from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from object_stores.folder import StoreFolder
 from spark_jobs.errors import SparkJobError, StagedBatchError
 from spark_jobs.local_copy import FETCHED, local_copy

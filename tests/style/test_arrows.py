@@ -148,6 +148,7 @@ FOREIGN: dict[str, set[str]] = {
     "sqlalchemy": {"cdc_engine.records.sql", "cdc_engine.sql_url", "cdc_engine.table_meta.history.kept"},
     "typer": {"console", "spark_jobs", "benchmarks"},
     "socket": {
+        "benchmarks.servers",
         "cdc_engine.source",
         "cdc_engine.parser",
         "cdc_engine.ha",

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.servers.chromium import Chromium, in_folder, provide_chromium
 from console.toolchain.cache import Cache
 from console.toolchain.errors import SetupError
-from console.toolchain.shared.chromium import Chromium, in_folder, provide_chromium
 
 
 def _program(path: Path) -> Path:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
+from benchmarks.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 from cdc_engine.config_paths import archive_location
 from cdc_engine.errors import PositionLostError, SourceConnectionError
 from cdc_engine.source.archive import Archive
-from console.toolchain.shared.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
 
 CONTENT = b"\xfebin" + bytes(range(256)) * 50
 

@@ -17,6 +17,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from benchmarks.canal.server import java_command
+from benchmarks.servers.postgres import PostgresServer
+from benchmarks.servers.zookeeper import ZooKeeperServer
 from canal_client import CanalClient, CanalError
 from cdc_engine.config import load_config
 from cdc_engine.keeping import acts
@@ -24,8 +26,6 @@ from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from console.toolchain.process import ChildProcess
-from console.toolchain.shared.postgres import PostgresServer
-from console.toolchain.shared.zookeeper import ZooKeeperServer
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
+from benchmarks.servers.spark_cluster import SparkCluster
 from console.toolchain.artifacts import EXTRAS
 from console.toolchain.database.server import DatabaseServer
-from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
-from console.toolchain.spark.cluster import SparkCluster
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.base.ports import MergeOrder
 from orchestration.run.spark_merge import spark_merge

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
+from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from cdc_engine.config import SluiceConfig, SparkConfig
 from cdc_engine.source.server import Source
 from console.lake.store import store_findings
 from console.toolchain.database.server import DatabaseServer
-from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from console.toolchain.spark.server import SparkConnectServer
 from equality.destination import ComparedDestination, compare_destination
 from equality.merged import NothingToWaitFor

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 import yaml
 
+from benchmarks.servers.s3 import S3Server
 from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
 from console.toolchain.database.server import DatabaseServer
-from console.toolchain.shared.s3 import S3Server
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.base.batch_reference import BatchReference
 from tests.instance.fix_destination import running

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.instance.engine.engine import Engine
 from console.toolchain.database.server import DatabaseServer
-from console.toolchain.shared.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from console.toolchain.spark.server import SparkConnectServer
 from object_stores.folder import StoreFolder
 from object_stores.stored_files import StoredFiles
