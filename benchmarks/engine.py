@@ -26,6 +26,7 @@ from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.instance.engine.wiring import make_parts
 from cdc_engine.instance.parts import EngineParts
+from cdc_engine.limits import BATCH_EVENTS_MAX
 from cdc_engine.server.service import CanalService
 from cdc_engine.source.settings import SourceConfig, StartConfig, TlsConfig
 from cdc_engine.staging.grouping import runs_by_table
@@ -150,7 +151,7 @@ def acked_seconds(
     parts.parser.start(parts.meta.ledger.cursor)
     try:
         while time.perf_counter() - begun < DEADLINE_SECONDS:
-            batch = service.get_without_ack(client, limits.bytes_max, limits.events_max, timeout_seconds=1.0)
+            batch = service.get_without_ack(client, limits.bytes_max, BATCH_EVENTS_MAX, timeout_seconds=1.0)
             take(batch)
             service.ack(client, batch.batch_id)
             if batch.end is not None and batch.end.offset >= binlog.end:

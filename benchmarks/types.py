@@ -16,6 +16,7 @@ from benchmarks.binlog_sets import BinlogSet, position
 from benchmarks.engine import configuration, known_start
 from benchmarks.report import median, show, write_json
 from cdc_engine.contracts import ClientIdentity
+from cdc_engine.limits import BATCH_EVENTS_MAX
 from cdc_engine.server.service import CanalService
 from cdc_engine.staging.staging import stage
 from console.toolchain.database.server import DatabaseServer
@@ -128,7 +129,7 @@ def staged_seconds(server: DatabaseServer, binlog: BinlogSet, folder: Path) -> f
     parts.parser.start(parts.meta.ledger.cursor)
     try:
         while time.perf_counter() - begun < DEADLINE_SECONDS:
-            batch = service.get_without_ack(client, limits.bytes_max, limits.events_max, timeout_seconds=1.0)
+            batch = service.get_without_ack(client, limits.bytes_max, BATCH_EVENTS_MAX, timeout_seconds=1.0)
             if not batch.empty:
                 staged = stage(batch, "bench", 1, directory)
                 assert not staged.stopped, staged.stopped[0].reason

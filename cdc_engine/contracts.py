@@ -455,7 +455,6 @@ class LedgerLocation:
     url: str = dataclasses.field(default="", repr=False)  # may hold a password
     hosts: str = ""
     session_seconds: float = 30.0
-    period_seconds: float = 1.0
     address: str = ""
     source: tuple[str, int] = ("", 0)
     staging: str = ""

@@ -9,15 +9,18 @@ EVENT_BYTES_MAX = 1 << 30  # MySQL's maximum of max_allowed_packet; a length abo
 PAYLOAD_BYTES_MAX = 1 << 33
 PACKET_BYTES_MAX = 0xFFFFFF  # a packet of this size continues in the next one (MySQL's protocol)
 RING_BYTES_MAX = 64 * MEBIBYTE  # default ring: sixteen read buffers
-RING_EVENTS_MAX = 1_000_000  # row events in the ring; limits the arrays in addition to the bytes
+# Row events in the ring. The bytes are the usual limit; this one limits the arrays that index events, for rows of a few bytes.
+RING_EVENTS_MAX = 1_000_000
 STORE_BYTES_MAX = 8 << 30  # event files, if the store is in files: an hour at 2 MiB/s
 SEGMENT_BYTES = 64 * MEBIBYTE  # one event file; it is synced as a whole, and removed as a whole
 WINDOW_BYTES_MAX = 64 * MEBIBYTE  # row events kept for consumers other than the lake; most are in the ring, too
 # a dump that several destinations read; one that is behind them opens its own connection
 SHARED_BYTES_MAX = 64 * MEBIBYTE
 BATCH_BYTES_MAX = 256 * MEBIBYTE  # a batch is everything that waits, up to this; the ring is the usual limit
-BATCH_EVENTS_MAX = 1_000_000  # row events per batch
+BATCH_EVENTS_MAX = 1_000_000  # row events per batch: no more than a full ring has, so the ring's reason holds here, too
 FAILOVER_BACK_SECONDS = 60  # read again when a stream moves to another server by time (canal.md §2.3)
+# A source that answers a check of its heartbeat later counts as failed once. Several failures in a row mean a failover.
+HEARTBEAT_QUERY_SECONDS_MAX = 5
 HEARTBEAT_SECONDS = 15  # the server sends a heartbeat this often on an idle stream (canal.md §2.1)
 READ_TIMEOUT_SECONDS = 25  # heartbeat + 10 s: after a longer silence the connection counts as dead
 CONNECT_TIMEOUT_SECONDS = 10

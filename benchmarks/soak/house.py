@@ -26,7 +26,7 @@ from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent
 
 FOLLOWS_SECONDS_MAX = 600.0
-HEARTBEAT = {"seconds": 1, "timeout_seconds": 3, "retries": 3}
+HEARTBEAT = {"seconds": 1, "retries": 3}
 
 
 class House:

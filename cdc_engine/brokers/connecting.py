@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ssl
 
-from cdc_engine.config.brokers import BrokerTlsConfig
 from cdc_engine.errors import ConfigurationError
+from cdc_engine.source.settings import TlsFilesConfig
 
 
-def tls_context(config: BrokerTlsConfig) -> ssl.SSLContext:
+def tls_context(config: TlsFilesConfig) -> ssl.SSLContext:
     """Returns a context that verifies certificate and host name. Raises ConfigurationError if a file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=str(config.ca_file) if config.ca_file else None)

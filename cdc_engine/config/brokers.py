@@ -10,8 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
+from cdc_engine.config.consumers import RenderingConfig
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.source.settings import LocalPath, Strict
+from cdc_engine.source.settings import LocalPath, Strict, TlsFilesConfig
 
 SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
 FLAT_BYTES, PACKET_BYTES = 1 << 20, 50 * 1024
@@ -41,18 +42,6 @@ def address_of(word: str, port: int) -> tuple[str, int]:
     if found is None:
         raise ValueError(f"{word!r} is not an address: write host:port, or host; [::1]:port where the host has colons")
     return found["host"] or found["six"], int(found["port"] or port)
-
-
-class BrokerTlsConfig(Strict):
-    """TLS settings of a broker. Its certificate and host name are always verified."""
-
-    ca_file: LocalPath | None = Field(
-        None, description="PEM file with the trusted certificate authorities. Default: the system's."
-    )
-    certificate_file: LocalPath | None = Field(
-        None, description="PEM file with the client certificate, if the broker requires one."
-    )
-    key_file: LocalPath | None = Field(None, description="PEM file with the key of the client certificate.")
 
 
 class SecretConfig(Strict):
@@ -86,7 +75,7 @@ def _line_of(file: Path) -> str:
         raise ConfigurationError(f"the file {file} with the secret of a broker cannot be read: {why}") from None
 
 
-class BrokerConfig(Strict):
+class BrokerConfig(RenderingConfig):
     """A message broker that receives the changes. docs/canal.md describes topics and partitions."""
 
     client_id: int = Field(1001, ge=1, le=32767, description="Number of the consumer. Its cursor is stored under it.")
@@ -98,13 +87,6 @@ class BrokerConfig(Strict):
     dynamic_topic: str = Field("", description="`topic:pattern,pattern,…`: topic by table or database.")
     batch_bytes_max: int = Field(
         0, ge=0, description="Bytes of row events in one batch. 0: 1 MiB for `flat`, 50 KiB for `protobuf`."
-    )
-    time_zone: str = Field(
-        "UTC", description="Time zone in which TIMESTAMP values are sent. Canal uses the time zone of its machine."
-    )
-    decimals: Literal["declared", "canal"] = Field(
-        "declared",
-        description="Whole DECIMAL values: with all digits of their scale (1.000000), or as Canal shows them (1.0).",
     )
 
     @property
@@ -171,7 +153,7 @@ class RabbitConfig(BrokerConfig):
     exchange: str = Field("", description="Exchange. Empty: a message goes to the queue with the name of its topic.")
     user: str = Field("guest", description="User name.")
     password: SecretConfig | None = Field(None, description="Where the password is.")
-    tls: BrokerTlsConfig | None = Field(
+    tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )
     queue: str = Field(
@@ -200,7 +182,7 @@ class RocketConfig(PartitionedConfig):
     tag: str = Field("", description="Tag of every message.")
     access_key: str = Field("", description="Access key of the access control list.")
     secret_key: SecretConfig | None = Field(None, description="Where the secret key is.")
-    tls: BrokerTlsConfig | None = Field(
+    tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )
     batches: bool = Field(

@@ -12,7 +12,19 @@ from cdc_engine.source.settings import LocalPath, Strict
 EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  an address to listen on, not one to connect to
 
 
-class CanalServerConfig(Strict):
+class RenderingConfig(Strict):
+    """How values are written in the entries that consumers receive."""
+
+    time_zone: str = Field(
+        "UTC", description="Time zone in which TIMESTAMP values are sent. Canal uses the time zone of its machine."
+    )
+    decimals: Literal["declared", "canal"] = Field(
+        "declared",
+        description="Whole DECIMAL values: with all digits of their scale (1.000000), or as Canal shows them (1.0).",
+    )
+
+
+class CanalServerConfig(RenderingConfig):
     """The server for Canal clients of one destination. Destinations with the same host and port share it."""
 
     port: int = Field(
@@ -35,13 +47,6 @@ class CanalServerConfig(Strict):
         None, description="PEM file with the server's certificate chain. The server then accepts TLS only."
     )
     key_file: LocalPath | None = Field(None, description="PEM file with the key of the certificate.")
-    time_zone: str = Field(
-        "UTC", description="Time zone in which TIMESTAMP values are sent. Canal uses the time zone of its machine."
-    )
-    decimals: Literal["declared", "canal"] = Field(
-        "declared",
-        description="Whole DECIMAL values: with all digits of their scale (1.000000), or as Canal shows them (1.0).",
-    )
     window_bytes_max: int = Field(
         limits.WINDOW_BYTES_MAX,
         ge=limits.READ_BUFFER_BYTES,

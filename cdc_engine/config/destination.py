@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
 from cdc_engine import limits
-from cdc_engine.config.brokers import AnyBroker
-from cdc_engine.config.consumers import CanalServerConfig, HandlerConfig
+from cdc_engine.config.consumers import HandlerConfig
 from cdc_engine.config.locations import ArchiveLocation, PathTemplate
 from cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceConfig
 from cdc_engine.config.shards import ShardOf, ShardsConfig
+from cdc_engine.config.stream import StreamConfig
 from cdc_engine.config.table import SchemaChangesConfig, TableConfig
 from cdc_engine.config_paths import path_segment
 from cdc_engine.source.in_use import address_in_use
@@ -20,26 +21,28 @@ from cdc_engine.source.settings import HeartbeatConfig, SourceConfig, StartConfi
 
 
 class RingConfig(Strict):
+    removed: ClassVar[Mapping[str, str]] = {
+        "events_max": f"the ring has at most {limits.RING_EVENTS_MAX} events; `bytes_max` bounds its memory"
+    }
+
     bytes_max: int = Field(
         limits.RING_BYTES_MAX,
         ge=limits.READ_BUFFER_BYTES,
         description="Bytes of events that are kept in memory between the source and the batches. Reading pauses when the "
         "ring is full.",
     )
-    events_max: int = Field(
-        limits.RING_EVENTS_MAX,
-        ge=1024,
-        description="Events that are kept in memory between the source and the batches.",
-    )
 
 
 class BatchConfig(Strict):
+    removed: ClassVar[Mapping[str, str]] = {
+        "events_max": f"a batch ends after {limits.BATCH_EVENTS_MAX} events; `bytes_max` ends it earlier"
+    }
+
     bytes_max: int = Field(
         limits.BATCH_BYTES_MAX,
         ge=1,
         description="Bytes after which a batch ends. A batch always ends on a transaction boundary.",
     )
-    events_max: int = Field(limits.BATCH_EVENTS_MAX, ge=1, description="Events after which a batch ends.")
     ddl_isolation: bool = Field(False, description="A statement that alters captured tables becomes a separate batch.")
 
 
@@ -80,6 +83,10 @@ class SnapshotConfig(Strict):
 class EqualityConfig(Strict):
     """The scheduled comparison of a destination with its source. `sluice equal` has options for the same."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "settle_seconds": "the schedule waits 300 seconds; `sluice equal --settle-seconds` and the job's configuration have their own value"
+    }
+
     schedule: Cron = Field("", description="Cron schedule in UTC. Empty: the schedule exists and is switched off.")
     mode: Literal["since-last", "sample", "full"] = Field(
         "since-last",
@@ -87,7 +94,6 @@ class EqualityConfig(Strict):
         "chunks.",
     )
     percent: float = Field(10.0, gt=0, le=100, description="Percentage of each table's chunks that `sample` compares.")
-    settle_seconds: float = Field(300.0, ge=0, description="Seconds to wait for merges to reach the compared position.")
 
 
 class DrainConfig(Strict):
@@ -104,10 +110,13 @@ class DrainConfig(Strict):
     )
 
 
-class DestinationConfig(AssetsOfDestination, Strict):
+class DestinationConfig(AssetsOfDestination, StreamConfig):
     """Settings of a destination. The file's name is the destination's name."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
+    removed: ClassVar[Mapping[str, str]] = {
+        "schema_history_url": "set meta.kind: sql and meta.url in conf/sluice.yaml, which store the schema history and the ledger in "
+        "the database"
+    }
     source: SourceConfig = Field(description="The server to read.")
     sources: tuple[SourceConfig, ...] = Field(
         (), description="Instead of `source`: the primary server, then its standby servers."
@@ -165,8 +174,6 @@ class DestinationConfig(AssetsOfDestination, Strict):
     table_path: PathTemplate = Field(
         "{database}/{table}", description="Path of a table in the lake, from {destination}, {database} and {table}."
     )
-    canal_server: CanalServerConfig = CanalServerConfig()
-    brokers: tuple[AnyBroker, ...] = Field((), description="Message brokers that receive the changes.")
     handlers: tuple[HandlerConfig, ...] = Field(
         (),
         description="Installed handlers that are called before a batch is handed out, after its ack and when it is "
@@ -177,16 +184,6 @@ class DestinationConfig(AssetsOfDestination, Strict):
         (), description="Source tables that share a Delta table. If several patterns match, the first one counts."
     )
     _installation: str = PrivateAttr("")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_removed_setting(cls, record: Any) -> Any:
-        if isinstance(record, dict) and "schema_history_url" in record:
-            raise ValueError(
-                "schema_history_url was removed: set meta.kind: sql and meta.url in conf/sluice.yaml, which store the schema history "
-                "and the ledger in the database"
-            )
-        return record
 
     @model_validator(mode="before")
     @classmethod
@@ -202,15 +199,6 @@ class DestinationConfig(AssetsOfDestination, Strict):
     def _one_address_each(self) -> DestinationConfig:
         if len({each.address for each in self.sources}) < len(self.sources):
             raise ValueError("two of the sources have one address")
-        return self
-
-    @model_validator(mode="after")
-    def _one_number_each(self) -> DestinationConfig:
-        numbers = [broker.client_id for broker in self.brokers]
-        if len(set(numbers)) < len(numbers):
-            raise ValueError(
-                "two of the brokers have the same client_id: give each its own, because its cursor is stored under it"
-            )
         return self
 
     @model_validator(mode="after")
@@ -232,11 +220,6 @@ class DestinationConfig(AssetsOfDestination, Strict):
         made = self.model_copy()
         made._installation = installation  # noqa: SLF001  a copy of its own class
         return made
-
-    @property
-    def has_consumers(self) -> bool:
-        """Whether clients or brokers consume the stream besides the lake."""
-        return bool(self.canal_server.port or self.brokers)
 
     def reading(self, address: str) -> DestinationConfig:
         """Returns the destination with the source of that address as the one to read; unchanged if no source has it."""

@@ -7,19 +7,17 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from cdc_engine.config.brokers import AnyBroker
 from cdc_engine.config.consumers import CanalServerConfig
 from cdc_engine.config.destination import DestinationConfig
-from cdc_engine.source.settings import Strict
+from cdc_engine.config.stream import StreamConfig
 
 MEMBERS = "members"
 OF_SOURCES = frozenset({"source", "sources", "stream", "heartbeat", "failover", "archive", "start", "runway_hours_min"})
 
 
-class GroupConfig(Strict):
+class GroupConfig(StreamConfig):
     """A group: the transactions of several destinations as one stream, in commit order."""
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,62}$")
     members: tuple[str, ...] = Field(
         min_length=1, description="Destinations whose transactions form one stream. Each member has its own source."
     )
@@ -34,8 +32,6 @@ class GroupConfig(Strict):
         description="Seconds to wait for a member that sends nothing. The group then continues without it, and its "
         "transactions arrive late. Empty: wait forever.",
     )
-    canal_server: CanalServerConfig = CanalServerConfig()
-    brokers: tuple[AnyBroker, ...] = Field((), description="Message brokers that receive the changes.")
 
     @model_validator(mode="before")
     @classmethod
@@ -59,12 +55,7 @@ class GroupConfig(Strict):
     def _told_apart(self) -> GroupConfig:
         if len(set(self.members)) < len(self.members):
             raise ValueError("members: one is named twice")
-        numbers = [broker.client_id for broker in self.brokers]
-        if len(set(numbers)) < len(numbers):
-            raise ValueError(
-                "two of the brokers have the same client_id: give each its own, because its cursor is stored under it"
-            )
-        if not (self.canal_server.port or self.brokers):
+        if not self.has_consumers:
             raise ValueError("it has no consumers: give it a canal_server with a port, or brokers; a group has no lake")
         if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:
             raise ValueError("canal_server.window_bytes_max: the members have the windows; set it in their files")

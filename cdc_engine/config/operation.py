@@ -1,18 +1,17 @@
-"""Settings of metrics, traces, Dagster assets and maintenance."""
+"""Settings of metrics, Dagster assets and maintenance."""
 
 from __future__ import annotations
 
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from cdc_engine.time_text import cron
 
 # Dagster refuses to load any definitions if one of these is invalid, so they are checked here.
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")
 _GROUP = re.compile(r"[A-Za-z0-9_]{0,200}")
-_COLLECTOR = re.compile(r"https?://[^\s/@]+(/[^\s@]*)?")
 HOURLY = "hourly"
 MINUTES_MAX, HOURS_MAX = 525_600.0, 876_000.0  # a year, a hundred years
 
@@ -62,25 +61,6 @@ class MetricsConfig(BaseModel):
     )
 
 
-class TelemetryConfig(BaseModel):
-    """The collector of OpenTelemetry traces. Without it OpenTelemetry's environment variables apply."""
-
-    model_config = STRICT
-
-    otlp: str = Field(
-        "",
-        description="OTLP collector (HTTP, protobuf) that receives traces, for example `http://host:4318`. Default: "
-        "OpenTelemetry's environment variables.",
-    )
-    headers: dict[str, str] = Field({}, description="HTTP headers for the collector. Write secrets as `$NAME`.")
-
-    @model_validator(mode="after")
-    def _reachable(self) -> TelemetryConfig:
-        if self.otlp and not _COLLECTOR.fullmatch(self.otlp):
-            raise ValueError("otlp must be http://host:port or https://host:port, secrets in headers as $NAME")
-        return self
-
-
 class MaintenanceConfig(BaseModel):
     """When a destination's Delta tables are compacted and vacuumed. `sluice maintain` does it at once."""
 
@@ -111,13 +91,23 @@ class MaintenanceConfig(BaseModel):
         return hourly if self.optimize == HOURLY else self.optimize
 
 
-class AssetOfTable(BaseModel):
-    """The Dagster settings of one table."""
+class AssetConfig(BaseModel):
+    """The Dagster settings of a destination's assets, and of one table's asset."""
 
     owners: tuple[Owner, ...] = Field(
-        (), description="Owners of the table's asset in Dagster. Default: the destination's."
+        (),
+        description="Owners of the assets in Dagster, as `team:name` or an email address. Default of a table: its "
+        "destination's.",
     )
-    group: Group = Field("", description="Dagster group of the table's asset. Default: the destination's.")
+    group: Group = Field(
+        "",
+        description="Dagster group of the assets. Default: the destination's name; of a table: its destination's group.",
+    )
+
+
+class AssetOfTable(AssetConfig):
+    """The Dagster settings of one table."""
+
     fresh_within_minutes: Annotated[float, AfterValidator(_minutes)] = Field(
         0.0,
         ge=0,
@@ -125,13 +115,9 @@ class AssetOfTable(BaseModel):
     )
 
 
-class AssetsOfDestination(BaseModel):
+class AssetsOfDestination(AssetConfig):
     """The Dagster settings of all assets of a destination."""
 
-    owners: tuple[Owner, ...] = Field(
-        (), description="Owners of the destination's assets in Dagster, as `team:name` or an email address."
-    )
-    group: Group = Field("", description="Dagster group of the destination's assets. Default: the destination's name.")
     lag_seconds_max: float = Field(
         900.0, gt=0, description="The check `caught_up` fails if the lake is more seconds behind the source than this."
     )

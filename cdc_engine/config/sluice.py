@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -22,7 +22,7 @@ from cdc_engine.config.locations import (
     folds_case,
     is_in_a_store,
 )
-from cdc_engine.config.operation import MetricsConfig, TelemetryConfig
+from cdc_engine.config.operation import MetricsConfig
 from cdc_engine.config_paths import comparable_path
 from cdc_engine.contracts import DestinationDir, LedgerLocation
 from cdc_engine.source.settings import LocalPath, Strict
@@ -51,6 +51,10 @@ class SparkConfig(Strict):
 class MetaConfig(Strict):
     """Where ledgers, leases and the other records of a destination are stored."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "period_seconds": "`period_mixed` copies the cursor once a second, and when the engine stops"
+    }
+
     kind: Literal["file", "memory", "sql", "zookeeper", "mixed", "period_mixed"] = Field(
         "file",
         description="Where ledgers and leases are stored. `file`: with the destination's files. `sql`, `zookeeper`: "
@@ -68,9 +72,6 @@ class MetaConfig(Strict):
         ge=2,
         le=120,
         description="Seconds without a sign of life after which a host loses its leases. A standby host then takes over.",
-    )
-    period_seconds: float = Field(
-        1.0, gt=0, description="Seconds between two copies of the cursor, for `period_mixed`."
     )
     address: str = Field(
         "",
@@ -96,6 +97,11 @@ class PortsConfig(Strict):
 class SluiceConfig(Strict):
     """Settings of the installation. The file is conf/sluice.yaml."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "telemetry": "set OpenTelemetry's variables where Sluice starts, OTEL_EXPORTER_OTLP_ENDPOINT for `otlp` and "
+        "OTEL_EXPORTER_OTLP_HEADERS for `headers`"
+    }
+
     data_dir: LocalPath = Field(
         Path("data"), description="Directory for positions, staged batches, Dagster's storage and logs."
     )
@@ -111,7 +117,6 @@ class SluiceConfig(Strict):
     engine: EngineConfig = EngineConfig()
     metrics: MetricsConfig = MetricsConfig()
     alarms: tuple[AlarmConfig, ...] = Field((), description="Who gets a message when an engine or a table stops.")
-    telemetry: TelemetryConfig = TelemetryConfig()
     storage_options: StorageOptions = Field(
         {},
         description="Options of the object store of `lake` and `staging`, with deltalake's names. Write secrets as "
@@ -134,7 +139,6 @@ class SluiceConfig(Strict):
             url=self.meta.url,
             hosts=self.meta.hosts,
             session_seconds=self.meta.session_seconds,
-            period_seconds=self.meta.period_seconds,
             address=self.meta.address or self._found_at(captured or self.groups.get(destination)),
             source=(captured.source.host, captured.source.port) if captured else ("", 0),
             staging=self.staging if stored else "",

@@ -39,7 +39,6 @@ def store_of(
         directory=directory,
         files_bytes_max=config.store.bytes_max,
         bytes_max=config.ring.bytes_max,
-        events_max=config.ring.events_max,
         ddl_isolation=config.batch.ddl_isolation,
     )
     going_on = GoingOn(

@@ -13,6 +13,8 @@ from cdc_engine.meta.mirrored_meta import MirroredMeta
 from cdc_engine.ports import Lease
 from cdc_engine.records.location import Location, as_location, record_store_of
 
+PERIOD_SECONDS = 1.0  # between two copies of the cursor, for `period_mixed`: Canal's default
+
 
 def open_meta(place: Location, lease: Lease) -> MetaManager:
     """Opens the ledger for the holder of the lease. Raises MetaError, or LeaseLostError if a later holder has written it."""
@@ -28,7 +30,7 @@ def open_meta(place: Location, lease: Lease) -> MetaManager:
 
     nodes = canal_nodes(*place.source)
     keeper = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
-    period = place.period_seconds if place.kind == "period_mixed" else 0.0
+    period = PERIOD_SECONDS if place.kind == "period_mixed" else 0.0
     return MirroredMeta(in_file, lambda ledger: keeper.tell(nodes(ledger)), period)
 
 

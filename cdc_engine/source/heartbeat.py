@@ -5,6 +5,7 @@ from __future__ import annotations
 import pymysql
 
 from cdc_engine.errors import SluiceError
+from cdc_engine.limits import HEARTBEAT_QUERY_SECONDS_MAX as SECONDS_MAX
 from cdc_engine.source.server import Source
 from cdc_engine.source.session import SourceSession, error_code, open_session, session_error
 
@@ -12,14 +13,14 @@ from cdc_engine.source.session import SourceSession, error_code, open_session, s
 class Heartbeat:
     """Checks one source. `sql`: any query that the account may run. For one thread."""
 
-    def __init__(self, source: Source, sql: str, timeout_seconds: int) -> None:
-        self._source, self._sql, self._timeout_seconds = source, sql, timeout_seconds
+    def __init__(self, source: Source, sql: str) -> None:
+        self._source, self._sql = source, sql
         self._session: SourceSession | None = None
 
     def failure(self) -> str:
         """Returns why the source did not answer now, without secrets; empty if it did. After a failure the next call reconnects."""
         try:
-            self._session = self._session or open_session(self._source, self._timeout_seconds, self._timeout_seconds)
+            self._session = self._session or open_session(self._source, SECONDS_MAX, SECONDS_MAX)
             with self._session.cursor() as cursor:
                 cursor.execute(self._sql)
                 cursor.fetchall()

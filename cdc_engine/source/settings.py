@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
-from cdc_engine import config_paths
+from cdc_engine import config_paths, limits
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.time_text import time_us
 
@@ -39,20 +40,37 @@ TimeSetting = Annotated[str, BeforeValidator(_time_text), AfterValidator(_readab
 
 
 class Strict(BaseModel):
-    """A model that refuses unknown keys and also checks defaults."""
+    """A model that refuses unknown keys and also checks defaults. `removed`: settings of earlier versions, each with what holds now."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    removed: ClassVar[Mapping[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_removed_setting(cls, record: Any) -> Any:
+        if isinstance(record, dict) and (found := next(filter(cls.removed.__contains__, record), None)):
+            raise ValueError(f"{found} was removed: {cls.removed[found]}")
+        return record
 
 
-class TlsConfig(Strict):
+class TlsFilesConfig(Strict):
+    """Certificates for TLS with a server."""
+
+    ca_file: LocalPath | None = Field(
+        None, description="PEM file with the trusted certificate authorities. Default: the system's."
+    )
+    certificate_file: LocalPath | None = Field(
+        None, description="PEM file with the client certificate, if the server requires one."
+    )
+    key_file: LocalPath | None = Field(None, description="PEM file with the key of the client certificate.")
+
+
+class TlsConfig(TlsFilesConfig):
     mode: Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"] = Field(
         "PREFERRED",
         description="As MySQL's `--ssl-mode`. `REQUIRED`: encrypted. `VERIFY_CA`: also signed by `ca_file`. "
         "`VERIFY_IDENTITY`: also issued for this host.",
     )
-    ca_file: LocalPath | None = Field(None, description="PEM file with the trusted certificate authorities.")
-    certificate_file: LocalPath | None = Field(None, description="PEM file with the client certificate.")
-    key_file: LocalPath | None = Field(None, description="PEM file with the key of the client certificate.")
 
 
 class SourceConfig(Strict):
@@ -120,9 +138,13 @@ class StartConfig(Strict):
 class HeartbeatConfig(Strict):
     """How the failure of a source is detected, if another source stands by."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "timeout_seconds": f"a check fails after {limits.HEARTBEAT_QUERY_SECONDS_MAX} seconds without an answer; `retries` is how many "
+        "may fail"
+    }
+
     sql: str = Field("SELECT 1", min_length=1, description="Query that checks a source, on its own connection.")
     seconds: float = Field(3.0, gt=0, description="Seconds between two checks.")
-    timeout_seconds: int = Field(5, ge=1, description="Seconds to wait for an answer.")
     retries: int = Field(
         3, ge=0, description="Consecutive checks that may fail. One more failure triggers the failover."
     )

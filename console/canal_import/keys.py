@@ -39,7 +39,7 @@ LEFT = (
 )  # fmt: skip
 # Keys that are not converted unless they have one of these values (in lower case), and what to do.
 LEFT_UNLESS = (
-    (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set bytes_max and events_max of `ring`, which bound memory"),
+    (r"canal\.instance\.memory\.buffer\.(size|memunit)", ("16384", "1024"), "set bytes_max of `ring`, which bounds memory"),
     (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a fetch size is 1024 bytes a unit, as MEMSIZE"),
     (
         r"canal\.instance\.fallbackIntervalInSeconds", ("60",),

@@ -77,11 +77,7 @@ def equality_job(
 ) -> UnresolvedAssetJobDefinition:
     """Returns the job that compares all tables of a destination within the bounds of conf/."""
     bounds = config.destinations[destination].equality
-    given = EqualityRun(
-        mode="since_last" if bounds.mode == "since-last" else bounds.mode,
-        percent=bounds.percent,
-        settle_seconds=bounds.settle_seconds,
-    )
+    given = EqualityRun(mode="since_last" if bounds.mode == "since-last" else bounds.mode, percent=bounds.percent)
     keys = [dg.AssetCheckKey(key, EQUAL_CHECK) for key in _tables(config, destination, tables)]
     return dg.define_asset_job(
         equality_job_name(destination),

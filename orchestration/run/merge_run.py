@@ -115,7 +115,7 @@ def merge_one(
     say(f"merging {reference}: {head.rows} rows, {head.bytes} bytes, tables {', '.join(head.tables) or 'none'}")
     failpoints.reach(failpoints.BEFORE_MERGE)
     merged: list[MergedTable] = []
-    spans = RunSpans(directory / reference.path if is_wanted(config.telemetry) else None, reference.delivery, run)
+    spans = RunSpans(directory / reference.path if is_wanted() else None, reference.delivery, run)
 
     def done(outcome: TableOutcome) -> None:
         lag_seconds = max(0.0, time.time() - outcome.last_commit_time_us / 1e6)

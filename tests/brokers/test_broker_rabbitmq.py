@@ -14,8 +14,9 @@ from benchmarks.servers.rabbitmq import RabbitServer
 from cdc_engine.brokers import rabbitmq
 from cdc_engine.brokers.publisher import Message, Publisher
 from cdc_engine.brokers.rabbitmq import RabbitPublisher, target_of
-from cdc_engine.config.brokers import BrokerTlsConfig, RabbitConfig, SecretConfig
+from cdc_engine.config.brokers import RabbitConfig, SecretConfig
 from cdc_engine.errors import ConfigurationError, PublishError
+from cdc_engine.source.settings import TlsFilesConfig
 from console.toolchain.ports import LOOPBACK
 from tests.brokers.publisher_contract import Place, PublisherContract, never
 from tests.waiting import wait_for
@@ -165,7 +166,7 @@ def test_broker_rabbitmq_is_sent_to_by_tls_where_its_certificate_is_known(
 
 def test_broker_rabbitmq_password_that_is_not_set_is_said() -> None:
     config = RabbitConfig(
-        kind="rabbitmq", servers="rabbit", topic="all", password=SecretConfig(env="NOT_SET"), tls=BrokerTlsConfig()
+        kind="rabbitmq", servers="rabbit", topic="all", password=SecretConfig(env="NOT_SET"), tls=TlsFilesConfig()
     )
     with pytest.raises(ConfigurationError, match="variable NOT_SET"):
         target_of(config)

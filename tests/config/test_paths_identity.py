@@ -71,11 +71,27 @@ def test_identity_files_of_keys_and_of_a_database_are_relative_to_the_folder_of_
     assert config.meta.url == f"sqlite:///{tmp_path}/meta.db"
 
 
-def test_the_removed_setting_of_the_schema_history_names_the_one_that_remains(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("destinations/shop.yaml", "schema_history_url: sqlite:///history.db", r"set meta\.kind: sql and meta\.url"),
+        ("destinations/shop.yaml", "ring: {events_max: 5}", "the ring has at most 1000000 events"),
+        ("destinations/shop.yaml", "batch: {events_max: 5}", "a batch ends after 1000000 events"),
+        ("destinations/shop.yaml", "heartbeat: {timeout_seconds: 5}", "a check fails after 5 seconds"),
+        ("destinations/shop.yaml", "equality: {settle_seconds: 5}", "the schedule waits 300 seconds"),
+        (
+            "sluice.yaml",
+            "meta: {kind: period_mixed, hosts: 'zk:2181', period_seconds: 5}",
+            "copies the cursor once a second",
+        ),
+        ("sluice.yaml", "telemetry: {otlp: 'http://collector:4318'}", "OTEL_EXPORTER_OTLP_ENDPOINT for `otlp`"),
+    ],
+)
+def test_a_removed_setting_is_refused_with_what_holds_now(tmp_path: Path, file: str, text: str, sentence: str) -> None:
     conf = write_conf(tmp_path)
-    with (conf / "destinations" / "shop.yaml").open("a") as file:
-        file.write("schema_history_url: sqlite:///history.db\n")
-    with pytest.raises(ConfigurationError, match=r"schema_history_url was removed: set meta\.kind: sql and meta\.url"):
+    with (conf / file).open("a") as opened:
+        opened.write(f"{text}\n")
+    with pytest.raises(ConfigurationError, match=f"{file}: .* was removed: .*{sentence}"):
         load_config(conf)
 
 

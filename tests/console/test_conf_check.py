@@ -13,7 +13,6 @@ meta: {kind: sql, url: 'postgresql://sluice:$LEDGER_PASSWORD@db/sluice'}
 alarms:
   - {kind: webhook, url: $HOOK, headers: {X-Token: $HOOK_TOKEN, X-Plain: 5$}}
   - {kind: email, server: 'mail:587', sender: a@b.example, to: [c@d.example], user: u, password: $MAIL_PASSWORD}
-telemetry: {otlp: 'http://collector:4318', headers: {authorization: $TRACES}}
 storage_options: {AWS_SECRET_ACCESS_KEY: $STORE_SECRET}
 """
 SHOP = """
@@ -40,13 +39,12 @@ def test_each_variable_that_is_not_set_is_told_with_its_key(conf: Path) -> None:
         f"sluice.yaml: alarms.0.url: {variable} HOOK",
         f"sluice.yaml: alarms.0.headers.X-Token: {variable} HOOK_TOKEN",
         f"sluice.yaml: alarms.1.password: {variable} MAIL_PASSWORD",
-        f"sluice.yaml: telemetry.headers.authorization: {variable} TRACES",
         f"destinations/shop.yaml: sources.1.password_env: {variable} SECOND",
         f"destinations/shop.yaml: canal_server.password_hash_env: {variable} CANAL_HASH",
     }
 
 
 def test_nothing_is_told_where_all_are_set(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("LEDGER_PASSWORD", "HOOK", "HOOK_TOKEN", "MAIL_PASSWORD", "TRACES", "SECOND", "CANAL_HASH"):
+    for name in ("LEDGER_PASSWORD", "HOOK", "HOOK_TOKEN", "MAIL_PASSWORD", "SECOND", "CANAL_HASH"):
         monkeypatch.setenv(name, "https://a.example/ and more")
     assert conf_problems(conf) == []

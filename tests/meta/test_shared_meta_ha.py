@@ -15,7 +15,7 @@ from kazoo.client import KazooClient
 
 from cdc_engine.contracts import ClientIdentity, LedgerLocation
 from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError, StaleWriteError
-from cdc_engine.meta import canal_cursor
+from cdc_engine.meta import canal_cursor, managers
 from cdc_engine.meta.kept_meta import LEDGER, KeptMeta
 from cdc_engine.meta.ledger_record import ledger_to_text
 from cdc_engine.meta.managers import open_meta, read_ledger
@@ -311,10 +311,11 @@ def test_ha_canal_finds_its_cursor_and_filter_in_zookeeper(canal: tuple[LedgerLo
 @pytest.mark.servers
 @pytest.mark.parametrize("kind", ["mixed", "period_mixed"])
 def test_ha_a_mixed_ledger_is_in_its_file_and_the_cursor_follows_in_zookeeper(
-    canal: tuple[LedgerLocation, Callable[[str], Any]], kind: str
+    canal: tuple[LedgerLocation, Callable[[str], Any]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, look = canal
-    place = dataclasses.replace(place, kind=kind, period_seconds=60.0)
+    monkeypatch.setattr(managers, "PERIOD_SECONDS", 60.0)
+    place = dataclasses.replace(place, kind=kind)
     meta = open_meta(place, Held())
     meta.update(lambda ledger: ledger.subscribe(ClientIdentity(destination="shop")).set_cursor(at(4)))
     assert read_ledger(place.directory).cursor == at(4)

@@ -10,14 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from cdc_engine.config.operation import TelemetryConfig
 from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.errors import ConfigurationError
 from cdc_engine.telemetry import otlp
-from cdc_engine.telemetry.otlp import is_wanted, sender_of
+from cdc_engine.telemetry.otlp import is_wanted, trace_sender
 from cdc_engine.telemetry.run_spans import RunSpans, spans_of_runs
 from cdc_engine.telemetry.spans import Span, Trace
 from cdc_engine.telemetry.traces import Traces
@@ -26,26 +23,27 @@ from tests.handlers.fix_handlers import batch
 from tests.telemetry.fix_collector import Collector, collecting, failed
 
 TRACE = Trace(ledger_id=batch().ledger_id, delivery=7)
-OFF = TelemetryConfig()
 
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is sent any more once a test has ended."""
-    made: dict[Any, Any] = {}
+    made: list[Any] = []
     for name in otlp.ENDPOINTS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(otlp, "_senders", made)
     monkeypatch.setattr(otlp, "SEND_MILLISECONDS", 20)
     yield
-    for sender in made.values():
+    for sender in made:
         sender._processor.span_exporter.shutdown()  # ends its tries, for which the processor would wait
         sender._processor.shutdown()
 
 
 @pytest.fixture
-def collector(fresh: None) -> Iterator[Collector]:
+def collector(fresh: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
     with collecting() as made:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", made.address)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=secret")
         yield made
 
 
@@ -65,17 +63,8 @@ def has(*names: str) -> Callable[[Mapping[str, object]], bool]:
     return lambda there: set(names) <= there.keys()
 
 
-@pytest.mark.parametrize("said", ["conf", "environment"])
-def test_a_batch_is_one_trace_of_engine_and_run(
-    said: str, collector: Collector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLLECTOR_KEY", "secret")
-    config = TelemetryConfig(otlp=collector.address, headers={"X-Key": "$COLLECTOR_KEY"})
-    if said == "environment":
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.address)
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-key=secret")
-        config = OFF
-    traces = Traces("shop", tmp_path, sender_of(config))
+def test_a_batch_is_one_trace_of_engine_and_run(collector: Collector, tmp_path: Path) -> None:
+    traces = Traces("shop", tmp_path, trace_sender())
     played(tmp_path, traces)
     there = collector.wait_for_trace(TRACE.trace_id, has("batch", "stage", "run", "merge shop.orders", "ack"))
     whole, run = there["batch"], there["run"]
@@ -97,7 +86,7 @@ def test_a_batch_is_one_trace_of_engine_and_run(
 def test_a_rollback_and_its_run_are_errors_and_the_next_delivery_another_trace(
     collector: Collector, tmp_path: Path
 ) -> None:
-    traces = Traces("shop", tmp_path, sender_of(TelemetryConfig(otlp=collector.address)))
+    traces = Traces("shop", tmp_path, trace_sender())
     played(tmp_path, traces, "rollback", "Spark went away")
     there = collector.wait_for_trace(TRACE.trace_id, has("batch", "run", "rollback"))
     assert failed(there["batch"])
@@ -111,14 +100,14 @@ def test_a_batch_that_another_process_settles_begins_where_it_was_staged(collect
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{}")
     began = (folder / "manifest.json").stat().st_mtime_ns
-    traces = Traces("shop", tmp_path, sender_of(TelemetryConfig(otlp=collector.address)))
+    traces = Traces("shop", tmp_path, trace_sender())
     traces.settled(batch(), "ack", began + 10**9)
     assert collector.wait_for_trace(TRACE.trace_id, has("batch"))["batch"].start_time_unix_nano == began
 
 
 def test_a_collector_that_does_not_answer_holds_up_nothing(collector: Collector, tmp_path: Path) -> None:
     collector.may_answer.clear()
-    traces = Traces("shop", tmp_path, sender_of(TelemetryConfig(otlp=collector.address)))
+    traces = Traces("shop", tmp_path, trace_sender())
     played(tmp_path, traces)
     assert collector.reached.wait(60)
     for _ in range(3000):  # more than the queue holds; whoever waited would wait for ever
@@ -128,8 +117,11 @@ def test_a_collector_that_does_not_answer_holds_up_nothing(collector: Collector,
     assert not collector.spans
 
 
-def test_a_collector_that_is_away_or_a_folder_that_is_gone_breaks_nothing(tmp_path: Path) -> None:
-    traces = Traces("shop", tmp_path, sender_of(TelemetryConfig(otlp=f"http://{LOOPBACK}:{free_port()}")))
+def test_a_collector_that_is_away_or_a_folder_that_is_gone_breaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{LOOPBACK}:{free_port()}")
+    traces = Traces("shop", tmp_path, trace_sender())
     played(tmp_path, traces)
     with capture_logs() as lines:
         RunSpans(tmp_path / "gone", 7, "run-one").ended()
@@ -146,38 +138,22 @@ def test_spans_of_another_delivery_are_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "environment", "wanted"),
+    ("environment", "wanted"),
     [
-        (OFF, {}, False),
-        (OFF, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True),
-        (OFF, {"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/x"}, True),
-        (OFF, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
-        (OFF, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False),
-        (TelemetryConfig(otlp="http://c:4318"), {"OTEL_SDK_DISABLED": "true"}, True),
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:4318/x"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_TRACES_EXPORTER": "none"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://c:4318", "OTEL_SDK_DISABLED": "true"}, False),
     ],
 )
-def test_traces_are_wanted_where_conf_or_the_environment_says_so(
-    config: TelemetryConfig, environment: dict[str, str], wanted: bool
-) -> None:
-    assert is_wanted(config, environment) is wanted
+def test_traces_are_wanted_where_the_environment_names_a_collector(environment: dict[str, str], wanted: bool) -> None:
+    assert is_wanted(environment) is wanted
 
 
 def test_without_a_collector_the_library_is_not_even_read_in() -> None:
     asked = (
-        "import sys; from cdc_engine.telemetry.otlp import sender_of; from cdc_engine.config.operation import TelemetryConfig as C; "
-        "sys.exit(sender_of(C()) is not None or any(name.startswith('opentelemetry') for name in sys.modules))"
+        "import sys; from cdc_engine.telemetry.otlp import trace_sender; "
+        "sys.exit(trace_sender() is not None or any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0
-
-
-@pytest.mark.parametrize("address", ["collector:4318", "http://user:secret@collector:4318", "ftp://collector"])
-def test_an_address_of_a_collector_that_is_none_is_said(address: str) -> None:
-    with pytest.raises(ValidationError, match="otlp must be http://host:port"):
-        TelemetryConfig(otlp=address)
-
-
-def test_a_variable_of_a_header_that_is_not_set_is_named() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"telemetry\.headers\.X-Key: the environment variable NOT_THERE_AT_ALL"
-    ):
-        sender_of(TelemetryConfig(otlp="http://c:4318", headers={"X-Key": "$NOT_THERE_AT_ALL"}))

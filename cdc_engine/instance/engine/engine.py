@@ -39,14 +39,14 @@ from cdc_engine.instance.parts import EngineParts
 from cdc_engine.instance.pulse import Pulse
 from cdc_engine.instance.status import EngineStatus, RateMeter, figures_of, write_status
 from cdc_engine.instance.tables.engine_acts import EngineActs, Steering
-from cdc_engine.limits import SOURCE_WATCH_SECONDS
+from cdc_engine.limits import BATCH_EVENTS_MAX, SOURCE_WATCH_SECONDS
 from cdc_engine.meta.manager import begins
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.parser.stream.event_parser import CONNECTING, STREAMING
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
-from cdc_engine.telemetry.otlp import sender_of
+from cdc_engine.telemetry.otlp import trace_sender
 from cdc_engine.telemetry.traces import Traces
 
 log = structlog.get_logger()
@@ -204,7 +204,7 @@ class Engine:
         self._state, self._reason, self._changed_at = EngineState.STARTING, "", time.monotonic()
         self._destination = self._destination.of_installation(installation_id(self.directory))
         handlers = handlers_of(self.name, self._destination.handlers)
-        self._traces = Traces(self.name, self.directory, sender_of(self.config.telemetry))
+        self._traces = Traces(self.name, self.directory, trace_sender())
         rooms = make_parts(
             self._destination,
             self.directory,
@@ -219,7 +219,7 @@ class Engine:
         self._service.subscribe(self._client)
         limits = BatchLimits(
             bytes_max=self._destination.batch.bytes_max,
-            events_max=self._destination.batch.events_max,
+            events_max=BATCH_EVENTS_MAX,
             young_bytes_max=min(YOUNG_BYTES_MAX, self._destination.ring.bytes_max // 2),
         )
         stager = make_stager(self._destination, self.directory, rooms.meta)

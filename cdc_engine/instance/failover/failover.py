@@ -76,9 +76,7 @@ class Failover:
         self._config, self._dependencies, self._allowed = config.heartbeat, dependencies, config.failover
         self._sources, self._reading = sources_of(config), config.source.address
         self._captured = TableFilter(config.include, config.exclude).keeps
-        self._heartbeat = Heartbeat(
-            self._sources[self._reading], config.heartbeat.sql, config.heartbeat.timeout_seconds
-        )
+        self._heartbeat = Heartbeat(self._sources[self._reading], config.heartbeat.sql)
         self._beats, self._refused, self._broken = Beats(), "", ""
         self._stopping = threading.Event()
 
@@ -138,7 +136,7 @@ class Failover:
             return str(error) or type(error).__name__
 
     def _silence_of(self, address: str) -> str:
-        heartbeat = Heartbeat(self._sources[address], self._config.sql, self._config.timeout_seconds)
+        heartbeat = Heartbeat(self._sources[address], self._config.sql)
         try:
             return heartbeat.failure()
         finally:

@@ -30,7 +30,7 @@ def captured(mysql80: DatabaseServer, tmp_path: Path) -> Captured:
     made = Captured(tmp_path, mysql80)
     made.describe(
         f"canal_server: {{port: {free_port()}, window_bytes_max: 4194304}}",
-        "ring: {bytes_max: 4194304, events_max: 1024}",
+        "ring: {bytes_max: 4194304}",
     )
     return made
 

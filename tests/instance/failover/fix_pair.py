@@ -21,7 +21,7 @@ from tests.fix_servers import ServerFactory
 from tests.waiting import wait_for
 
 DATABASE, TABLES = "pair", ("numbers", "notes")  # `notes` has no key
-HEARTBEAT = "heartbeat: {seconds: 0.2, timeout_seconds: 1, retries: 2}"
+HEARTBEAT = "heartbeat: {seconds: 0.2, retries: 2}"
 
 
 class Lake:

@@ -161,7 +161,7 @@ class Beat:
 
     silent: frozenset[str] = frozenset({"one"})
 
-    def __init__(self, source: Source, _sql: str, _seconds: int) -> None:
+    def __init__(self, source: Source, _sql: str) -> None:
         self._host = source.host
 
     def failure(self) -> str:
