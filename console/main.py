@@ -42,10 +42,11 @@ app = typer.Typer(
 @app.command()
 def setup(
     extras: Annotated[
-        list[str] | None, typer.Option("--with", help="Also what a lake in an object store needs: s3. Repeatable.")
+        list[str] | None,
+        typer.Option("--with", help="Also download what a lake in an object store needs: s3. Repeatable."),
     ] = None,
 ) -> None:
-    """Download and unpack what the demo needs: Java, the Delta jars and MySQL; compile the engine's kernels, archive Spark's classes."""
+    """Download and unpack Java, the Delta jars and MySQL; compile the engine's kernels and archive Spark's classes."""
     from console.toolchain.artifacts import EXTRAS  # noqa: PLC0415
     from console.toolchain.setup import DEMO_SERVERS, set_up  # noqa: PLC0415
     from console.toolchain.spark.rehearsal import provide_class_archive  # noqa: PLC0415
@@ -61,11 +62,13 @@ def setup(
 @app.command("test", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def run_tests(
     context: typer.Context,
-    quick: Annotated[bool, typer.Option("--quick", help="Leave out what needs a server, Spark or a browser.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Every check, also where paths are given.")] = False,
-    coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test runs; slower.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Leave out tests that need a server, Spark or a browser.")
+    ] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Run every check, also if paths are given.")] = False,
+    coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test executes; slower.")] = False,
 ) -> None:
-    """Check formatting, lint and types, and run the tests; with paths these tests alone. Further arguments go to pytest."""
+    """Check formatting, lint and types, and run the tests. With paths: run these tests only. Other arguments go to pytest."""
     from console.quality import CheckChoice, run_quality  # noqa: PLC0415
 
     choice = CheckChoice(arguments=context.args, quick=quick, everything=everything, coverage=coverage)
@@ -75,10 +78,13 @@ def run_tests(
 @app.command()
 def up(
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay, keep everything alive, and end it on SIGTERM or Ctrl-C.")
+        bool,
+        typer.Option(
+            "--foreground", help="Stay, restart processes that die, and stop all of them on SIGTERM or Ctrl-C."
+        ),
     ] = False,
 ) -> None:
-    """Start the engine host, Spark, Dagster's webserver and daemon; harmless when they run already."""
+    """Start the engines, Spark, and Dagster's webserver and daemon. Processes that run already continue."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from console.stack import signals  # noqa: PLC0415
     from console.stack.foreground import keep_up  # noqa: PLC0415
@@ -100,7 +106,7 @@ def up(
 
 @app.command()
 def engine() -> None:
-    """Keep the engines in this process until SIGTERM or Ctrl-C, where conf/ says `engine: {kind: remote}`; `up` starts one by itself."""
+    """Run the engines in this process until SIGTERM or Ctrl-C, for `engine: {kind: remote}` in conf/. `up` starts such a process."""
     from orchestration.remote.process import keep_engines, until_told  # noqa: PLC0415
 
     keep_engines(until_told())
@@ -108,7 +114,7 @@ def engine() -> None:
 
 @app.command()
 def down() -> None:
-    """Stop everything that `sluice up` started, and nothing else."""
+    """Stop the processes that `sluice up` started, and no others."""
     from cdc_engine.config import SluiceConfig, conf_dir  # noqa: PLC0415
     from console.stack.processes import data_dirs_of_running  # noqa: PLC0415
     from console.stack.stack import Stack  # noqa: PLC0415
@@ -125,7 +131,7 @@ def down() -> None:
 
 @app.command()
 def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
-    """Show processes, positions, lag and stopped tables; exit code 1 when something is wrong."""
+    """Show processes, positions, lag and stopped tables. Exit code 1 if something is wrong."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
     from console.status.report import read_status, render, with_conf  # noqa: PLC0415
@@ -138,7 +144,7 @@ def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
 
 @app.command()
 def check(verbose: VerboseOption = False) -> None:
-    """Check conf/, the sources, Spark, Java and the disk, and say everything that is wrong at once."""
+    """Check conf/, the sources, Spark, Java and the disk, and report all problems at once."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from console.check import problems_first, run_checks  # noqa: PLC0415
 
@@ -157,15 +163,17 @@ def check(verbose: VerboseOption = False) -> None:
 @app.command()
 def init(
     url: Annotated[str, typer.Argument(metavar="URL", help="mysql://user@host:3306/database, without the password.")],
-    name: Annotated[str, typer.Option("--name", help="The destination's name; the database's if empty.")] = "",
+    name: Annotated[str, typer.Option("--name", help="Name of the destination. Default: the database's name.")] = "",
     password_env: Annotated[
         str,
         typer.Option(
-            "--password-env", metavar="NAME", help="The variable with the password; the command asks for it if empty."
+            "--password-env",
+            metavar="NAME",
+            help="Environment variable with the password. Empty: the command prompts for the password.",
         ),
     ] = "",
 ) -> None:
-    """Look at a source, say what it lacks, and write conf/ for it; the password stays in its environment variable."""
+    """Check a source, report what it lacks, and write conf/ for it. The password stays in its environment variable."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from console.init_conf import init_conf, parse_url  # noqa: PLC0415
 
@@ -177,9 +185,11 @@ def init(
 @app.command("import-canal")
 def import_canal(
     folder: Annotated[Path, typer.Argument(help="Canal's conf folder, with canal.properties.")],
-    to: Annotated[Path | None, typer.Option("--to", help="The conf/ to write; that of here if left out.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", help="The conf/ to write. Default: SLUICE_CONF, or conf/ here.")
+    ] = None,
 ) -> None:
-    """Turn Canal's configuration and cursors into conf/, and say what could not be carried over; overwrites nothing."""
+    """Convert Canal's configuration and cursors to conf/, and report what is not converted. Overwrites nothing."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from console.canal_import.convert import import_canal as convert  # noqa: PLC0415
 
@@ -199,16 +209,18 @@ if find_spec("benchmarks"):  # in a checkout; a package has none
 
 @app.command()
 def demo(  # noqa: PLR0917  one argument an option
-    once: Annotated[bool, typer.Option("--once", help="Unattended: traffic, wait, compare with MySQL, exit.")] = False,
-    seconds: Annotated[int, typer.Option(min=1, help="Length of the traffic of --once.")] = 60,
+    once: Annotated[
+        bool, typer.Option("--once", help="Run unattended: traffic, wait, compare with MySQL, exit.")
+    ] = False,
+    seconds: Annotated[int, typer.Option(min=1, help="Seconds of traffic with --once.")] = 60,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the summary of --once to this file.")] = None,
-    rate: Annotated[float, typer.Option(min=0.1, help="Transactions a second.")] = 20.0,
+    rate: Annotated[float, typer.Option(min=0.1, help="Transactions per second.")] = 20.0,
     port_base: Annotated[int, typer.Option(min=0, max=65000, help="First of five ports; 0: the usual ones.")] = 0,
-    folder: Annotated[Path | None, typer.Option("--dir", help="Where the demo keeps its data.")] = None,
+    folder: Annotated[Path | None, typer.Option("--dir", help="Directory of the demo's data.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: delete what an earlier demo left.")] = False,
-    visits: Annotated[int, typer.Option(min=1000, help="Rows that are there before the stream begins.")] = 2_000_000,
+    visits: Annotated[int, typer.Option(min=1000, help="Rows that exist before the stream begins.")] = 2_000_000,
 ) -> None:
-    """Set everything up and run a shop on MySQL whose every change flows into Delta tables."""
+    """Set up and run a demo: a shop on MySQL whose changes flow into Delta tables."""
     from console.demo.run import DemoOptions, run_demo  # noqa: PLC0415
 
     options = DemoOptions(

@@ -14,26 +14,30 @@ def backfill(  # noqa: PLR0917  one argument an option
     destination: str,
     from_word: Annotated[
         str,
-        typer.Option("--from", metavar="TIME", help="the first change of then or later: ISO with its zone, or -10m"),
+        typer.Option(
+            "--from", metavar="TIME", help="ISO time with a zone, or -10m: start at the first change at or after it."
+        ),
     ],
-    to_word: Annotated[str, typer.Option("--to", metavar="TIME", help="changes before then; up to now if empty")] = "",
+    to_word: Annotated[
+        str, typer.Option("--to", metavar="TIME", help="Only changes before this time. Default: now.")
+    ] = "",
     tables: Annotated[
-        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these tables; all that are captured")
+        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
     ] = "",
     into: Annotated[
         str,
         typer.Option(
             "--into",
             metavar="DATABASE.TABLE",
-            help="build this table from the one in --tables as it was at --to, and leave the live table unchanged",
+            help="Build this table from the one in --tables as it was at --to; leave the live table unchanged.",
         ),
     ] = "",
     only_plan: Annotated[
-        bool, typer.Option("--plan", help="Show what it would read and change, and what is refused; change nothing.")
+        bool, typer.Option("--plan", help="Show what would be read and changed, and what is refused; change nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
-    """Take the changes of a stretch of the past once more, beside the stream; exit code 1 where a table is refused."""
+    """Apply the changes of an interval of the past again, while the stream continues. Exit code 1 if a table is refused."""
     from console.acts import backfill as act  # noqa: PLC0415
 
     config, wanted = config_now(), act.asked(from_word, to_word, tables)

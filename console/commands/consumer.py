@@ -10,7 +10,7 @@ from console.commands.options import screen
 
 consumer_app = typer.Typer(
     name="consumer",
-    help="Clients and brokers that read in addition to the lake; `status` lists them.",
+    help="Clients and brokers that read the stream in addition to the lake. `status` lists them.",
     no_args_is_help=True,
 )
 
@@ -18,10 +18,10 @@ consumer_app = typer.Typer(
 @consumer_app.command("forget")
 def consumer_forget(
     destination: str,
-    client_id: Annotated[int, typer.Argument(metavar="ID", help="its number, as `status` shows it")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    client_id: Annotated[int, typer.Argument(metavar="ID", help="Number of the consumer, as `status` shows it.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Forget where a client or a broker is: nothing is kept for it; if it comes again, it begins with the oldest change at hand."""
+    """Delete the cursor of a client or broker. If it connects again, it starts at the oldest change in the window."""
     from cdc_engine.acts.consumer import consumer_of, forget  # noqa: PLC0415
     from cdc_engine.config import load_config  # noqa: PLC0415
     from console.source.query import engine_dir  # noqa: PLC0415

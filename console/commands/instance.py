@@ -47,7 +47,7 @@ WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to w
 
 @instance_app.command("list")
 def instance_list(as_json: JsonOption = False) -> None:
-    """Show every engine: its state, whether an operator stopped it, which process keeps it, and what its file lacks."""
+    """Show every engine: its state, whether an operator stopped it, which process runs it, and what is wrong with its file."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
     from console.acts.instance import listed, render  # noqa: PLC0415
@@ -61,7 +61,7 @@ def instance_list(as_json: JsonOption = False) -> None:
 
 @instance_app.command("start")
 def instance_start(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
-    """Let an engine run that was stopped, and wait until it does."""
+    """Start an engine that was stopped, and wait until it runs."""
     from cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.start, name, wait, as_json=as_json)
@@ -69,7 +69,7 @@ def instance_start(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOpt
 
 @instance_app.command("stop")
 def instance_stop(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
-    """End an engine; it stays so, over restarts and on every host, until it is started."""
+    """Stop an engine. It stays stopped on every host, also after restarts, until `instance start`."""
     from cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.stop, name, wait, as_json=as_json)
@@ -77,7 +77,7 @@ def instance_stop(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOpti
 
 @instance_app.command("restart")
 def instance_restart(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
-    """End an engine and start it again; the others go on."""
+    """Restart an engine. The other engines continue."""
     from cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.restart, name, wait, as_json=as_json)
@@ -85,7 +85,7 @@ def instance_restart(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonO
 
 @instance_app.command("release")
 def instance_release(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
-    """Have the process that keeps an engine give it up, so that another host takes over."""
+    """Make the process that runs an engine release it, so that another host takes over."""
     from cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.release, name, wait, as_json=as_json)
@@ -94,10 +94,10 @@ def instance_release(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonO
 @instance_app.command("log")
 def instance_log(
     name: NameArgument,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="So many of the newest.")] = 50,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of lines, the newest ones.")] = 50,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new lines until Ctrl-C.")] = False,
 ) -> None:
-    """Show what the engine of a destination has logged on this host."""
+    """Show the log of a destination's engine on this host."""
     from console.acts.instance import followed, log_lines  # noqa: PLC0415
 
     config = _known(name)
@@ -112,10 +112,11 @@ def instance_log(
 def instance_edit(
     name: NameArgument,
     file: Annotated[
-        str, typer.Option("--file", metavar="FILE", help="The new text, - for stdin; without it your editor opens.")
+        str,
+        typer.Option("--file", metavar="FILE", help="File with the new text; - for stdin. Default: opens your editor."),
     ] = "",
 ) -> None:
-    """Change a destination's file in conf/: put in place once all of conf/ is right with it; its engine then starts with it by itself."""
+    """Edit a destination's file in conf/. It is saved once all of conf/ is valid with it; its engine then restarts with it."""
     from cdc_engine.config import conf_dir  # noqa: PLC0415
     from console.acts.instance import changed, text_of  # noqa: PLC0415
     from console.acts.schema import statement_of  # noqa: PLC0415

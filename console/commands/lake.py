@@ -32,11 +32,11 @@ def lake_accept(
     destination: str,
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
     as_it_is: Annotated[
-        bool, typer.Option("--as-it-is", help="do not re-snapshot it: what is missing stays missing in the lake")
+        bool, typer.Option("--as-it-is", help="Do not re-snapshot it. Rows that are missing stay missing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Take over a Delta table that runs refuse (gone, restored, replaced, another owner's), say what is missing, and re-snapshot it."""
+    """Take over a Delta table that runs refuse (missing, restored, replaced or another owner's), report what it lacks, re-snapshot it."""
     from console.lake.accept import Acceptance, accept  # noqa: PLC0415
 
     def say(sentence: str) -> None:
@@ -51,15 +51,16 @@ def lake_swap(  # noqa: PLR0917  one argument an option
     destination: str,
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
     rebuilt: Annotated[
-        str, typer.Option("--with", metavar="DATABASE.TABLE", help="what `sluice backfill --into` made of it")
+        str,
+        typer.Option("--with", metavar="DATABASE.TABLE", help="The table that `sluice backfill --into` built from it."),
     ],
     only_plan: Annotated[
-        bool, typer.Option("--plan", help="Show what it would do, or why not; change nothing.")
+        bool, typer.Option("--plan", help="Show what would be done, or why it is refused; change nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a table the rows of one that was rebuilt beside it; refused while that lacks changes. Exit code 1 where it is refused."""
+    """Replace a table's rows with those of a rebuilt table. Exit code 1 if it is refused, for example because that table lacks changes."""
     from console.lake import swap as act  # noqa: PLC0415
     from orchestration.run.backfill.swap import SwapRequest  # noqa: PLC0415
 
@@ -82,12 +83,12 @@ def lake_swap(  # noqa: PLR0917  one argument an option
 quarantine_app = typer.Typer(
     name="quarantine", help="Values that could not be decoded, and their way back.", no_args_is_help=True
 )
-TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", help="only of this table")]
+TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", help="Only this table.")]
 
 
 @quarantine_app.command("list")
 def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
-    """Show the values of a destination that could not be decoded: NULL stands in their rows."""
+    """Show the values of a destination that could not be decoded and are NULL in the lake."""
     from console.lake.quarantine import quarantined, render, to_json  # noqa: PLC0415
 
     records = quarantined(config_now(), destination, table)
@@ -96,7 +97,7 @@ def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOpti
 
 @quarantine_app.command("replay")
 def quarantine_replay(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
-    """Decode them again, as conf/ says by now, and put back what can be; exit code 1 while some are still refused."""
+    """Decode these values again with the current conf/, and write them to their rows. Exit code 1 if some still cannot be decoded."""
     from console.lake.quarantine import render_replayed, replay  # noqa: PLC0415
 
     results = replay(config_now(), destination, table)

@@ -14,19 +14,24 @@ from console.commands.options import config_now, errors, screen
 def maintain(  # noqa: PLR0917  one argument an option
     destination: str,
     tables: Annotated[
-        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these tables; all that the lake has")
+        str,
+        typer.Option(
+            "--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all tables of the destination in the lake."
+        ),
     ] = "",
     optimize: Annotated[
-        bool, typer.Option("--optimize", help="Rewrite files now, also where the benefit is still small.")
+        bool, typer.Option("--optimize", help="Rewrite files now, even if the benefit is small.")
     ] = False,
-    vacuum: Annotated[bool, typer.Option("--vacuum", help="Remove files that left their table.")] = False,
+    vacuum: Annotated[
+        bool, typer.Option("--vacuum", help="Delete files that no version within the retention needs.")
+    ] = False,
     retention_hours: Annotated[
         float | None,
-        typer.Option("--retention-hours", min=0.0, help="how long they stay; the value in conf/ if not given"),
+        typer.Option("--retention-hours", min=0.0, help="Hours to keep such files. Default: the value in conf/."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
-    """Look after the Delta tables of a destination, in turn with its merges; without options: write files anew where it pays."""
+    """Maintain the Delta tables of a destination, between its merges. Without options: rewrite files where it pays off."""
     from cdc_engine import destination_files  # noqa: PLC0415
     from console.source.query import require_destination  # noqa: PLC0415
     from console.toolchain.errors import SetupError  # noqa: PLC0415

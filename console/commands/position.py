@@ -14,7 +14,7 @@ position_app = typer.Typer(name="position", help="Show or set the position of a 
 
 @position_app.command("show")
 def position_show(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
-    """Show the acked position of a destination, or of all."""
+    """Show the acked position of one destination, or of all."""
     from console.acts.position import render_positions, saved_positions  # noqa: PLC0415
 
     positions = saved_positions(config_now(), destination)
@@ -25,19 +25,27 @@ def position_show(destination: Annotated[str, typer.Argument()] = "", as_json: J
 def position_set(  # noqa: PLR0917  one argument an option
     destination: str,
     place: Annotated[
-        str, typer.Argument(metavar="FILE[:OFFSET]", help="binlog file; inside a transaction its begin is meant")
+        str,
+        typer.Argument(
+            metavar="FILE[:OFFSET]",
+            help="Binlog file. An offset inside a transaction means the beginning of that transaction.",
+        ),
     ] = "",
-    gtid: Annotated[str, typer.Option("--gtid", metavar="SET", help="executed GTID set")] = "",
-    latest: Annotated[bool, typer.Option("--latest", help="the source's end, now")] = False,
-    earliest: Annotated[bool, typer.Option("--earliest", help="the begin of the oldest file there is")] = False,
+    gtid: Annotated[str, typer.Option("--gtid", metavar="SET", help="Executed GTID set.")] = "",
+    latest: Annotated[bool, typer.Option("--latest", help="The current end of the source's binlog.")] = False,
+    earliest: Annotated[
+        bool, typer.Option("--earliest", help="The beginning of the oldest binlog file that the source has.")
+    ] = False,
     moment: Annotated[
         str,
-        typer.Option("--time", metavar="TIME", help="the first change of then or later: ISO with its zone, or -10m"),
+        typer.Option(
+            "--time", metavar="TIME", help="ISO time with a zone, or -10m: start at the first change at or after it."
+        ),
     ] = "",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the position from which a stopped destination goes on; changes before it are not read again."""
+    """Set the position at which a stopped destination continues. Changes before it are not read."""
     from console.acts.position import move, request  # noqa: PLC0415
 
     wanted = request(place, gtid, latest=latest, moment=moment, earliest=earliest)

@@ -16,10 +16,10 @@ def sql(
     as_json: JsonOption = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV for a program instead of a table.")] = False,
     demo_lake: Annotated[
-        bool, typer.Option("--demo", help="Ask the lake of `sluice demo` instead of that of conf/.")
+        bool, typer.Option("--demo", help="Query the lake of `sluice demo` instead of the one in conf/.")
     ] = False,
 ) -> None:
-    """Ask the lake a question in SQL; each captured table is `database.table`. DuckDB answers, Spark need not run."""
+    """Query the lake with SQL. Each captured table is `database.table`. DuckDB executes the query, without Spark."""
     from console.demo.home import open_home  # noqa: PLC0415
     from console.lake.sql import ask, render, write_csv, write_json  # noqa: PLC0415
 
@@ -34,22 +34,32 @@ def sql(
 
 def equal(  # noqa: PLR0917  one argument an option
     destination: str,
-    tables: Annotated[str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these alone; all if empty")] = "",
+    tables: Annotated[
+        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables to compare. Default: all.")
+    ] = "",
     sample: Annotated[
         float,
-        typer.Option("--sample", min=0, max=100, metavar="PERCENT", help="so many of each table's chunks, by chance"),
+        typer.Option(
+            "--sample",
+            min=0,
+            max=100,
+            metavar="PERCENT",
+            help="Compare this percentage of each table's chunks, chosen at random.",
+        ),
     ] = 0,
-    full: Annotated[bool, typer.Option("--full", help="every row; the default")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Compare every row; the default.")] = False,
     since_last: Annotated[
         bool,
-        typer.Option("--since-last", help="the chunks whose rows in the lake changed since they were last compared"),
+        typer.Option(
+            "--since-last", help="Compare the chunks whose rows in the lake changed since their last comparison."
+        ),
     ] = False,
     settle_seconds: Annotated[
-        float, typer.Option("--settle-seconds", min=0, help="how long merges may take to reach what was read")
+        float, typer.Option("--settle-seconds", min=0, help="Seconds to wait until merges reach the compared position.")
     ] = 300,
     as_json: JsonOption = False,
 ) -> None:
-    """Is the lake what the source holds? Compares while both go on; exit code 1 unless every table was found equal."""
+    """Compare the lake with the source while both continue. Exit code 1 unless every table is equal."""
     from console.lake.equal import compare, extent_of, render  # noqa: PLC0415
 
     extent = extent_of(sample, full=full, since_last=since_last, settle_seconds=settle_seconds)
@@ -64,18 +74,21 @@ def _progress(sentence: str) -> None:
     errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
-DestinationOption = Annotated[str, typer.Option("--destination", help="where several capture the table")]
+DestinationOption = Annotated[
+    str, typer.Option("--destination", help="Required if several destinations capture the table.")
+]
 
 
 def history(
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
     at: Annotated[
-        str, typer.Option("--at", metavar="WORD", help="the one of a version, FILE:OFFSET, GTID or time (UTC)")
+        str,
+        typer.Option("--at", metavar="WORD", help="Only the batch of this version, FILE:OFFSET, GTID or time (UTC)."),
     ] = "",
     destination: DestinationOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """Which batches made a table what it is: positions, times, changes, versions and runs, from the table's own log."""
+    """Show the batches that changed a table: positions, times, changes, versions and runs, from the Delta log."""
     from console.lake import history as lake  # noqa: PLC0415
 
     found = lake.history_of(lake.captured_table(config_now(), table, destination))
@@ -86,11 +99,13 @@ def history(
 
 def why(
     table: Annotated[str, typer.Argument(metavar="DATABASE.TABLE")],
-    key: Annotated[str, typer.Argument(metavar="KEY", help="5; of a key with two columns 7,a or id=7,name=a")],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Key of the row, such as 5. For two key columns: 7,a or id=7,name=a.")
+    ],
     destination: DestinationOption = "",
     as_json: JsonOption = False,
 ) -> None:
-    """A row's life: every version of the lake that changed it, with its values, time, batch and run; the newest first."""
+    """Show every version of the lake that changed a row, with values, time, batch and run, the newest first."""
     from console.lake import history as lake  # noqa: PLC0415
     from console.lake import life  # noqa: PLC0415
 

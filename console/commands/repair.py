@@ -13,18 +13,18 @@ from console.commands.options import config_now, errors, screen
 def repair(  # noqa: PLR0917  one argument an option
     destination: str,
     tables: Annotated[
-        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="these tables; all that are captured")
+        str, typer.Option("--tables", metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")
     ] = "",
     only_plan: Annotated[
         bool, typer.Option("--plan", help="Compare and show which rows would be read again; change nothing.")
     ] = False,
     settle_seconds: Annotated[
-        float, typer.Option("--settle-seconds", help="seconds to wait until the merges have reached the source.")
+        float, typer.Option("--settle-seconds", help="Seconds to wait until merges reach the compared position.")
     ] = 300.0,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
-    """Take the rows that differ from the source anew, while the stream goes on; exit code 1 where something still differs."""
+    """Read rows that differ from the source again and correct them, while the stream continues. Exit code 1 if rows still differ."""
     from console.lake import repair as act  # noqa: PLC0415
     from orchestration.run.repair_run import Repaired, RepairRequest  # noqa: PLC0415
 

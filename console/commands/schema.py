@@ -9,15 +9,13 @@ import typer
 
 from console.commands.options import JsonOption, config_now, screen
 
-schema_app = typer.Typer(
-    name="schema", help="Show tables, and decide on changes of them that wait.", no_args_is_help=True
-)
+schema_app = typer.Typer(name="schema", help="Show tables, and decide on pending schema changes.", no_args_is_help=True)
 TableArgument = Annotated[str, typer.Argument(metavar="DATABASE.TABLE")]
 
 
 @schema_app.command("show")
 def schema_show(destination: str, as_json: JsonOption = False) -> None:
-    """Show the tables of a destination: columns, key, whether changes flow, and which changes would wait for approval."""
+    """Show the tables of a destination: columns, key, state, and which schema changes would wait for approval."""
     from console.acts.schema import render_schema, schema_json  # noqa: PLC0415
 
     tables = schema_json(config_now(), destination)
@@ -26,7 +24,7 @@ def schema_show(destination: str, as_json: JsonOption = False) -> None:
 
 @schema_app.command("held")
 def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
-    """Show the changes that wait for review, with what each plan would do."""
+    """Show the schema changes that wait for approval, and what each plan would do."""
     from console.acts.schema import pending_changes_of, pending_json, render_pending  # noqa: PLC0415
 
     changes = pending_changes_of(config_now(), destination)
@@ -37,9 +35,9 @@ def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: Jso
 def schema_approve(
     destination: str,
     table: TableArgument,
-    plan: Annotated[str, typer.Option("--plan", help="one of those that `schema held` lists")] = "apply",
+    plan: Annotated[str, typer.Option("--plan", help="One of the plans that `schema held` lists.")] = "apply",
 ) -> None:
-    """Let the lake follow a held change by one of its plans; the running engine then takes the table up again by itself."""
+    """Approve a pending schema change with one of its plans. The running engine then resumes the table."""
     from cdc_engine.acts.stopped_table import approve  # noqa: PLC0415
     from console.acts.schema import directory_of  # noqa: PLC0415
 
@@ -49,9 +47,9 @@ def schema_approve(
 
 @schema_app.command("resume")
 def schema_resume(destination: str, table: TableArgument) -> None:
-    """Resume a stopped table, once the cause of its stop is gone; a table that meets the cause again stops again.
+    """Resume a stopped table after the cause of its stop is fixed. If the cause is still there, the table stops again.
 
-    Refused while the Delta table of a table that stopped because of it is still gone, restored, replaced or another owner's.
+    A table that stopped because of its Delta table is refused while that is missing, restored, replaced or of another owner.
     """
     from cdc_engine.acts.stopped_table import resume, stop_of  # noqa: PLC0415
     from console.acts.schema import directory_of  # noqa: PLC0415
@@ -69,10 +67,10 @@ def schema_resolve(
     destination: str,
     table: TableArgument,
     create_table: Annotated[
-        str, typer.Option("--create-table", metavar="FILE", help="with the statement; - for stdin")
+        str, typer.Option("--create-table", metavar="FILE", help="File with the CREATE TABLE statement; - for stdin.")
     ],
 ) -> None:
-    """Say what a table looks like that stopped in SCHEMA_UNKNOWN or SCHEMA_MISMATCH; it goes on from its stop with that schema."""
+    """Define the schema of a table that stopped in SCHEMA_UNKNOWN or SCHEMA_MISMATCH. The table continues from its stop."""
     from cdc_engine.acts.stopped_table import resolve  # noqa: PLC0415
     from console.acts.schema import directory_of, statement_of  # noqa: PLC0415
 

@@ -11,7 +11,7 @@ import typer
 from console.commands.options import JsonOption, config_now, screen
 
 snapshot_app = typer.Typer(
-    name="snapshot", help="Rows that tables had before their changes were captured.", no_args_is_help=True
+    name="snapshot", help="Read the existing rows of tables into the lake.", no_args_is_help=True
 )
 Name = Annotated[str, typer.Argument(help="database.table")]
 
@@ -19,13 +19,13 @@ Name = Annotated[str, typer.Argument(help="database.table")]
 @snapshot_app.command("start")
 def start(
     destination: str,
-    tables: Annotated[str, typer.Option(metavar="DATABASE.TABLE,…", help="these tables; all that are captured")] = "",
+    tables: Annotated[str, typer.Option(metavar="DATABASE.TABLE,…", help="Tables. Default: all captured tables.")] = "",
     where: Annotated[
-        str, typer.Option(metavar="SQL", help="only rows that meet it; the table has no others then")
+        str, typer.Option(metavar="SQL", help="Condition of the rows to read. The lake table then has no other rows.")
     ] = "",
-    follow: Annotated[bool, typer.Option("--follow", help="Stay and show how far it is.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Stay and show the progress.")] = False,
 ) -> None:
-    """Read the rows that tables have, beside the stream; a table that stopped for good is taken anew by it."""
+    """Snapshot tables while the stream continues. A table that stopped is re-snapshotted and continues."""
     from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from console.acts import snapshot  # noqa: PLC0415
 
@@ -50,9 +50,9 @@ def start(
 def status(
     destination: Annotated[str, typer.Argument()] = "",
     as_json: JsonOption = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Stay until none is under way.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Stay until no snapshot is in progress.")] = False,
 ) -> None:
-    """Show how far each snapshot is: rows, rate, percent, and an estimate of its end; exit code 1 where one failed."""
+    """Show the progress of each snapshot: rows, rate, percent, and estimated end. Exit code 1 if one failed."""
     from cdc_engine.states import SnapshotState  # noqa: PLC0415
     from console.acts import snapshot  # noqa: PLC0415
 
@@ -69,7 +69,7 @@ def status(
 
 @snapshot_app.command("pause")
 def pause(destination: str, table: Name) -> None:
-    """Read no further chunk of a table; its changes are held on."""
+    """Pause a snapshot: read no more chunks. Changes of the table stay buffered."""
     from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from console.acts import snapshot  # noqa: PLC0415
 
@@ -79,7 +79,7 @@ def pause(destination: str, table: Name) -> None:
 
 @snapshot_app.command("resume")
 def resume(destination: str, table: Name) -> None:
-    """Go on with a paused snapshot; one that failed is read anew."""
+    """Continue a paused snapshot, or start a failed one again."""
     from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from console.acts import snapshot  # noqa: PLC0415
 
@@ -89,7 +89,7 @@ def resume(destination: str, table: Name) -> None:
 
 @snapshot_app.command("cancel")
 def cancel(destination: str, table: Name) -> None:
-    """End a snapshot: the table stops where it stood before, and `sluice schema resume` lets it go on from there."""
+    """Cancel a snapshot. The table stops at its previous position; `sluice schema resume` continues it from there."""
     from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
     from console.acts import snapshot  # noqa: PLC0415
 

@@ -10,12 +10,16 @@ import typer
 
 from console.commands.options import JsonOption, config_now, screen
 
-source_app = typer.Typer(name="source", help="The servers of a destination: master and standbys.", no_args_is_help=True)
+source_app = typer.Typer(
+    name="source",
+    help="The sources of a destination: the one that is read, and its standby sources.",
+    no_args_is_help=True,
+)
 
 
 @source_app.command("list")
 def source_list(destination: str, as_json: JsonOption = False) -> None:
-    """Show the sources of a destination: which is read, and which could be read on from where the stream is."""
+    """Show the sources of a destination: which one is read, and which ones could take over at the current position."""
     from console.source.switch import listed, render  # noqa: PLC0415
 
     sources = listed(config_now(), destination)
@@ -28,10 +32,10 @@ def source_list(destination: str, as_json: JsonOption = False) -> None:
 @source_app.command("switch")
 def source_switch(
     destination: str,
-    to: Annotated[int, typer.Option("--to", metavar="N", min=0, help="number in `source list`; 0: the next")] = 0,
+    to: Annotated[int, typer.Option("--to", metavar="N", min=0, help="Number in `source list`. 0: the next one.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Read another source of a destination from now on; refused where it could not be gone on from there."""
+    """Switch a destination to another source. Refused if the stream could not continue there."""
     from console.source.switch import switch  # noqa: PLC0415
 
     now = switch(config_now(), destination, to)

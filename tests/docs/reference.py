@@ -65,7 +65,7 @@ def commands_page() -> str:
         "The option `--help` of each command prints the same. Exit codes: 0 success; 1 a problem or a refusal; 2 a wrong command line.\n",
     ]
     for words, command in _leaves(root, ()):
-        parts.append(f"## sluice {' '.join(words)}\n")
+        parts.append(f"## `sluice {' '.join(words)}`\n")
         parts.append(f"{_one_line(command.help)}\n")
         rows = [_parameter_row(each) for each in command.params]
         if rows:
