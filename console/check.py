@@ -17,7 +17,7 @@ from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from cdc_engine.instance.discovery import foreign_keys
 from cdc_engine.instance.sources import source_of
 from cdc_engine.parser.shared.sharing import key_of
-from cdc_engine.parser.source_check import check_source, source_warnings
+from cdc_engine.parser.source_check import check_source, failover_sentence, source_warnings
 from cdc_engine.states import ended
 from cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
 from console.conf_check import conf_problems, unset_passwords
@@ -150,13 +150,12 @@ def check_destination(destination: DestinationConfig) -> Finding:
         return Finding(what, (str(error),))
     what = f"{what}, {asked.facts.version}{oldest_sentence(asked.facts, time.time())}"
     warnings = source_warnings(asked.facts)
+    if asked.facts.gtid_enabled:
+        what = f"{what}; {failover_sentence(asked.facts)}"
+    elif destination.failover == "by_gtid":
+        warnings.append(failover_sentence(asked.facts))
     try:
         check_source(asked.source, asked.facts)
-        if len(destination.sources) > 1 and not (asked.facts.gtid_enabled or asked.facts.mariadb):
-            warnings = [
-                *warnings,
-                "no other source can take over without GTIDs: set gtid_mode and enforce_gtid_consistency",
-            ]
         return Finding(what, warnings=tuple(warnings))
     except SourceCheckError as error:
         return Finding(what, tuple(error.problems), tuple(warnings))

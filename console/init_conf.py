@@ -21,7 +21,13 @@ from cdc_engine.errors import ConfigurationError, SourceCheckError
 from cdc_engine.instance.sources import source_of
 from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.source_check import check_source, missing_privileges, source_warnings
+from cdc_engine.parser.source_check import (
+    advice_of,
+    check_source,
+    failover_sentence,
+    missing_privileges,
+    source_warnings,
+)
 from cdc_engine.source.settings import SourceConfig
 from cdc_engine.table_meta.history.source.schema_snapshot import is_of_users
 from cdc_engine.table_meta.history.tables_file import keyless_sentence
@@ -103,6 +109,7 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
     say(f"{wanted.user}@{wanted.host}:{wanted.port} answers: {asked.facts.version}{oldest}")
     for warning in source_warnings(asked.facts):
         say(f"note: {warning}")
+    say(f"failover: {failover_sentence(asked.facts)}")
     problems: list[str] = []
     try:
         check_source(asked.source, asked.facts)
@@ -124,7 +131,8 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
     else:
         privileges.append("LOCK TABLES")  # for tables without a key, which are not known yet
     if privileges:
-        say(f"run as an administrator of the server:\n    {grant(privileges, asked.facts, wanted.user)}")
+        administrator = advice_of(asked.facts).administrator
+        say(f"run as {administrator}:\n    {grant(privileges, asked.facts, wanted.user)}")
     _write(conf, file, wanted, variable)
     say(f"wrote {file}; next: {'`sluice check` once that is done' if problems else '`sluice up`'}")
     return not problems

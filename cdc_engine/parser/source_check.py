@@ -12,6 +12,7 @@ from cdc_engine.source.server import Source
 
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)
+BINLOG_MONITOR_SINCE = (10, 5)  # of MariaDB, which calls REPLICATION CLIENT so
 # Privilege → the names under which servers grant it.
 PRIVILEGES = {
     "REPLICATION SLAVE": ("REPLICATION SLAVE", "REPLICATION REPLICA"),
@@ -56,7 +57,7 @@ def server_version(text: str) -> tuple[int, ...]:
 
 
 def missing_privileges(facts: ServerFacts) -> list[str]:
-    """Returns the privileges that the account needs and lacks, under the names that every server accepts in a GRANT."""
+    """Returns the privileges that the account needs and lacks, under the names that the server's manual uses. None of them is SUPER."""
     granted: set[str] = set()
     for grant in facts.grants:
         match = _GRANT.match(grant)
@@ -67,12 +68,17 @@ def missing_privileges(facts: ServerFacts) -> list[str]:
         granted |= names if everywhere else names & {"SELECT", "ALL PRIVILEGES"}
         if "ALL PRIVILEGES" in names:
             granted |= {"SELECT"} if not everywhere else {name for names in PRIVILEGES.values() for name in names}
-    return [privilege for privilege, names in PRIVILEGES.items() if granted.isdisjoint(names)]
+    missing = [privilege for privilege, names in PRIVILEGES.items() if granted.isdisjoint(names)]
+    if facts.mariadb and server_version(facts.version) >= BINLOG_MONITOR_SINCE:
+        return ["BINLOG MONITOR" if privilege == "REPLICATION CLIENT" else privilege for privilege in missing]
+    return missing
 
 
 def _grant_problems(source: Source, facts: ServerFacts) -> list[str]:
+    administrator = advice_of(facts).administrator
     return [
-        f"{source.user} lacks {privilege}: GRANT {privilege} ON *.* TO it" for privilege in missing_privileges(facts)
+        f"{source.user} lacks {privilege}: GRANT {privilege} ON *.* TO it, as {administrator}"
+        for privilege in missing_privileges(facts)
     ]
 
 
@@ -117,6 +123,17 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
     if facts.mariadb:
         lost += "; a REPLACE looks like an update that keeps the columns it left out, and stops the table where it can be told apart"
     return [f"binlog_row_image is {image}: {lost}; FULL is safe: {advice_of(facts).set('binlog_row_image', 'FULL')}"]
+
+
+def failover_sentence(facts: ServerFacts) -> str:
+    """Returns what becomes of the stream if the name in conf/ becomes another server, with this server's settings."""
+    if facts.gtid_enabled:
+        return "with GTIDs the stream continues on another server that gets this name and has executed what was read"
+    advice = advice_of(facts)
+    return (
+        "without GTIDs the stream ends as POSITION_LOST, and the tables need a re-snapshot, once this name is another server "
+        f"({advice.moves}): {advice.gtids}"
+    )
 
 
 def short_retention_sentence(facts: ServerFacts) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +14,10 @@ from cdc_engine.config import load_config
 from console.check import Finding, check_destination
 from console.main import app
 from console.toolchain.database.server import DatabaseServer
+from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import run
 from tests.parser.providers.imitation import AURORA_MARKS, RDS_MARKS, SECRET, account, amazon, greeting
+from tests.parser.recording import capturing, source_of
 
 pytestmark = [pytest.mark.managed, pytest.mark.servers]
 
@@ -112,3 +115,89 @@ def test_the_age_of_the_oldest_binlog_file_is_shown(mysql80: DatabaseServer, con
     account(mysql80, EVERYTHING)
     assert re.search(r"its oldest binlog file binlog\.\d+ is 0\.\d h old", init(mysql80.port))
     assert "its oldest binlog file" in check(conf).what
+
+
+PROVIDERS = {
+    "self-managed": ("by SET GLOBAL, and both in the server's option file", "SET GLOBAL binlog_format = 'ROW'"),
+    "rds": ("in the instance's DB parameter group", "binlog_format = ROW in the instance's DB parameter group"),
+    "aurora": ("in the DB cluster parameter group", "binlog_format = ROW in the DB cluster parameter group"),
+    "-google": ("no database flag sets gtid_mode", "set the database flag binlog_format = ROW"),
+    "-azure": ("set the server parameters enforce_gtid_consistency", "set the server parameter binlog_format = ROW"),
+}
+
+
+@contextlib.contextmanager
+def imitated(server: DatabaseServer, provider: str, patch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Yields the port of the server of a provider."""
+    if provider.startswith("-"):
+        with greeting(server, provider) as port:
+            yield port
+    elif provider == "self-managed":
+        yield server.port
+    else:
+        with patch.context() as marks, amazon(server, marks, RDS_MARKS if provider == "rds" else AURORA_MARKS):
+            yield server.port
+
+
+def test_what_a_failover_does_and_what_to_set_is_told_in_the_terms_of_the_provider(
+    fresh_mysql80: ServerFactory, conf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = fresh_mysql80({"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
+    account(server, EVERYTHING)
+    for provider, (gtids, _) in PROVIDERS.items():
+        with imitated(server, provider, monkeypatch) as port:
+            name = provider.strip("-").replace("-", "_")
+            told = init(port, name)
+            warnings = " ".join(check(conf, name).warnings)
+        for said in (told, warnings):
+            assert "without GTIDs the stream ends as POSITION_LOST" in said, provider
+            assert gtids in said, provider
+    run(server, "SET GLOBAL binlog_format = 'STATEMENT'")
+    for provider, (_, setting) in PROVIDERS.items():
+        name = provider.strip("-").replace("-", "_")
+        with imitated(server, provider, monkeypatch) as port:
+            url = f"mysql://managed@127.0.0.1:{port}/managed_shop"
+            answer = RUNNER.invoke(app, ["init", url, "--password-env", VARIABLE, "--name", f"{name}_format"])
+        assert answer.exit_code == 1
+        assert "missing: binlog_format is STATEMENT" in answer.stdout
+        assert setting in " ".join(answer.stdout.split()), provider
+    run(server, "SET GLOBAL binlog_format = 'ROW'", "SET GLOBAL enforce_gtid_consistency = ON")
+    run(server, *(f"SET GLOBAL gtid_mode = {mode}" for mode in ("OFF_PERMISSIVE", "ON_PERMISSIVE", "ON")))
+    found = check(conf, "self_managed")
+    assert not found.warnings, "what init printed was done"
+    assert "with GTIDs the stream continues on another server that gets this name" in found.what
+
+
+def test_a_server_whose_position_is_found_by_time_needs_no_gtids(fresh_mysql80: ServerFactory, conf: Path) -> None:
+    server = fresh_mysql80({"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
+    account(server, EVERYTHING)
+    init(server.port)
+    file = conf / "destinations" / "managed_shop.yaml"
+    file.write_text(f"{file.read_text()}failover: by_time\n")
+    assert not check(conf).warnings
+
+
+@pytest.mark.parametrize(
+    ("version", "privileges"),
+    [
+        ("mysql80", "REPLICATION SLAVE, REPLICATION CLIENT"),
+        ("mariadb114", "REPLICATION SLAVE, BINLOG MONITOR"),
+        ("mariadb1011", "REPLICATION SLAVE, BINLOG MONITOR"),
+    ],
+)
+def test_the_printed_grant_has_the_names_of_the_manual_and_streams_without_super(
+    version: str, privileges: str, conf: Path, request: pytest.FixtureRequest
+) -> None:
+    server: DatabaseServer = request.getfixturevalue(version)
+    account(server, "SELECT, LOCK TABLES ON *.*")
+    url = f"mysql://managed@127.0.0.1:{server.port}/managed_shop"
+    answer = RUNNER.invoke(app, ["init", url, "--password-env", VARIABLE])
+    assert answer.exit_code == 1
+    assert "run as an administrator of the server" in answer.stdout
+    statement = re.search(r"^ +(GRANT .*);$", answer.stdout, re.MULTILINE)
+    assert statement
+    assert statement[1].startswith(f"GRANT {privileges} ON *.* TO ")
+    run(server, statement[1])
+    assert not check(conf).problems
+    with capturing(source_of(server, user="managed", password=lambda: SECRET)) as capture:
+        assert capture.parser.state == "STREAMING"

@@ -15,7 +15,7 @@ from cdc_engine.parser.providers.decision import Provider
 class Advice:
     """Parts of sentences. `setting`: how to set a variable, with `{name}` and `{value}`. `log_bin`: how to make the server write a
     binlog. `keep_more`: how to make it keep binlog files for longer. `gtids`: how to enable GTIDs. `moves`: what can move the name in
-    conf/ to another server.
+    conf/ to another server. `administrator`: who can grant privileges.
     """
 
     setting: str
@@ -23,6 +23,7 @@ class Advice:
     keep_more: str
     gtids: str
     moves: str
+    administrator: str
 
     def set(self, name: str, value: str) -> str:
         """Returns how to set a variable."""
@@ -40,6 +41,7 @@ ADVICE = {
         gtids="set enforce_gtid_consistency = ON, then gtid_mode = OFF_PERMISSIVE, ON_PERMISSIVE and ON one after the other by "
         "SET GLOBAL, and both in the server's option file",
         moves="a virtual IP address, a DNS name or a proxy that moves to a replica",
+        administrator="an administrator of the server",
     ),
     Provider.RDS: Advice(
         setting=f"set {{name}} = {{value}} in the instance's {_RDS_GROUP}, and reboot the instance if the change is `pending-reboot`",
@@ -47,6 +49,7 @@ ADVICE = {
         keep_more="CALL mysql.rds_set_configuration('binlog retention hours', 168) as the master user (168 is the maximum)",
         gtids=f"set enforce_gtid_consistency = ON and gtid-mode = ON in the instance's {_RDS_GROUP}, and reboot the instance",
         moves="a failover of a Multi-AZ cluster, a blue/green switchover, or a promoted replica that gets the name",
+        administrator="the master user of the instance",
     ),
     Provider.AURORA: Advice(
         setting=f"set {{name}} = {{value}} in the {_AURORA_GROUP}, and reboot the writer",
@@ -55,6 +58,7 @@ ADVICE = {
         keep_more="CALL mysql.rds_set_configuration('binlog retention hours', 168) on the writer (2160 is the maximum)",
         gtids=f"set enforce_gtid_consistency = ON and gtid-mode = ON in the {_AURORA_GROUP}, and reboot the writer",
         moves="a failover to a reader or a blue/green switchover, after which the cluster's endpoint is another server",
+        administrator="the master user of the cluster",
     ),
     Provider.CLOUD_SQL: Advice(
         setting="set the database flag {name} = {value} of the instance (`gcloud sql instances patch NAME --database-flags` replaces "
@@ -64,6 +68,7 @@ ADVICE = {
         "point-in-time recovery to several days",
         gtids="no database flag sets gtid_mode, Cloud SQL sets it itself: upgrade the instance, or contact Google's support",
         moves="a switchover or a promoted replica that gets the name or the address",
+        administrator="a user with the role cloudsqlsuperuser, such as root",
     ),
     Provider.AZURE: Advice(
         setting="set the server parameter {name} = {value} (`az mysql flexible-server parameter set`), and restart the server if the "
@@ -73,5 +78,6 @@ ADVICE = {
         gtids="set the server parameters enforce_gtid_consistency = ON, then gtid_mode = OFF_PERMISSIVE, ON_PERMISSIVE and ON one "
         "after the other",
         moves="a promoted replica, or a restored server, that gets the name",
+        administrator="the server's admin login",
     ),
 }

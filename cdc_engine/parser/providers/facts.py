@@ -1,6 +1,7 @@
 """Reads the marks by which the provider of a server is recognized, and the provider's own retention setting. `server_facts` calls it.
 
-The queries are here alone; `decision` decides. docs/guides/monitor.md has the settings that count.
+The queries are here alone; `decision` decides. The pages rds-aurora, cloud-sql and azure of docs/guides cite what
+they rely on.
 """
 
 from __future__ import annotations
