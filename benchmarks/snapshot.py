@@ -23,8 +23,9 @@ from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig
 from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import run_lock
 from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.meta.file_meta import FileMeta
+from cdc_engine.meta.stored_ledger import StoredLedger
 from cdc_engine.position import Position
+from cdc_engine.records.location import record_store
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.work import run_all
@@ -108,7 +109,7 @@ class _Bench:
         with server.connect() as connection:
             known, place = stable_snapshot(connection, lambda name, _: name == DATABASE, lambda: _end(connection))
         write_tables(self._directory / TABLES_FILE, [each.version() for each in known.tables])
-        FileMeta(self._directory).update(lambda ledger: ledger.set_cursor(place))
+        StoredLedger(record_store(self._directory), DATABASE).update(lambda ledger: ledger.set_cursor(place))
 
     def start_at_current_position(self) -> None:
         """Removes the table from the lake, because the bare read creates a new one each time too."""

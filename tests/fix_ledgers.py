@@ -2,17 +2,42 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from cdc_engine.contracts import ClientIdentity, Consumer, DestinationDir, LedgerLocation, StoppedTable
 from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.ledger_record import ledger_to_text
+from cdc_engine.meta.stored_ledger import LEDGER as LEDGER_RECORD
+from cdc_engine.meta.stored_ledger import StoredLedger
 from cdc_engine.position import Position
+from cdc_engine.records.files import FileRecordStore
+from cdc_engine.records.memory import MemoryRecordStore
 from cdc_engine.states import TableState
 
 LEDGER = Ledger(ledger_id="0123456789ab")
 CLIENT = ClientIdentity(destination="shop")
 
 UNIT = 16  # the minimum distance of the ends of two transactions
+
+
+class FileLedger(StoredLedger):
+    """The ledger in the folder of a destination."""
+
+    def __init__(self, directory: Path, *, fence: Callable[[], None] = lambda: None) -> None:
+        super().__init__(FileRecordStore(directory), directory.name, fence=fence)
+
+
+class MemoryLedger(StoredLedger):
+    """A ledger in memory."""
+
+    def __init__(self, ledger: Ledger | None = None) -> None:
+        records = MemoryRecordStore()
+        if ledger is not None:
+            known = dataclasses.replace(ledger, ledger_id=ledger.ledger_id or LEDGER.ledger_id)
+            records.put(LEDGER_RECORD, ledger_to_text(known))
+        super().__init__(records, "shop")
 
 
 def at(place: int, *, file: int = 1, epoch: int = 1) -> Position:

@@ -32,12 +32,14 @@ from benchmarks.histories.engine_host import (
 )
 from benchmarks.histories.lake import PlayedDeltalake, PlayedDeltaTable
 from benchmarks.histories.statements import PlayedSession, read_images
-from cdc_engine.destination_files import lake_tables
-from cdc_engine.errors import MetaError
+from cdc_engine.destination_files.lake_tables import NAME as LAKE_TABLES
+from cdc_engine.durable_files import replace_file
 from cdc_engine.instance import hand_out
 from cdc_engine.instance.engine import begin, engine, wiring
-from cdc_engine.meta import file_meta, ledger_record
+from cdc_engine.meta import ledger_record, stored_ledger
+from cdc_engine.meta.stored_ledger import LEDGER
 from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.records import files
 from cdc_engine.staging import batches
 from spark_jobs.fence import Fence
 from spark_jobs.session import LakeSession
@@ -120,9 +122,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield batches, "shutil", GuardedFiles
     yield ledger_record, "json", _PlainJson
     yield orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)  # plotted by Dagster's pages
-    yield file_meta, "replace_file", _keep_ledger
-    yield file_meta, "born_id", _born_id
-    yield lake_tables, "keep_file", _keep_record
+    yield files, "replace_file", _replace_record
+    yield stored_ledger, "born_id", _born_id
     yield spark_jobs.run_batch, "ThreadPoolExecutor", InlinePool
     yield spark_jobs.run_batch, "open_sessions", _open_lanes
     yield spark_jobs.cuts, "publish_cut", lambda *_: False
@@ -142,13 +143,14 @@ def _born_id() -> str:
     return _current[0].born_id()
 
 
-def _keep_ledger(path: Path, text: str) -> None:
-    _current[0].keep_ledger(path, text)
-
-
-def _keep_record(path: Path, text: str) -> None:
-    error = MetaError(f"{path} could not be written: played")
-    _current[0].trouble.reach("record", lambda: path.write_text(text), lambda: error)
+def _replace_record(path: Path, content: bytes) -> None:
+    """Replaces the durable write of a record: those of the ledger and of the lake's tables can fail."""
+    if path.name == LEDGER:
+        _current[0].keep_ledger(path, content.decode())
+    elif path.name == LAKE_TABLES:
+        _current[0].trouble.reach("record", lambda: path.write_bytes(content), lambda: OSError(28, "No space left"))
+    else:
+        replace_file(path, content)
 
 
 class _Clock:

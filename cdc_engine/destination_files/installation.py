@@ -15,8 +15,8 @@ import uuid
 from cdc_engine.contracts import DestinationDir
 from cdc_engine.errors import MetaError
 from cdc_engine.ha.leases import open_table_lock, tables_location
-from cdc_engine.records.location import Location
-from cdc_engine.records.named import NamedRecords, named_records
+from cdc_engine.records.contract import RecordStore
+from cdc_engine.records.location import Location, record_store
 
 IDENTITY = "identity"
 FILE = f"{IDENTITY}.json"
@@ -28,17 +28,17 @@ def installation_id(place: Location) -> str:
     """Returns the id, creating it if there is none. `place`: of any destination. Raises MetaError."""
     if known := known_installation_id(place):
         return known
-    texts, lock, deadline = _texts(place), open_table_lock(place, IDENTITY), time.monotonic() + IDENTITY_SECONDS
+    records, lock, deadline = _records(place), open_table_lock(place, IDENTITY), time.monotonic() + IDENTITY_SECONDS
     try:
         while not lock.try_acquire():
             if time.monotonic() >= deadline:
                 raise MetaError(
-                    f"{texts.where(FILE)} is not written: another process holds its lock; it is tried again"
+                    f"{records.where(FILE)} is not written: another process holds its lock; it is tried again"
                 )
             threading.Event().wait(POLL_SECONDS)
-        if not (known := texts.read(FILE) or ""):
+        if not (known := records.get(FILE) or ""):
             known = uuid.uuid4().hex
-            texts.keep(FILE, known)
+            records.put(FILE, known)
         return known
     finally:
         lock.release()
@@ -46,8 +46,8 @@ def installation_id(place: Location) -> str:
 
 def known_installation_id(place: Location) -> str:
     """Returns the id; empty if no engine and no run has asked for it yet. Writes nothing. Raises MetaError."""
-    return _texts(place).read(FILE) or ""
+    return _records(place).get(FILE) or ""
 
 
-def _texts(place: Location) -> NamedRecords:
-    return named_records(DestinationDir.of(tables_location(place)))
+def _records(place: Location) -> RecordStore:
+    return record_store(DestinationDir.of(tables_location(place)))

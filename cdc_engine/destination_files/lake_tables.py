@@ -1,4 +1,4 @@
-"""The Delta tables of a destination as its last run left them: `lake-tables.json`, or a record in a shared store. Owned here.
+"""The Delta tables of a destination as its last run left them: the record `lake-tables.json`. Owned here.
 
 A run writes it after each table, while it holds the run lock; the next run compares. It may be behind the table by the commits of a run
 that was killed in between, never ahead. `sluice lake accept` changes it while no run merges.
@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 from cdc_engine.records.contract import NOT_THERE
-from cdc_engine.records.location import Location, as_location, record_store_of
+from cdc_engine.records.location import Location, record_store
 
-FILE_NAME, DOCUMENT = "lake-tables.json", "lake-tables"
+NAME = "lake-tables.json"
 
 
 Kept = dict[str, dict[str, tuple[str, int]]]  # name → MAIN, "log" or "history" → (id, version)
@@ -31,9 +29,7 @@ class LakeTables:
 
     def __init__(self, destination_dir: Location) -> None:
         """Raises MetaError if the record exists and is invalid."""
-        place = as_location(destination_dir)
-        self._path = place.directory / FILE_NAME
-        self._documents = record_store_of(place)
+        self._records = record_store(destination_dir)
         self._lock = threading.Lock()
         self._version = NOT_THERE
         self._tables = self._read()
@@ -91,36 +87,21 @@ class LakeTables:
 
     def _write(self, tables: Kept) -> None:
         text = json.dumps({name: _record(kept) for name, kept in sorted(tables.items())}, indent=1) + "\n"
-        if self._documents is None:
-            keep_file(self._path, text)
-        else:
-            self._version = self._documents.write(DOCUMENT, text, version=self._version)
+        self._version = self._records.write(NAME, text, version=self._version)
         self._tables = tables
 
     def _read(self) -> Kept:
-        if self._documents is None:
-            return _read(self._path)
-        kept = self._documents.read(DOCUMENT)
+        kept = self._records.read(NAME)
         if kept is None:
             return {}
         self._version = kept.version
-        return _parsed(kept.text, f"{DOCUMENT} in {self._documents}")
+        return _parsed(kept.text, self._records.where(NAME))
 
 
 def _record(kept: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     told = {kind: {"id": table_id, "version": version} for kind, (table_id, version) in sorted(kept.items())}
     main: dict[str, Any] = told.pop(MAIN, {})
     return {**main, "beside": told} if told else main
-
-
-def _read(path: Path) -> Kept:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise _unreadable(str(path), error) from error
-    return _parsed(text, str(path))
 
 
 def _parsed(text: str, where: str) -> Kept:
@@ -134,10 +115,6 @@ def _parsed(text: str, where: str) -> Kept:
             for name, kept in record.items()
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _unreadable(where, error) from error
-
-
-def _unreadable(where: str, error: Exception) -> MetaError:
-    return MetaError(
-        f"{where} cannot be read ({error}): put the right file back, or remove it to trust the tables as they are now"
-    )
+        raise MetaError(
+            f"{where} cannot be read ({error}): put the right record back, or remove it to trust the tables as they are now"
+        ) from error

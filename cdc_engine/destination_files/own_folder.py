@@ -13,8 +13,8 @@ import uuid
 from pathlib import Path
 
 from cdc_engine.errors import ConfigurationError, MetaError
-from cdc_engine.records.location import as_location
-from cdc_engine.records.named import TextFiles, named_records
+from cdc_engine.records.files import FileRecordStore
+from cdc_engine.records.location import as_location, record_store
 
 FILE, LAST = "folder.json", "read-with-folder.json"
 
@@ -48,22 +48,22 @@ class OwnFolder:
     def note(self) -> None:
         """Records that the stream is read with this folder from now on. Writes once. Raises MetaError."""
         if not self._noted:
-            named_records(self._directory).keep(LAST, json.dumps({"id": self._own, "host": platform.node()}))
+            record_store(self._directory).put(LAST, json.dumps({"id": self._own, "host": platform.node()}))
             self._noted = True
 
 
 def forget_folder(directory: Path) -> None:
     """Lets the next engine continue with any folder. Raises MetaError."""
     if as_location(directory).is_shared:
-        named_records(directory).remove(LAST)
+        record_store(directory).remove(LAST)
 
 
 def _id_of(directory: Path) -> str:
-    files = TextFiles(directory)
-    text = files.read(FILE)
+    files = FileRecordStore(directory)
+    text = files.get(FILE)
     if text is None:
         text = json.dumps({"id": uuid.uuid4().hex})
-        files.keep(FILE, text)
+        files.put(FILE, text)
     try:
         return str(json.loads(text)["id"])
     except (ValueError, KeyError, TypeError) as error:
@@ -73,10 +73,10 @@ def _id_of(directory: Path) -> str:
 
 
 def _read(directory: Path) -> dict[str, str]:
-    texts = named_records(directory)
+    records = record_store(directory)
     try:
-        return dict(json.loads(texts.read(LAST) or "{}"))
+        return dict(json.loads(records.get(LAST) or "{}"))
     except (ValueError, TypeError) as error:
         raise MetaError(
-            f"{texts.where(LAST)} cannot be read ({error}); remove it if the folder here is the right one"
+            f"{records.where(LAST)} cannot be read ({error}); remove it if the folder here is the right one"
         ) from error

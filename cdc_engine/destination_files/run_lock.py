@@ -17,7 +17,7 @@ from pathlib import Path
 
 from cdc_engine.contracts import LedgerLocation
 from cdc_engine.errors import CanalServiceError, MetaError
-from cdc_engine.ha.file_lock import FileLock, is_locked
+from cdc_engine.file_lock import FileLock, is_locked
 from cdc_engine.ha.leases import Lock, open_run_lock
 from cdc_engine.ha.leases import run_lock_held as is_held
 from cdc_engine.records.location import Location, as_location

@@ -11,10 +11,10 @@ import hashlib
 import posixpath
 
 from cdc_engine.contracts import DestinationDir
-from cdc_engine.ha.file_lock import FileLock
+from cdc_engine.file_lock import FileLock
 from cdc_engine.ha.leases import Lock, open_table_lock, tables_location
-from cdc_engine.records.location import Location
-from cdc_engine.records.named import NamedRecords, named_records
+from cdc_engine.records.contract import RecordStore
+from cdc_engine.records.location import Location, record_store
 
 
 class TableLock:
@@ -26,7 +26,7 @@ class TableLock:
         digest = hashlib.sha256(posixpath.normpath(table.strip("/")).encode()).hexdigest()[:32]
         self._lock: Lock = open_table_lock(place, digest)
         self._waiting = FileLock(where.directory / f"{digest}.waiting")
-        self._texts: NamedRecords = named_records(DestinationDir.of(where))
+        self._records: RecordStore = record_store(DestinationDir.of(where))
         self._name = f"tables/{digest}.json"
 
     @property
@@ -56,14 +56,14 @@ class TableLock:
 
     def writer(self) -> str:
         """Returns the record that the last holder left and did not remove; empty if there is none."""
-        return self._texts.read(self._name) or ""
+        return self._records.get(self._name) or ""
 
     def write(self, text: str) -> None:
         """Leaves a record for the next holder in case this one dies. Call it while holding the lock. Empty: remove the record."""
         if text:
-            self._texts.keep(self._name, text)
+            self._records.put(self._name, text)
         else:
-            self._texts.remove(self._name)
+            self._records.remove(self._name)
 
     def release(self) -> None:
         """Releases the lock; no effect if it is not held."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from cdc_engine.contracts import Holder
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import LeaseLostError
-from cdc_engine.ha.file_lock import FileLock, is_locked
+from cdc_engine.file_lock import FileLock, is_locked
 
 LOCK_NAME, RECORD_NAME = "lease.lock", "lease.json"
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from cdc_engine.contracts import Holder, LedgerLocation
 from cdc_engine.errors import LeaseLostError
+from cdc_engine.file_lock import RUN_LOCK_FILE, FileLock, is_locked
 from cdc_engine.ha import file_lease
 from cdc_engine.ha.beat_lock import BeatLock, LockWatcher
 from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock, is_locked
 from cdc_engine.ha.session import lost_sentence
 from cdc_engine.ports import Lease
-from cdc_engine.records.location import Location, as_location, shared_record_store
+from cdc_engine.records.location import Location, as_location, record_store
 
 if TYPE_CHECKING:
     from cdc_engine.ha.zookeeper_lock import Nodes
@@ -132,7 +132,7 @@ def _lock(place: LedgerLocation, name: str) -> SharedLock:
         from cdc_engine.ha.zookeeper_lock import ZooKeeperLock  # noqa: PLC0415  most destinations do without kazoo
 
         return ZooKeeperLock(_nodes(place, name), place.session_seconds)
-    return BeatLock(shared_record_store(place), name, place.session_seconds, _watcher(place, name))
+    return BeatLock(record_store(place), name, place.session_seconds, _watcher(place, name))
 
 
 def _holder(place: LedgerLocation, name: str) -> Holder | None:
@@ -147,7 +147,7 @@ def _holder(place: LedgerLocation, name: str) -> Holder | None:
 @functools.lru_cache(maxsize=256)
 def _watcher(place: LedgerLocation, name: str) -> LockWatcher:
     """Returns the watcher of a lock, one per process: what it saw before distinguishes a living holder from a dead one."""
-    return LockWatcher(shared_record_store(place), name, place.session_seconds)
+    return LockWatcher(record_store(place), name, place.session_seconds)
 
 
 def _nodes(place: LedgerLocation, name: str) -> Nodes:

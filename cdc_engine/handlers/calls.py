@@ -18,7 +18,8 @@ from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.errors import HandlerError, MetaError
 from cdc_engine.handlers.contract import BatchHandler, HandledBatch
 from cdc_engine.position import Position
-from cdc_engine.records.named import NamedRecords, named_records
+from cdc_engine.records.contract import RecordStore
+from cdc_engine.records.location import record_store
 
 FILE = "handlers.json"
 Kind = Literal["after", "retry"]
@@ -73,11 +74,11 @@ class Calls:
         fence: Callable[[], None] = lambda: None,
     ) -> None:
         self._destination, self._directory, self._handlers = destination, directory, handlers
-        self._fence, self._texts, self._lock = fence, named_records(directory), threading.Lock()
-        self._call = _read(self._texts) if handlers else None
+        self._fence, self._records, self._lock = fence, record_store(directory), threading.Lock()
+        self._call = _read(self._records) if handlers else None
         self._told: set[int] = set()  # indices of the handlers that were called
         if not handlers:
-            self._texts.remove(FILE)  # from handlers that conf/ no longer names
+            self._records.remove(FILE)  # from handlers that conf/ no longer names
 
     @property
     def any(self) -> bool:
@@ -99,7 +100,7 @@ class Calls:
             return
         self._fence()
         call = Call(kind=kind, batch=batch, reason=reason)
-        self._texts.keep(FILE, json.dumps(dataclasses.asdict(call), indent=1))
+        self._records.put(FILE, json.dumps(dataclasses.asdict(call), indent=1))
         with self._lock:
             self._call, self._told = call, set()
 
@@ -122,7 +123,7 @@ class Calls:
         with self._lock:
             if self._call is call:
                 self._call = None
-                self._texts.remove(FILE)
+                self._records.remove(FILE)
 
     def _tell_one(self, handler: BatchHandler, call: Call) -> None:
         if call.kind == "after":
@@ -164,8 +165,8 @@ class _Named:
             ) from error
 
 
-def _read(texts: NamedRecords) -> Call | None:
-    text = texts.read(FILE)
+def _read(records: RecordStore) -> Call | None:
+    text = records.get(FILE)
     if text is None:
         return None
     try:
@@ -176,6 +177,6 @@ def _read(texts: NamedRecords) -> Call | None:
         return Call(kind=record["kind"], batch=given, reason=record["reason"])
     except (ValueError, KeyError, TypeError) as error:
         raise MetaError(
-            f"{texts.where(FILE)} cannot be read ({type(error).__name__}); it names the batch that the handlers get next: "
+            f"{records.where(FILE)} cannot be read ({type(error).__name__}); it names the batch that the handlers get next: "
             "remove it, and they do not get that batch"
         ) from error

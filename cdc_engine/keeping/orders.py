@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from cdc_engine.records.named import named_records
+from cdc_engine.records.location import record_store
 
 STOPPED_FILE, ASKED_FILE = "stopped.json", "asked.json"
 OrderKind = Literal["restart", "release"]
@@ -39,7 +39,7 @@ def stopped(directory: Path) -> Order | None:
 
     Raises MetaError if the store does not answer.
     """
-    text = named_records(directory).read(STOPPED_FILE)
+    text = record_store(directory).get(STOPPED_FILE)
     return None if text is None else _parsed(text) or Order(by="somebody", at=0.0)
 
 
@@ -50,12 +50,12 @@ def stay_stopped(directory: Path, by: str = "") -> Order:
 
 def may_run(directory: Path) -> bool:
     """Allows the engine to start again. Returns whether it had been stopped. Raises MetaError."""
-    return named_records(directory).remove(STOPPED_FILE)
+    return record_store(directory).remove(STOPPED_FILE)
 
 
 def asked(directory: Path, now: float | None = None) -> Order | None:
     """Returns what to do once; None if there is nothing or the order is too old. Raises MetaError if the store does not answer."""
-    order = _parsed(named_records(directory).read(ASKED_FILE) or "")
+    order = _parsed(record_store(directory).get(ASKED_FILE) or "")
     age = (time.time() if now is None else now) - order.at if order else 0.0
     return order if order and order.wish in {"restart", "release"} and abs(age) <= ASKED_SECONDS_MAX else None
 
@@ -67,7 +67,7 @@ def ask(directory: Path, wish: OrderKind, by: str = "") -> Order:
 
 def done(directory: Path) -> None:
     """Removes an order that is being carried out. Raises MetaError."""
-    named_records(directory).remove(ASKED_FILE)
+    record_store(directory).remove(ASKED_FILE)
 
 
 def somebody() -> str:
@@ -87,5 +87,5 @@ def _parsed(text: str) -> Order | None:
 
 
 def _write(directory: Path, name: str, order: Order) -> Order:
-    named_records(directory).keep(name, json.dumps(dataclasses.asdict(order)))
+    record_store(directory).put(name, json.dumps(dataclasses.asdict(order)))
     return order

@@ -7,25 +7,25 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cdc_engine.records.named import named_records
+from cdc_engine.records.location import record_store
 
 FOLDER = "forget-requests"
 
 
 def request_forget(destination_dir: Path, client_id: int) -> None:
     """Requests that the destination's engine forgets the consumer, now or when it runs next. Raises MetaError."""
-    named_records(destination_dir).keep(_name(client_id), json.dumps({"client_id": client_id}))
+    record_store(destination_dir).put(_name(client_id), json.dumps({"client_id": client_id}))
 
 
 def forgets_requested(destination_dir: Path) -> tuple[int, ...]:
     """Returns the numbers of the consumers that are to be forgotten. Raises MetaError."""
-    stems = (Path(name).stem for name in named_records(destination_dir).all(FOLDER))
+    stems = (Path(name).stem for name in record_store(destination_dir).all(FOLDER))
     return tuple(sorted(int(stem) for stem in stems if stem.isdigit()))
 
 
 def forget_done(destination_dir: Path, client_id: int) -> None:
     """Removes the request. Raises MetaError."""
-    named_records(destination_dir).remove(_name(client_id))
+    record_store(destination_dir).remove(_name(client_id))
 
 
 def _name(client_id: int) -> str:

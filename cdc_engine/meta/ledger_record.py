@@ -1,5 +1,5 @@
-"""Converts a `Ledger` to and from the text of meta.json: the format of docs/architecture.md, read strictly. Pure; `file_meta` owns the
-file.
+"""Converts a `Ledger` to and from the text of meta.json: the format of docs/architecture.md, read strictly. Pure; `stored_ledger`
+owns the record.
 
 Unknown keys, missing keys and values of another type are refused: a ledger that is not understood must not be overwritten.
 """
@@ -17,7 +17,7 @@ from cdc_engine.meta.ledger import LEDGER_ID_CHARS, GroupConsumer, Ledger
 from cdc_engine.position import GroupPosition, Position
 from cdc_engine.states import TableState
 
-FORMAT = 3
+FORMAT = 4
 GROUP = "group_consumers"
 
 Value = TypeVar("Value")

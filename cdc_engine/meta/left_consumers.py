@@ -15,8 +15,7 @@ from cdc_engine.contracts import Consumer
 from cdc_engine.durable_files import replace_file
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
-from cdc_engine.records.location import as_location
-from cdc_engine.records.named import named_records
+from cdc_engine.records.location import record_store
 
 FILE_NAME = "left-consumers.json"
 
@@ -28,14 +27,13 @@ class LeftConsumer:
 
 
 def write_left_consumers(directory: Path, consumers: Sequence[LeftConsumer]) -> Path:
-    """Writes the consumers and returns the file. If the ledger is shared, also writes them to the record store, for the first host that
-    starts. Raises MetaError.
+    """Writes the consumers to a file of this folder, which it returns, and to the record store, for the first host that starts. Raises
+    MetaError.
     """
     directory.mkdir(parents=True, exist_ok=True)
     file, text = Path(directory) / FILE_NAME, json.dumps([dataclasses.asdict(each) for each in consumers], indent=1)
-    if as_location(directory).is_shared:
-        named_records(directory).keep(FILE_NAME, text)
     replace_file(file, text)
+    record_store(directory).put(FILE_NAME, text)
     return file
 
 
@@ -43,13 +41,13 @@ def left_consumers(directory: Path, begin: Position) -> tuple[Consumer, ...]:
     """Returns the consumers with `begin` as their cursor; an empty tuple if there is no file. Raises MetaError if it cannot be
     understood.
     """
-    texts = named_records(directory)
-    text = texts.read(FILE_NAME)
+    records = record_store(directory)
+    text = records.get(FILE_NAME)
     if text is None:
         return ()
     try:
         found = [LeftConsumer(**each) for each in json.loads(text)]
     except (ValueError, TypeError) as error:
-        where = texts.where(FILE_NAME)
+        where = records.where(FILE_NAME)
         raise MetaError(f"{where} cannot be read ({error}): import Canal's folder again, or remove it") from error
     return tuple(Consumer(client_id=each.client_id, filter=each.filter, cursor=begin) for each in found)

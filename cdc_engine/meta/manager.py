@@ -1,4 +1,4 @@
-"""The protocol for keeping a ledger. `file_meta` keeps it in a file, `kept_meta` in a record store, `memory_meta` in memory."""
+"""The protocol for keeping a ledger. `stored_ledger` keeps it in a record store; `mirrored_meta` also copies its cursor to ZooKeeper."""
 
 from __future__ import annotations
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cdc_engine.meta import canal_cursor, file_meta
-from cdc_engine.meta.file_meta import FileMeta
-from cdc_engine.meta.kept_meta import LEDGER, KeptMeta, nobody_else, read_kept_ledger
+from cdc_engine.meta import canal_cursor
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.mirrored_meta import MirroredMeta
+from cdc_engine.meta.stored_ledger import LEDGER, StoredLedger, nobody_else, read_stored_ledger
 from cdc_engine.ports import Lease
-from cdc_engine.records.location import Location, as_location, record_store_of
+from cdc_engine.records.location import Location, as_location, record_store
 
 PERIOD_SECONDS = 1.0  # between two copies of the cursor, for `period_mixed`: Canal's default
 
@@ -19,28 +18,22 @@ PERIOD_SECONDS = 1.0  # between two copies of the cursor, for `period_mixed`: Ca
 def open_meta(place: Location, lease: Lease) -> MetaManager:
     """Opens the ledger for the holder of the lease. Raises MetaError, or LeaseLostError if a later holder has written it."""
     place = as_location(place)
-    documents = record_store_of(place)
-    if documents is not None:
-        also = canal_nodes(*place.source) if place.kind == "zookeeper" else nobody_else
-        return KeptMeta(documents, place.destination, token=lease.token, fence=lease.check, also=also)
-    in_file = FileMeta(place.directory, fence=lease.check)
-    if place.kind == "file":
-        return in_file
+    nodes = canal_nodes(*place.source)
+    also = nodes if place.kind == "zookeeper" else nobody_else
+    stored = StoredLedger(record_store(place), place.destination, token=lease.token, fence=lease.check, also=also)
+    if place.kind not in {"mixed", "period_mixed"}:
+        return stored
     from cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
-    nodes = canal_nodes(*place.source)
-    keeper = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
+    zookeeper = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
     period = PERIOD_SECONDS if place.kind == "period_mixed" else 0.0
-    return MirroredMeta(in_file, lambda ledger: keeper.tell(nodes(ledger)), period)
+    return MirroredMeta(stored, lambda ledger: zookeeper.tell(nodes(ledger)), period)
 
 
 def read_ledger(place: Location) -> Ledger:
     """Returns the ledger of a destination; a new one if there is none yet. Raises MetaError. Never locks, never writes."""
     place = as_location(place)
-    documents = record_store_of(place)
-    if documents is None:
-        return file_meta.read_ledger(place.directory)
-    return read_kept_ledger(documents, place.destination)
+    return read_stored_ledger(record_store(place), place.destination)
 
 
 def ledger_text(place: Location) -> str:
@@ -48,12 +41,7 @@ def ledger_text(place: Location) -> str:
 
     Raises MetaError if the store does not answer.
     """
-    place = as_location(place)
-    documents = record_store_of(place)
-    if documents is None:
-        return file_meta.ledger_text(place.directory)
-    kept = documents.read(LEDGER)
-    return kept.text if kept else ""
+    return record_store(place).get(LEDGER) or ""
 
 
 def canal_nodes(host: str, port: int) -> Callable[[Ledger], Mapping[str, str]]:

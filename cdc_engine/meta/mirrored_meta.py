@@ -12,9 +12,8 @@ from collections.abc import Callable
 import structlog
 
 from cdc_engine.errors import MetaError
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import Transition
+from cdc_engine.meta.manager import MetaManager, Transition
 
 log = structlog.get_logger()
 AWAY_SECONDS = 1.0  # seconds until the next try after ZooKeeper did not answer
@@ -26,7 +25,7 @@ class MirroredMeta:
     MetaError. `period_seconds`: 0 means after each change.
     """
 
-    def __init__(self, kept: FileMeta, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:
+    def __init__(self, kept: MetaManager, tell: Callable[[Ledger], None], period_seconds: float = 0.0) -> None:
         self._kept, self._tell, self._period = kept, tell, period_seconds
         self._changed, self._closing = threading.Event(), threading.Event()
         self._told: Ledger | None = None

@@ -1,50 +1,102 @@
-"""The protocol of a record store. `sql`, `zookeeper` and `memory` implement it; `meta` keeps the ledger in it, `ha` its leases.
+"""The record store: records by name, replaced by compare-and-set. `files`, `sql`, `zookeeper` and `memory` implement it; `meta` stores the
+ledger in it, `ha` its leases, and other packages their notes and requests.
 
-A record has a version that rises with each write, and the token of the lease under which it was written. A writer passes the version that
-it read; if the stored version is another one, nothing is written. So two writers can never both follow the same version.
+A record has a version. A writer passes the version that it read; if the stored version is another one, nothing is written. So two writers
+can never both follow the same version.
 """
 
 from __future__ import annotations
 
+import abc
+import contextlib
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Protocol
+
+from cdc_engine.errors import MetaError, StaleWriteError
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 NOT_THERE = 0  # the version of a record that was never written
+TRIES_MAX = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class StoredRecord:
-    """A record as it was read. `version`: from 1 on. `token`: of the writer's lease, 0 for a writer without one."""
+    """A record as it was read. `version`: changes with each write of another text. `token`: of the writer's lease; 0 for a writer without
+    one, and in files.
+    """
 
     text: str
     version: int
     token: int = 0
 
 
-class RecordStore(Protocol):
-    """The records of one destination, by name. May be used from any thread."""
+def in_folder(name: str, prefix: str) -> bool:
+    """Returns whether a name is `prefix` and further characters without a slash."""
+    return name.startswith(prefix) and "/" not in name[len(prefix) :]
 
+
+class RecordStore(abc.ABC):
+    """The records of one destination. May be used from any thread. Every method raises MetaError if the store does not answer.
+
+    Names have at most 128 ASCII characters and at most one folder, such as "filters.json" or "forget-requests/7.json". No two differ only
+    in upper and lower case, because some databases do not distinguish these.
+    """
+
+    @abc.abstractmethod
     def read(self, name: str) -> StoredRecord | None:
-        """Returns the newest version; None if the record was never written. Raises MetaError if the store does not answer."""
+        """Returns the newest version; None if the record does not exist."""
 
+    @abc.abstractmethod
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        """Returns the newest version of each record whose name begins with `prefix`, by name. Raises MetaError if the store does not
-        answer.
-        """
+        """Returns the newest version of each record whose name is `prefix` and further characters without a slash, by name."""
 
+    @abc.abstractmethod
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
-        """Replaces version `version` (0: the record does not exist yet) and returns the new version.
+        """Replaces version `version` (0: the record does not exist yet) and returns the new version. The record is durable then.
 
-        `also`: values for readers other than Sluice, written without a version in the same step; names as the store spells them. Raises
-        StaleWriteError if the version is another one or was written under a higher token; then nothing has changed. Raises MetaError if
-        the store does not answer; then it is unknown whether the record was written.
+        `also`: values for readers other than Sluice, written without a version in the same step; names as ZooKeeper spells them. Raises
+        StaleWriteError if the version is another one or was written under a higher token; then nothing has changed. After any other
+        MetaError it is unknown whether the record was written. Files have no tokens: the kernel releases the lease of a process on this
+        host only when the process ends, so there is no late writer.
         """
 
-    def remove(self, name: str) -> None:
-        """Removes the record; does nothing if it does not exist."""
+    @abc.abstractmethod
+    def remove(self, name: str) -> bool:
+        """Removes the record. Returns whether it existed."""
 
+    @abc.abstractmethod
     def __str__(self) -> str:
         """Returns the location of the records, without a secret."""
+
+    def where(self, name: str) -> str:
+        """Returns where a person finds the record."""
+        return f"{name} in {self}"
+
+    def get(self, name: str) -> str | None:
+        """Returns the text of the record; None if it does not exist."""
+        found = self.read(name)
+        return None if found is None else found.text
+
+    def all(self, folder: str) -> Mapping[str, str]:
+        """Returns the text of every record in a folder, by name, sorted."""
+        return {name: each.text for name, each in sorted(self.read_all(f"{folder}/").items())}
+
+    def put(self, name: str, text: str) -> None:
+        """Writes or replaces the record, whatever it was. It is durable when this returns."""
+        self.change(name, lambda _: text)
+
+    def change(self, name: str, change: Callable[[str | None], str]) -> str:
+        """Applies a change to the present text (None: the record does not exist) and returns the text that is stored then.
+
+        `change` is called again if another process writes meanwhile. What it raises is passed on. An unchanged text is not written.
+        """
+        for _ in range(TRIES_MAX):
+            before = self.read(name)
+            after = change(before.text if before else None)
+            if before is not None and after == before.text:
+                return after
+            with contextlib.suppress(StaleWriteError):
+                self.write(name, after, version=before.version if before else NOT_THERE)
+                return after
+        raise MetaError(f"other processes write {self.where(name)} continuously; try again")

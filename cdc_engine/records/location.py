@@ -1,13 +1,15 @@
-"""Opens the record store that a `LedgerLocation` names, or none if the records are files. Used by `meta`, `ha` and `destination_files`."""
+"""Opens the record store of a destination, where its `LedgerLocation` says. Used by all packages that have records."""
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 from pathlib import Path
 
 from cdc_engine.contracts import DestinationDir, LedgerLocation
-from cdc_engine.errors import ConfigurationError
 from cdc_engine.records.contract import RecordStore
+from cdc_engine.records.files import FileRecordStore
 from cdc_engine.records.memory import MemoryRecordStore
 
 Location = Path | LedgerLocation  # a directory knows its place (`contracts.DestinationDir`) or contains the ledger
@@ -24,8 +26,13 @@ def as_location(place: Location) -> LedgerLocation:
     return known or LedgerLocation(destination=place.name, directory=place)
 
 
-def record_store_of(place: LedgerLocation) -> RecordStore | None:
-    """Opens the record store; None if the records are files in the directory. Raises ConfigurationError, MetaError."""
+def record_store(place: Location) -> RecordStore:
+    """Opens the record store of a destination. Raises ConfigurationError, MetaError."""
+    return _opened(as_location(place), os.getpid())
+
+
+@functools.lru_cache(maxsize=256)
+def _opened(place: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  connections belong to one process
     if place.kind == "memory":
         with _lock:
             return _in_memory.setdefault(str(place.directory), MemoryRecordStore())
@@ -37,14 +44,4 @@ def record_store_of(place: LedgerLocation) -> RecordStore | None:
         from cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  and without kazoo
 
         return ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
-    return None
-
-
-def shared_record_store(place: LedgerLocation) -> RecordStore:
-    """Opens the record store of a place that `is_shared`. Raises ConfigurationError, MetaError."""
-    documents = record_store_of(place)
-    if documents is None:
-        raise ConfigurationError(
-            f"meta kind {place.kind} of {place.destination} works on one machine only: use zookeeper or sql"
-        )
-    return documents
+    return FileRecordStore(place.directory)

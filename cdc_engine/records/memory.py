@@ -6,36 +6,36 @@ import threading
 from collections.abc import Mapping
 
 from cdc_engine.errors import StaleWriteError
-from cdc_engine.records.contract import NOT_THERE, NOTHING, StoredRecord
+from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord, in_folder
 
 
-class MemoryRecordStore:
-    """A record store in memory. Implements `RecordStore`."""
+class MemoryRecordStore(RecordStore):
+    """A record store in memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._texts: dict[str, StoredRecord] = {}
+        self._records: dict[str, StoredRecord] = {}
         self.also: dict[str, str] = {}  # what was written for other readers
 
     def read(self, name: str) -> StoredRecord | None:
-        return self._texts.get(name)
+        return self._records.get(name)
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
         with self._lock:
-            return {name: kept for name, kept in self._texts.items() if name.startswith(prefix)}
+            return {name: each for name, each in self._records.items() if in_folder(name, prefix)}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
         with self._lock:
-            there = self._texts.get(name, StoredRecord("", NOT_THERE))
+            there = self._records.get(name, StoredRecord("", NOT_THERE))
             if there.version != version or there.token > token:
                 raise StaleWriteError(f"{name} in memory has version {there.version} under token {there.token}")
-            self._texts[name] = StoredRecord(text, version + 1, token)
+            self._records[name] = StoredRecord(text, version + 1, token)
             self.also.update(also)
             return version + 1
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> bool:
         with self._lock:
-            self._texts.pop(name, None)
+            return self._records.pop(name, None) is not None
 
     def __str__(self) -> str:
         return "memory"

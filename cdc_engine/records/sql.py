@@ -12,18 +12,19 @@ from collections.abc import Iterator, Mapping
 
 import sqlalchemy
 from sqlalchemy.dialects.mysql import LONGTEXT
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
 from cdc_engine.errors import ConfigurationError, NotSharedError, StaleWriteError
-from cdc_engine.records.contract import NOT_THERE, NOTHING, StoredRecord
-from cdc_engine.sql_url import url_with_password
+from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord, in_folder
 
 TABLE = "sluice_meta"
 ANSWER_SECONDS_MAX = 10  # a database that does not answer must not delay the holder of a lease
 SETTING = "meta.url"
+# The drivers that Sluice installs.
+DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT would end at 64 KiB
 _metadata = sqlalchemy.MetaData()
-_texts = sqlalchemy.Table(
+_records = sqlalchemy.Table(
     TABLE,
     _metadata,
     sqlalchemy.Column("destination", sqlalchemy.String(64), primary_key=True),
@@ -44,8 +45,8 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 }  # fmt: skip
 
 
-class SqlRecordStore:
-    """A record store in a SQL database. Implements `RecordStore`. `url`: SQLAlchemy's; a password of the form $NAME is read from the
+class SqlRecordStore(RecordStore):
+    """A record store in a SQL database. `url`: SQLAlchemy's; a password of the form $NAME is read from the
     environment.
     """
 
@@ -54,7 +55,7 @@ class SqlRecordStore:
         answer.
         """
         self._destination = destination
-        full_url = url_with_password(url, SETTING)
+        full_url = database_url(url)
         self._name = f"{full_url.render_as_string(hide_password=True)} ({TABLE}, {destination})"
         try:
             self._engine = _engine_of(full_url, os.getpid())
@@ -64,18 +65,20 @@ class SqlRecordStore:
             _make_table(self._engine)
 
     def read(self, name: str) -> StoredRecord | None:
-        query = sqlalchemy.select(_texts.c.record, _texts.c.version, _texts.c.token).where(*self._key(name))
+        query = sqlalchemy.select(_records.c.record, _records.c.version, _records.c.token).where(*self._key(name))
         with self._told("read"), self._engine.connect() as connection:
             row = connection.execute(query).one_or_none()
         return StoredRecord(row.record, int(row.version), int(row.token)) if row else None
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        query = sqlalchemy.select(_texts.c.name, _texts.c.record, _texts.c.version, _texts.c.token).where(
-            _texts.c.destination == self._destination, _texts.c.name.startswith(prefix, autoescape=True)
+        query = sqlalchemy.select(_records.c.name, _records.c.record, _records.c.version, _records.c.token).where(
+            _records.c.destination == self._destination, _records.c.name.startswith(prefix, autoescape=True)
         )
         with self._told("read"), self._engine.connect() as connection:
             rows = connection.execute(query).all()
-        return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in rows}
+        # SQLite's LIKE ignores case
+        found = (row for row in rows if in_folder(row.name, prefix))
+        return {str(row.name): StoredRecord(row.record, int(row.version), int(row.token)) for row in found}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
         """Ignores `also`, which is for readers of ZooKeeper."""
@@ -84,24 +87,24 @@ class SqlRecordStore:
             with self._told("written"), self._engine.begin() as connection:
                 if version == NOT_THERE:
                     row = {**values, "destination": self._destination, "name": name}
-                    connection.execute(sqlalchemy.insert(_texts).values(**row))
+                    connection.execute(sqlalchemy.insert(_records).values(**row))
                     return version + 1
-                is_read = (*self._key(name), _texts.c.version == version, _texts.c.token <= token)
-                if connection.execute(sqlalchemy.update(_texts).where(*is_read).values(**values)).rowcount == 1:
+                is_read = (*self._key(name), _records.c.version == version, _records.c.token <= token)
+                if connection.execute(sqlalchemy.update(_records).where(*is_read).values(**values)).rowcount == 1:
                     return version + 1
         except IntegrityError:
             pass  # another process created it first
         raise StaleWriteError(f"{name} in {self} is not of version {version} any more: another process has written it")
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> bool:
         with self._told("written"), self._engine.begin() as connection:
-            connection.execute(sqlalchemy.delete(_texts).where(*self._key(name)))
+            return connection.execute(sqlalchemy.delete(_records).where(*self._key(name))).rowcount == 1
 
     def __str__(self) -> str:
         return self._name
 
     def _key(self, name: str) -> tuple[sqlalchemy.ColumnElement[bool], ...]:
-        return _texts.c.destination == self._destination, _texts.c.name == name
+        return _records.c.destination == self._destination, _records.c.name == name
 
     @contextlib.contextmanager
     def _told(self, what: str) -> Iterator[None]:
@@ -112,6 +115,24 @@ class SqlRecordStore:
         except SQLAlchemyError as error:
             cause = error.orig if isinstance(error, DBAPIError) else type(error).__name__
             raise NotSharedError(f"{self} cannot be {what}: {cause}; it is tried again") from error
+
+
+def database_url(url: str) -> sqlalchemy.URL:
+    """Returns the URL with the secret that its password names. Raises ConfigurationError, which never contains the secret."""
+    try:
+        parsed = sqlalchemy.make_url(url)
+    except (ArgumentError, ValueError):  # the library's message may contain a part of the password
+        raise ConfigurationError(
+            f"{SETTING} is no URL of a database, such as mysql+pymysql://user:$NAME@host/db; "
+            "write characters like / and @ of a password as %2F and %40"
+        ) from None
+    parsed = parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
+    if not parsed.password or not str(parsed.password).startswith("$"):
+        return parsed
+    name = str(parsed.password)[1:]
+    if name not in os.environ:
+        raise ConfigurationError(f"the environment variable {name} with the password of {SETTING} is not set")
+    return parsed.set(password=os.environ[name])
 
 
 @functools.lru_cache(maxsize=16)

@@ -16,14 +16,14 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
 from cdc_engine.errors import MetaError, NotSharedError, StaleWriteError
 from cdc_engine.records import zookeeper_client
-from cdc_engine.records.contract import NOT_THERE, NOTHING, StoredRecord
+from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 from cdc_engine.records.zookeeper_client import OWN, answer, destination_path, told
 
 WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
 
-class ZooKeeperRecordStore:
-    """A record store in ZooKeeper. Implements `RecordStore`; `also` names paths under the destination's node. `hosts`:
+class ZooKeeperRecordStore(RecordStore):
+    """A record store in ZooKeeper. `also` names paths under the destination's node. `hosts`:
     "host:port,host:port".
     """
 
@@ -42,20 +42,23 @@ class ZooKeeperRecordStore:
         return _kept(data, stat.version, f"{name} in {self}")
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
-        folder = destination_path(self._destination, OWN)
+        inside, slash, begin = prefix.rpartition("/")
+        folder = self._path(inside) if inside else destination_path(self._destination, OWN)
         with told(f"{prefix}… in {self} cannot be read"):
             client = self._client()
             try:
                 answer(client.sync_async(folder))
-                names = [name for name in answer(client.get_children_async(folder)) if name.startswith(prefix)]
+                children = answer(client.get_children_async(folder))
             except NoNodeError:
                 return {}
-            asked = {name: client.get_async(self._path(name)) for name in sorted(names)}
+            names = [f"{inside}{slash}{child}" for child in sorted(children) if child.startswith(begin)]
+            asked = {name: client.get_async(self._path(name)) for name in names}
             found = {}
             for name, each in asked.items():
                 with contextlib.suppress(NoNodeError):  # removed meanwhile
                     data, stat = answer(each)
-                    found[name] = _kept(data, stat.version, f"{name} in {self}")
+                    if data:  # not a folder
+                        found[name] = _kept(data, stat.version, f"{name} in {self}")
         return found
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:
@@ -95,12 +98,13 @@ class ZooKeeperRecordStore:
         results: list[Any] = answer(step.commit_async())
         return results
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str) -> bool:
         with told(f"{name} in {self} cannot be removed"):
             try:
                 answer(self._client().delete_async(self._path(name)))
             except NoNodeError:
-                return
+                return False
+        return True
 
     def tell(self, also: Mapping[str, str]) -> None:
         """Writes values for other readers, by path under the destination's node, whatever was there before. Raises MetaError."""

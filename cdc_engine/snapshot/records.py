@@ -1,6 +1,5 @@
-"""The snapshots of a destination: one record each (`record_texts`), the buffered files and the chunks. They are in `snapshots/<digest of
-the table>/`. If staged batches are in an object store and the ledger is shared, the files are in the store and the records are with the
-ledger.
+"""The snapshots of a destination: a record each (`snapshots/<digest of the table>.json`), the buffered files and the chunks. The files are
+in `snapshots/<digest>/`, or in an object store if staged batches are there and the ledger is shared.
 
 The console begins, pauses and cancels; a run of the snapshot job reads and publishes; a run that merges buffers changes. Each change of a
 record is computed from its current state. Only the holder of the run lock makes a change that leaves out buffered files.
@@ -9,6 +8,8 @@ record is computed from its current state. Only the holder of the run lock makes
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import shutil
 import threading
 import time
@@ -17,11 +18,11 @@ from pathlib import Path
 
 from cdc_engine.contracts import LedgerLocation
 from cdc_engine.errors import ActRefusedError, MetaError
-from cdc_engine.ha.file_lock import FileLock, is_locked
+from cdc_engine.file_lock import FileLock, is_locked
 from cdc_engine.ha.leases import Lock, open_reading_lock, reading_lock_held
-from cdc_engine.records.location import as_location
+from cdc_engine.records.contract import RecordStore
+from cdc_engine.records.location import as_location, record_store
 from cdc_engine.snapshot.record import SnapshotRecord
-from cdc_engine.snapshot.record_texts import RecordFiles, RecordTexts, SharedRecords, digest_of
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
 from object_stores.options import resolved
@@ -33,6 +34,11 @@ READING_POLL_SECONDS = 0.5
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
 
+def digest_of(name: str) -> str:
+    """Returns the digest of a "database.table" that names its files and records."""
+    return hashlib.sha256(name.encode()).hexdigest()[:32]
+
+
 class SnapshotRecords:
     """The snapshots of one destination. Any process and thread may call its methods."""
 
@@ -40,15 +46,17 @@ class SnapshotRecords:
         self._folder = destination_dir / FOLDER
         place = as_location(destination_dir)
         self._place: LedgerLocation | None = place if place.is_apart else None
-        self._texts: RecordTexts = SharedRecords(place) if place.is_apart else RecordFiles(self._folder)
+        self._records: RecordStore = record_store(place)
 
     def all(self) -> tuple[SnapshotRecord, ...]:
         """Returns the newest snapshot of each table that ever had one, by name. Raises MetaError."""
-        return tuple(sorted(self._texts.all(), key=lambda each: each.name))
+        found = (self._parsed(key, text)[1] for key, text in self._records.all(FOLDER).items())
+        return tuple(sorted(found, key=lambda each: each.name))
 
     def get(self, name: str) -> SnapshotRecord | None:
         """Returns the snapshot of "database.table", or None if it never had one. Raises MetaError."""
-        return self._texts.get(name)
+        text = self._records.get(_key(name))
+        return None if text is None else self._parsed(_key(name), text)[1]
 
     def begin(self, record: SnapshotRecord) -> None:
         """Stores a requested snapshot. Raises ActRefusedError while another one of the table is open, MetaError."""
@@ -58,9 +66,8 @@ class SnapshotRecords:
                 raise ActRefusedError(f"a snapshot of {record.name} is under way ({before.state}); cancel it first")
             return record
 
-        with self._texts.alone():
-            self._texts.change(record.name, begun)
-            self.sweep(record.name)
+        self._change(record.name, begun)
+        self.sweep(record.name)
 
     def update(self, name: str, transition: Transition) -> SnapshotRecord:
         """Applies a transition and returns the stored record. Raises what the transition raises, ActRefusedError if there is no record,
@@ -72,7 +79,7 @@ class SnapshotRecords:
                 raise ActRefusedError(f"there is no snapshot of {name}")
             return transition(before)
 
-        return self._texts.change(name, changed)
+        return self._change(name, changed)
 
     def changes(self, record: SnapshotRecord) -> StoredFiles:
         """Returns the location of the buffered files. It stays the same when chunks are read again, but not after a statement that
@@ -108,27 +115,49 @@ class SnapshotRecords:
         """Returns for how long a snapshot with work has made no progress while nothing reads, otherwise 0. `now`: wall-clock time."""
         if not record.has_work or self.are_read():
             return 0.0
-        kept_at = self._texts.kept_at(record.name)
-        return 0.0 if kept_at is None else max(0.0, now - kept_at)
+        text = self._records.get(_key(record.name))
+        return 0.0 if text is None else max(0.0, now - self._parsed(_key(record.name), text)[0])
 
     def sweep(self, name: str) -> None:
         """Removes what is no longer needed: other generations, and everything of a snapshot that ended."""
-        with self._texts.alone():
-            # List the folders before reading the record, so what another process begins in between is kept.
-            home, stored = self._folder / digest_of(name), self._store(name)
-            here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
-            with _told():
-                there = stored.children() if stored else set()
-            record = self.get(name)
-            if record is None:
-                return
-            kept = {self.changes(record).folder.name, self.chunks(record).folder.name} if record.is_open else set()
-            for path in here:
-                if path.name not in kept:
-                    shutil.rmtree(path, ignore_errors=True)
-            with _told():
-                for each in there - kept:
-                    self._store(name, each).remove()  # type: ignore[union-attr]
+        # List the folders before reading the record, so what another process begins in between is kept.
+        home, stored = self._folder / digest_of(name), self._store(name)
+        here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
+        with _told():
+            there = stored.children() if stored else set()
+        record = self.get(name)
+        if record is None:
+            return
+        kept = {self.changes(record).folder.name, self.chunks(record).folder.name} if record.is_open else set()
+        for path in here:
+            if path.name not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+        with _told():
+            for each in there - kept:
+                self._store(name, each).remove()  # type: ignore[union-attr]
+
+    def _change(self, name: str, change: Callable[[SnapshotRecord | None], SnapshotRecord]) -> SnapshotRecord:
+        """Applies a change to the present record and returns the stored result. A change without effect writes nothing."""
+        key = _key(name)
+
+        def changed(text: str | None) -> str:
+            before = None if text is None else self._parsed(key, text)[1]
+            after = change(before)
+            if text is not None and after == before:
+                return text
+            return json.dumps({"kept_at": time.time(), "record": after.to_json()}, indent=1) + "\n"
+
+        return self._parsed(key, self._records.change(key, changed))[1]
+
+    def _parsed(self, key: str, text: str) -> tuple[float, SnapshotRecord]:
+        """Returns when a record was stored, in seconds since 1970, and the record. Raises MetaError."""
+        try:
+            stored = json.loads(text)
+            return float(stored["kept_at"]), SnapshotRecord.from_json(stored["record"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise MetaError(
+                f"{self._records.where(key)} cannot be read ({error}): put the right record back, or remove it and re-snapshot the table"
+            ) from error
 
     def _placed(self, name: str, folder: str) -> StoredFiles:
         here = self._folder / digest_of(name) / folder
@@ -146,6 +175,10 @@ class SnapshotRecords:
     @staticmethod
     def _url(place: LedgerLocation, name: str, folder: str) -> str:
         return f"{place.sibling_url('snapshots')}/{digest_of(name)}/{folder}".rstrip("/")
+
+
+def _key(name: str) -> str:
+    return f"{FOLDER}/{digest_of(name)}.json"
 
 
 def _options(place: LedgerLocation) -> dict[str, str]:

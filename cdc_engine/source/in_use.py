@@ -13,8 +13,7 @@ from pathlib import Path
 
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.records.location import as_location
-from cdc_engine.records.named import named_records
+from cdc_engine.records.location import record_store
 
 SOURCE_FILE = "source.json"
 
@@ -37,19 +36,23 @@ def address_in_use(directory: Path) -> str:
 def use(directory: Path, address: str, why: str) -> None:
     """Makes this address the source to read, from now on and after every start, on every host. Raises MetaError."""
     text = json.dumps({"address": address, "why": why})
-    named_records(directory).keep(SOURCE_FILE, text)
-    if as_location(directory).is_shared:
-        keep_file(directory / SOURCE_FILE, text)
+    record_store(directory).put(SOURCE_FILE, text)
+    _copy(directory / SOURCE_FILE, text)
 
 
 def address_chosen(directory: Path) -> str:
     """Returns as `address_in_use`, but the choice for all hosts, and updates the local file with it. Raises ConfigurationError,
     MetaError.
     """
-    if as_location(directory).is_shared:
-        text, path = named_records(directory).read(SOURCE_FILE), directory / SOURCE_FILE
-        if text is None:
-            path.unlink(missing_ok=True)
-        elif not path.is_file() or path.read_text() != text:
-            keep_file(path, text)
+    text, path = record_store(directory).get(SOURCE_FILE), directory / SOURCE_FILE
+    if text is None:
+        path.unlink(missing_ok=True)
+    else:
+        _copy(path, text)
     return address_in_use(directory)
+
+
+def _copy(path: Path, text: str) -> None:
+    """Updates the local file, unless the record is this file."""
+    if not path.is_file() or path.read_text() != text:
+        keep_file(path, text)

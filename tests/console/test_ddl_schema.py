@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from cdc_engine.config import load_config
 from cdc_engine.contracts import StoppedTable, TableVersion
 from cdc_engine.errors import ActRefusedError
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
@@ -20,6 +19,7 @@ from cdc_engine.table_meta.history.review_files import ReviewFiles
 from cdc_engine.table_meta.history.tables_file import write_tables
 from console.check import policy_sentence
 from console.main import app
+from tests.fix_ledgers import FileLedger
 
 RUNNER = CliRunner()
 PLACE = Position(epoch=1, file="mysql-bin.000001", offset=4)
@@ -51,7 +51,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     stops = {"orders": ("DDL_HELD", HELD.reason), "audit": ("SCHEMA_MISMATCH", "it differs")}
     for table, (state, reason) in stops.items():
         stop = StoppedTable(database="shop", table=table, state=TableState(state), reason=reason, position=PLACE)
-        FileMeta(directory).update(lambda ledger, stop=stop: ledger.stop_table(stop))  # type: ignore[misc]
+        FileLedger(directory).update(lambda ledger, stop=stop: ledger.stop_table(stop))  # type: ignore[misc]
     ReviewFiles(directory).note(HELD)
     return directory
 

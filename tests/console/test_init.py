@@ -18,11 +18,11 @@ from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.discovery import captured_tables
 from cdc_engine.instance.sources import source_of
+from cdc_engine.records.sql import database_url
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.reader import open_reader
 from cdc_engine.snapshot.table_reader import SourceTable
-from cdc_engine.sql_url import url_with_password
 from console.canal_import.properties import ImportReport, Settings
 from console.canal_import.rabbitmq import rabbitmq_of
 from console.check import check_destination, check_keyless
@@ -70,7 +70,7 @@ def test_no_part_of_a_password_is_in_an_error(password: str) -> None:
     amqp = Settings(({"canal.mq.servers": text.replace("mysql", "amqp")},), {})
     readers: dict[str, Callable[[], object]] = {
         "init": lambda: parse_url(text),
-        "a database of conf/": lambda: url_with_password(text, "meta.url"),
+        "a database of conf/": lambda: database_url(text),
         "import-canal": lambda: rabbitmq_of("shop", amqp, ImportReport()),
     }
     for name, read in readers.items():

@@ -10,9 +10,8 @@ from typer.testing import CliRunner
 
 from cdc_engine.contracts import StoppedTable, TableVersion
 from cdc_engine.errors import ActRefusedError
-from cdc_engine.ha.file_lock import RUN_LOCK_FILE, FileLock
+from cdc_engine.file_lock import RUN_LOCK_FILE, FileLock
 from cdc_engine.instance.tables import snapshot_requests
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.resume_requests import ResumeKind, requests
 from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -20,6 +19,7 @@ from cdc_engine.states import SnapshotState, TableState
 from cdc_engine.table_meta.history.tables_file import write_tables
 from cdc_engine.table_meta.schema import TableSchema
 from console.main import app
+from tests.fix_ledgers import FileLedger
 
 RUNNER = CliRunner()
 CURSOR = Position(epoch=1, file="mysql-bin.000001", offset=4096)
@@ -44,7 +44,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir(parents=True)
     tables = [TableVersion(database="shop", table=name, columns=(), version="v") for name in ("items", "orders")]
     write_tables(directory / "tables.json", tables)
-    FileMeta(directory).update(lambda ledger: ledger.set_cursor(CURSOR).stop_table(STOP))
+    FileLedger(directory).update(lambda ledger: ledger.set_cursor(CURSOR).stop_table(STOP))
     return directory
 
 
@@ -60,7 +60,7 @@ def states(directory: Path) -> dict[str, SnapshotState]:
 
 def hands(directory: Path, known: bool = True) -> snapshot_requests.RequestDependencies:
     return snapshot_requests.RequestDependencies(
-        meta=FileMeta(directory),
+        meta=FileLedger(directory),
         records=SnapshotRecords(directory),
         schema=lambda *_: ORDERS if known else None,
         resnapshot=lambda *_: None,
@@ -78,7 +78,7 @@ def test_a_table_that_stopped_for_good_is_taken_anew_by_one_snapshot_command(dir
     (wish,) = requests(directory)
     assert (wish.name, wish.wish) == ("shop.orders", ResumeKind.ANEW)
     snapshot_requests.fulfil([wish], hands(directory))
-    assert FileMeta(directory).ledger.stopped_tables == ()
+    assert FileLedger(directory).ledger.stopped_tables == ()
     assert not requests(directory)
 
 
@@ -93,7 +93,7 @@ def test_what_was_held_before_a_stop_does_not_count_in_the_snapshot_after_it(dir
 def test_a_snapshot_of_a_table_that_nobody_knows_says_what_to_do(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
     snapshot_requests.fulfil(requests(directory), hands(directory, known=False))
-    assert FileMeta(directory).ledger.stopped("shop", "orders") == STOP
+    assert FileLedger(directory).ledger.stopped("shop", "orders") == STOP
     assert "sluice schema resolve" in run("status", "shop", code=1)
 
 
@@ -103,7 +103,7 @@ def test_a_snapshot_that_is_canceled_leaves_the_table_where_it_stood(directory: 
     run("cancel", "shop", "shop.orders")
     run("cancel", "shop", "shop.items")
     snapshot_requests.fulfil(requests(directory), hands(directory))
-    stops = {stop.table: stop for stop in FileMeta(directory).ledger.stopped_tables}
+    stops = {stop.table: stop for stop in FileLedger(directory).ledger.stopped_tables}
     assert {name: (stop.state, stop.position) for name, stop in stops.items()} == {
         "orders": (TableState.SNAPSHOT_CANCELED, STOP.position),
         "items": (TableState.SNAPSHOT_CANCELED, CURSOR),
@@ -126,7 +126,7 @@ def test_a_snapshot_that_is_being_published_is_canceled_after_that(directory: Pa
 def test_a_table_that_stopped_is_taken_up_again_where_its_snapshot_goes_on(directory: Path) -> None:
     run("start", "shop", "--tables", "shop.orders")
     for wish in requests(directory):
-        wish.path.unlink()
+        wish.done()
     SnapshotRecords(directory).update("shop.orders", lambda now: now.failed("the table stopped"))
     run("resume", "shop", "shop.orders")
     assert [(wish.name, wish.wish) for wish in requests(directory)] == [("shop.orders", ResumeKind.ANEW)]

@@ -19,12 +19,10 @@ from cdc_engine.config import load_config
 from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch, StoppedTable, TableVersion
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.status import EngineStatus, write_status
-from cdc_engine.meta.file_meta import FileMeta
-from cdc_engine.meta.kept_meta import KeptMeta
 from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.stored_ledger import StoredLedger
 from cdc_engine.position import Position
-from cdc_engine.records.location import record_store_of
-from cdc_engine.records.memory import MemoryRecordStore
+from cdc_engine.records.location import record_store
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import TableState
@@ -34,6 +32,7 @@ from console.stack.processes import ProcessFile, part_names
 from console.status.report import DestinationStatus, find_problems, read_destination
 from console.toolchain.ports import free_port
 from tests.console.conftest import RUNNER, Place
+from tests.fix_ledgers import FileLedger
 from tests.waiting import wait_for
 
 
@@ -86,7 +85,9 @@ def test_status_of_a_running_engine_is_well(place: Place) -> None:
         bytes=99,
         tables=("shop.orders",),
     )
-    FileMeta(directory).update(lambda _: Ledger(cursor=cursor, outstanding=(batch,), next_batch_id=5, next_delivery=8))
+    FileLedger(directory).update(
+        lambda _: Ledger(cursor=cursor, outstanding=(batch,), next_batch_id=5, next_delivery=8)
+    )
     answer = RUNNER.invoke(app, ["status", "--json"])
     report = json.loads(answer.stdout)
     assert answer.exit_code == 0, answer.stdout
@@ -165,6 +166,13 @@ def test_fault_a_part_that_was_never_started_is_missed(place: Place) -> None:
     ]
 
 
+def stored_before(directory: Path, seconds: float) -> None:
+    """Makes the records of snapshots older."""
+    store = record_store(directory)
+    for name, text in store.all("snapshots").items():
+        store.put(name, json.dumps({**json.loads(text), "kept_at": time.time() - seconds}))
+
+
 def test_fault_a_snapshot_that_nobody_reads_is_not_well(place: Place) -> None:
     """Its sensor is switched off: the table's changes are held and its rows do not come."""
     directory = place.destination(1)
@@ -173,8 +181,7 @@ def test_fault_a_snapshot_that_nobody_reads_is_not_well(place: Place) -> None:
     records = SnapshotRecords(directory)
     records.begin(SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders"))
     assert RUNNER.invoke(app, ["status"]).exit_code == 0
-    (file,) = (directory / "snapshots").glob("*/snapshot.json")
-    os.utime(file, (time.time() - 1200, time.time() - 1200))
+    stored_before(directory, 1200)
     answer = RUNNER.invoke(app, ["status"])
     assert answer.exit_code == 1
     assert "rows of shop.orders for 20 min" in " ".join(answer.stdout.split())
@@ -183,7 +190,7 @@ def test_fault_a_snapshot_that_nobody_reads_is_not_well(place: Place) -> None:
     assert RUNNER.invoke(app, ["status"]).exit_code == 0, "a run is at it"
     reader.release()
     records.update("shop.orders", lambda now: dataclasses.replace(now, paused=True))
-    os.utime(file, (time.time() - 1200, time.time() - 1200))
+    stored_before(directory, 1200)
     assert RUNNER.invoke(app, ["status"]).exit_code == 0, "an operator paused it"
 
 
@@ -267,7 +274,7 @@ def test_ha_status_tells_the_ledger_where_other_hosts_keep_it(tmp_path: Path) ->
         destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/meta.db"
     )
     end = Position(epoch=3, file="binlog.000003", offset=99)
-    KeptMeta(record_store_of(place) or MemoryRecordStore(), "shop").update(lambda ledger: ledger.set_cursor(end))
+    StoredLedger(record_store(place), "shop").update(lambda ledger: ledger.set_cursor(end))
     status = read_destination(DestinationDir.of(place), "shop", time.time())
     assert status.cursor == "binlog.000003:99@3"
 

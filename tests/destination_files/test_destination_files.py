@@ -11,8 +11,7 @@ from cdc_engine import destination_files
 from cdc_engine.destination_files.lake_tables import LakeTables
 from cdc_engine.errors import MetaError
 from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.meta.file_meta import FileMeta
-from tests.fix_ledgers import full_ledger
+from tests.fix_ledgers import FileLedger, full_ledger
 from tests.waiting import wait_for
 
 
@@ -24,7 +23,7 @@ def test_a_destination_that_never_ran_has_nothing_to_show(tmp_path: Path) -> Non
 
 
 def test_the_head_of_the_line_is_the_first_that_waits(tmp_path: Path) -> None:
-    FileMeta(tmp_path).update(lambda _: full_ledger())
+    FileLedger(tmp_path).update(lambda _: full_ledger())
     head = destination_files.head_of_line(tmp_path)
     assert head is not None
     assert (head.batch_id, head.delivery) == (2, 2)

@@ -17,7 +17,7 @@ import pytest
 
 from cdc_engine.contracts import Block, RowEventKind
 from cdc_engine.durable_files import keep_file, rename
-from cdc_engine.meta.file_meta import FILE_NAME, FileMeta
+from cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
 from cdc_engine.position import Position
 from cdc_engine.staging import stage
 from cdc_engine.store.prepared import PreparedFiles
@@ -29,6 +29,7 @@ from spark_jobs.quarantine.append import append_quarantine
 from spark_jobs.staged_batch import StagedBatch
 from tests.binlog.rows.event_bytes import ORDERS
 from tests.durability.disk import Disk
+from tests.fix_ledgers import FileLedger
 from tests.staging.test_staging import batch, rows_block, whole
 
 PLACE = Position(epoch=1, file="binlog.000002", offset=400)
@@ -66,10 +67,10 @@ def test_fault_a_file_that_is_kept_stays_and_so_do_the_folders_made_for_it(tmp_p
 
 
 def test_fault_the_ledger_stays(tmp_path: Path, disk: Disk) -> None:
-    meta = FileMeta(tmp_path / "engine" / "shop")
+    meta = FileLedger(tmp_path / "engine" / "shop")
     for offset in (400, 500):
         meta.update(lambda ledger, offset=offset: ledger.set_cursor(dataclasses.replace(PLACE, offset=offset)))  # type: ignore[misc]
-        assert disk.loses(tmp_path / "engine" / "shop" / FILE_NAME) == []
+        assert disk.loses(tmp_path / "engine" / "shop" / LEDGER_FILE) == []
 
 
 def test_fault_the_schema_history_stays_record_by_record(tmp_path: Path, disk: Disk) -> None:
@@ -98,7 +99,7 @@ def test_fault_a_staged_batch_stays_before_the_ledger_speaks_of_it(tmp_path: Pat
     staged = stage(batch(whole(block)), "shop", 1, staging)
     assert len(list(staged.path.iterdir())) == 2
     # The ledger's next record; the folder lies beside it.
-    FileMeta(tmp_path).update(lambda ledger: ledger.set_cursor(PLACE))
+    FileLedger(tmp_path).update(lambda ledger: ledger.set_cursor(PLACE))
     assert lost(disk, staging) == []
 
 

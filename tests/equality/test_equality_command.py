@@ -11,7 +11,6 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position, order_key
 from console.main import app
@@ -19,6 +18,7 @@ from console.toolchain.database.server import DatabaseServer
 from equality.merged import order_key_of, reached
 from equality.source_side import BinlogEnd
 from tests.equality.shelf import Shelf, changed
+from tests.fix_ledgers import FileLedger
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -63,7 +63,7 @@ def test_equality_the_command_tells_equal_from_different_from_not_known(shelf: S
     assert "not known" in done.output
     assert "the lake has nothing, and no engine runs for this destination: `sluice up` starts it" in done.output
 
-    FileMeta(shelf.config.destination_dir("shelf")).update(lambda _: Ledger(ledger_id="0123456789ab", cursor=place))
+    FileLedger(shelf.config.destination_dir("shelf")).update(lambda _: Ledger(ledger_id="0123456789ab", cursor=place))
     done = RUNNER.invoke(app, ["equal", "shelf", "--tables", f"{shelf.database}.t"])
     assert done.exit_code == 1
     assert "id=2: v is 'b' in the source and 'x' in the lake" in done.output

@@ -13,7 +13,6 @@ import pytest
 
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
@@ -26,6 +25,7 @@ from equality.merged import DestinationMerged, NothingToWaitFor
 from equality.source_side import BinlogEnd, SourceSide
 from equality.values import Extent, Verdict
 from tests.equality.shelf import Shelf, changed
+from tests.fix_ledgers import FileLedger
 
 pytestmark = pytest.mark.servers
 
@@ -366,7 +366,7 @@ def test_equality_a_table_that_stands_still_or_has_another_schema_is_refused_by_
         database=shelf.database, table="t", state=TableState.DDL_HELD, reason="x",
         position=Position(epoch=1, file="b.000001", offset=4),
     )  # fmt: skip
-    FileMeta(shelf.config.destination_dir("shelf")).update(
+    FileLedger(shelf.config.destination_dir("shelf")).update(
         lambda _: Ledger(ledger_id="0123456789ab", stopped_tables=(stopped,))
     )
     shelf.lay("t", rows)

@@ -9,6 +9,7 @@ import pytest
 
 from cdc_engine.errors import HandlerError, LeaseLostError, MetaError
 from cdc_engine.handlers.calls import FILE, Call, Calls, Due, Kind, LedgerLine, due
+from cdc_engine.records.files import LOCK_FILE
 from tests.handlers.fix_handlers import Remembering, batch, line
 
 
@@ -111,7 +112,7 @@ def test_without_handlers_nothing_is_written_and_what_was_is_removed(tmp_path: P
     calls.will_be("after", batch(), line(batch()))
     calls.before(batch())
     calls.tell(line(cursor=200))
-    assert list(tmp_path.iterdir()) == []
+    assert [each.name for each in tmp_path.iterdir()] == [LOCK_FILE]
 
 
 def test_a_damaged_file_of_handlers_is_named(tmp_path: Path) -> None:

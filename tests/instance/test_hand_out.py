@@ -22,14 +22,13 @@ from cdc_engine.errors import (
 from cdc_engine.handlers.calls import Calls
 from cdc_engine.instance.hand_out import GET_SECONDS, MORE_SECONDS_MIN, BatchLimits, HandOut, more_seconds
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.staging.batches import StagedBatches
 from cdc_engine.states import TableState
 from cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import Source, numbers_in
-from tests.fix_ledgers import CLIENT
+from tests.fix_ledgers import CLIENT, MemoryLedger
 from tests.handlers.fix_handlers import Remembering
 from tests.waiting import wait_for
 
@@ -41,7 +40,7 @@ class Late:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.may_end = folder, threading.Event()
-        self.meta = MemoryMeta()
+        self.meta = MemoryLedger()
         self.meta.update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
         self.store, self.source = (
             MemoryEventStore(folder / "spill", start=START),

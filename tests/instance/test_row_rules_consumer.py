@@ -22,7 +22,6 @@ from cdc_engine.instance.consumers.readable import Readable
 from cdc_engine.instance.consumers.served import serving_of
 from cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
 from cdc_engine.instance.tables.value_policies import policies_of
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.meta.resume_requests import request, requests
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.sink.event_sink import CapturedTables
@@ -35,7 +34,7 @@ from console.toolchain.database.server import DatabaseServer
 from equality.table_plan import RefusedError, plan
 from tests.binlog.rows.event_bytes import ORDERS
 from tests.fix_blocks import Source
-from tests.fix_ledgers import at
+from tests.fix_ledgers import MemoryLedger, at
 from tests.instance.fix_destination import Captured, running
 from tests.staging.test_staging import batch, change, changes, rows_block, whole
 from tests.waiting import wait_for
@@ -209,7 +208,7 @@ def test_rows_that_a_condition_left_out_are_no_way_for_foreign_keys(tmp_path: Pa
 
 
 def test_rules_that_change_between_two_starts_stop_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meta = MemoryMeta()
+    meta = MemoryLedger()
 
     def start(**tables: Any) -> list[tuple[str, TableState]]:
         take_up_new_tables(destination(**tables), tmp_path, [ORDERS, PARENT], meta, at(5))
@@ -236,7 +235,7 @@ def test_rules_that_change_between_two_starts_stop_the_table(tmp_path: Path, mon
 
 
 def test_a_table_whose_rules_did_not_fit_is_taken_anew_under_those_that_do(tmp_path: Path) -> None:
-    meta = MemoryMeta()
+    meta = MemoryLedger()
     take_up_new_tables(destination(orders={"rows": "nowhere = 1"}), tmp_path, [ORDERS], meta, at(5))
     take_up_new_tables(destination(orders={"rows": "nowhere = 1"}), tmp_path, [ORDERS], meta, at(5))
     assert not meta.ledger.stopped_tables
@@ -247,14 +246,14 @@ def test_a_table_whose_rules_did_not_fit_is_taken_anew_under_those_that_do(tmp_p
     assert (found.state, found.position) == (TableState.RULES_CHANGED, at(7))
 
 
-def stopped_for_another_reason(meta: MemoryMeta) -> StoppedTable:
+def stopped_for_another_reason(meta: MemoryLedger) -> StoppedTable:
     stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason="a change", position=at(7))
     meta.update(lambda ledger: ledger.stop_table(stop))
     return stop
 
 
 def test_rules_that_change_while_a_table_is_stopped_are_looked_at_at_the_start_after_it_goes_on(tmp_path: Path) -> None:
-    meta, masked = MemoryMeta(), destination(orders={"masks": {"note": "hash"}}, new={"rows": "id = 1"})
+    meta, masked = MemoryLedger(), destination(orders={"masks": {"note": "hash"}}, new={"rows": "id = 1"})
     take_up_new_tables(destination(), tmp_path, [ORDERS], meta, at(5), ["shop.orders"])
     stop = stopped_for_another_reason(meta)
     for tables in ([ORDERS], []):  # the schema history leaves out what a statement stopped
@@ -267,7 +266,7 @@ def test_rules_that_change_while_a_table_is_stopped_are_looked_at_at_the_start_a
 
 
 def test_a_table_whose_rules_changed_while_it_was_stopped_does_not_resume_under_them(tmp_path: Path) -> None:
-    meta, masked = MemoryMeta(), destination(orders={"masks": {"note": "hash"}})
+    meta, masked = MemoryLedger(), destination(orders={"masks": {"note": "hash"}})
 
     def resumes(config: DestinationConfig) -> bool:
         request(tmp_path, "shop", "orders")
@@ -286,7 +285,7 @@ def test_a_table_whose_rules_changed_while_it_was_stopped_does_not_resume_under_
 
 
 def test_a_table_whose_rules_changed_says_where_old_values_stay(tmp_path: Path) -> None:
-    meta, logged = MemoryMeta(), {"change_log": True, "history": True}
+    meta, logged = MemoryLedger(), {"change_log": True, "history": True}
     take_up_new_tables(destination(orders=logged, parents={}), tmp_path, [ORDERS, PARENT], meta, at(5))
     masks = {"masks": {"note": "hash"}}
     take_up_new_tables(destination(orders=logged | masks, parents=masks), tmp_path, [ORDERS, PARENT], meta, at(9))
@@ -301,12 +300,12 @@ def test_rules_of_a_table_that_is_spelled_otherwise_end_the_start(tmp_path: Path
         {"name": "shop", "source": {"user": "u"}, "tables": {"shop.Orders": {"masks": {"note": "hash"}}}}
     )
     with pytest.raises(ConfigurationError, match=r"write it shop\.orders"):
-        take_up_new_tables(config, tmp_path, [ORDERS], MemoryMeta(), at(5))
-    take_up_new_tables(config, tmp_path, [dataclasses.replace(ORDERS, table="Orders"), ORDERS], MemoryMeta(), at(5))
+        take_up_new_tables(config, tmp_path, [ORDERS], MemoryLedger(), at(5))
+    take_up_new_tables(config, tmp_path, [dataclasses.replace(ORDERS, table="Orders"), ORDERS], MemoryLedger(), at(5))
 
 
 def test_a_table_that_was_taken_anew_under_the_rules_of_now_is_of_them(tmp_path: Path) -> None:
-    meta, masked = MemoryMeta(), destination(orders={"masks": {"note": "hash"}})
+    meta, masked = MemoryLedger(), destination(orders={"masks": {"note": "hash"}})
     take_up_new_tables(destination(), tmp_path, [ORDERS], meta, at(5), ["shop.orders"])
     stopped_for_another_reason(meta)
     take_up_new_tables(masked, tmp_path, [], meta, at(9), ["shop.orders"])

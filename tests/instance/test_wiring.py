@@ -10,7 +10,7 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import MetaError
 from cdc_engine.ha.file_lease import FileLease
 from cdc_engine.instance.engine import wiring
-from cdc_engine.meta.memory_meta import MemoryMeta
+from tests.fix_ledgers import MemoryLedger
 
 
 def test_fault_the_ledger_is_closed_where_the_rest_cannot_be_made(
@@ -18,7 +18,7 @@ def test_fault_the_ledger_is_closed_where_the_rest_cannot_be_made(
 ) -> None:
     closed = []
 
-    class Meta(MemoryMeta):
+    class Meta(MemoryLedger):
         def close(self) -> None:
             closed.append(self)
 

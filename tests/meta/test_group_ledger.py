@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import GroupConsumer, Ledger
 from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from cdc_engine.position import GroupPosition, Position
+from tests.fix_ledgers import FileLedger
 
 EAST = Position(epoch=1, file="bin.000003", offset=400, gtid_set="a:1-5", server_uuid="a", time_us=7)
 WEST = Position(epoch=2, file="bin.000001", offset=154, time_us=5)
@@ -23,8 +23,8 @@ def test_group_cursors_of_all_members_are_one_record(tmp_path: Path) -> None:
     record = json.loads(ledger_to_text(LEDGER))
     (written,) = record["group_consumers"]
     assert sorted(written["cursor"]["members"]) == ["east", "west"]
-    FileMeta(tmp_path).update(lambda _: LEDGER)
-    found = FileMeta(tmp_path).ledger
+    FileLedger(tmp_path).update(lambda _: LEDGER)
+    found = FileLedger(tmp_path).ledger
     assert found.group_consumers == (CONSUMER,)
     assert found.places_of("west") == (WEST,)
     assert found.places_of("north") == ()

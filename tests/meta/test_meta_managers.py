@@ -14,17 +14,16 @@ from typing import Any
 import pytest
 
 from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError
-from cdc_engine.meta.file_meta import FileMeta, read_ledger
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.memory_meta import MemoryMeta
-from tests.fix_ledgers import at, full_ledger
+from cdc_engine.meta.managers import read_ledger
+from tests.fix_ledgers import FileLedger, MemoryLedger, at, full_ledger
 
 
 @pytest.fixture(params=["file", "memory"])
 def meta(request: pytest.FixtureRequest, tmp_path: Path) -> MetaManager:
-    return FileMeta(tmp_path / "shop") if request.param == "file" else MemoryMeta()
+    return FileLedger(tmp_path / "shop") if request.param == "file" else MemoryLedger()
 
 
 def test_a_fresh_ledger_has_no_cursor(meta: MetaManager) -> None:
@@ -33,16 +32,16 @@ def test_a_fresh_ledger_has_no_cursor(meta: MetaManager) -> None:
 
 
 def test_identity_two_ledgers_are_never_the_same_one(tmp_path: Path) -> None:
-    assert FileMeta(tmp_path / "a").ledger.ledger_id != FileMeta(tmp_path / "b").ledger.ledger_id
-    assert MemoryMeta().ledger.ledger_id != MemoryMeta().ledger.ledger_id
+    assert FileLedger(tmp_path / "a").ledger.ledger_id != FileLedger(tmp_path / "b").ledger.ledger_id
+    assert MemoryLedger().ledger.ledger_id != MemoryLedger().ledger.ledger_id
 
 
 def test_identity_of_a_ledger_is_kept_with_it(tmp_path: Path) -> None:
-    born = FileMeta(tmp_path / "shop")
+    born = FileLedger(tmp_path / "shop")
     assert born.is_new is True
     born.update(lambda ledger: ledger)
-    assert FileMeta(tmp_path / "shop").is_new is False
-    assert FileMeta(tmp_path / "shop").ledger.ledger_id == born.ledger.ledger_id
+    assert FileLedger(tmp_path / "shop").is_new is False
+    assert FileLedger(tmp_path / "shop").ledger.ledger_id == born.ledger.ledger_id
 
 
 def test_update_keeps_the_outcome(meta: MetaManager) -> None:
@@ -71,25 +70,25 @@ def test_updates_of_many_threads_all_count(meta: MetaManager) -> None:
 
 
 def test_the_file_is_read_back_as_it_was(tmp_path: Path) -> None:
-    meta = FileMeta(tmp_path / "shop")
+    meta = FileLedger(tmp_path / "shop")
     meta.update(lambda _: full_ledger())
-    reread = FileMeta(tmp_path / "shop").ledger
+    reread = FileLedger(tmp_path / "shop").ledger
     assert reread == full_ledger()
     assert [client.filter for client in reread.clients] == [r"shop\..*"]
 
 
 def test_a_changed_filter_alone_is_written(tmp_path: Path) -> None:
     client = full_ledger().clients[0]
-    FileMeta(tmp_path / "shop").update(lambda ledger: ledger.subscribe(client))
-    meta = FileMeta(tmp_path / "shop")
+    FileLedger(tmp_path / "shop").update(lambda ledger: ledger.subscribe(client))
+    meta = FileLedger(tmp_path / "shop")
     meta.update(lambda ledger: ledger.subscribe(type(client)(destination="shop", filter="other")))
     assert read_ledger(tmp_path / "shop").clients[0].filter == "other"
 
 
 def test_the_file_has_the_documented_keys(tmp_path: Path) -> None:
-    FileMeta(tmp_path).update(lambda _: full_ledger())
+    FileLedger(tmp_path).update(lambda _: full_ledger())
     record = json.loads((tmp_path / "meta.json").read_text())
-    assert record["format"] == 3
+    assert record["format"] == 4
     assert set(record) == {
         *("format", "ledger_id", "given_up", "epoch", "cursor", "server_uuid", "next_batch_id", "next_delivery"),
         *("clients", "outstanding", "stopped_tables", "consumers"),
@@ -139,14 +138,14 @@ def test_a_file_that_is_not_understood_is_refused_and_left_alone(tmp_path: Path,
     path = tmp_path / "meta.json"
     path.write_bytes(UNREADABLE[name].encode("utf-8", "surrogateescape"))
     before = path.read_bytes()
-    with pytest.raises(MetaError, match=r"meta\.json cannot be read as a ledger: .*Restore the file"):
-        FileMeta(tmp_path)
+    with pytest.raises(MetaError, match=r"meta\.json cannot be read as a ledger: .*Restore it"):
+        FileLedger(tmp_path)
     assert path.read_bytes() == before
 
 
 def test_what_cannot_be_written_is_not_kept(tmp_path: Path) -> None:
     """The temporary file's place is taken by a directory: as with a full disk, the write fails before the rename."""
-    meta = FileMeta(tmp_path)
+    meta = FileLedger(tmp_path)
     before = meta.update(lambda ledger: ledger.set_cursor(at(4)))
     (tmp_path / "meta.tmp").mkdir()
     with pytest.raises(MetaError, match=r"meta\.json could not be written"):
@@ -160,7 +159,7 @@ def test_without_the_lease_nothing_is_written(tmp_path: Path) -> None:
     def lost() -> None:
         raise LeaseLostError("lost")
 
-    meta = FileMeta(tmp_path, fence=lost)
+    meta = FileLedger(tmp_path, fence=lost)
     with pytest.raises(LeaseLostError):
         meta.update(lambda ledger: ledger.set_cursor(at(4)))
     assert meta.ledger.cursor is None
@@ -170,9 +169,8 @@ def test_without_the_lease_nothing_is_written(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from cdc_engine.meta.file_meta import FileMeta
-from tests.fix_ledgers import at
-meta = FileMeta(Path(sys.argv[1]))
+from tests.fix_ledgers import FileLedger, at
+meta = FileLedger(Path(sys.argv[1]))
 for offset in range(5, 1_000_000):
     meta.update(lambda ledger: ledger.set_cursor(at(offset)))
     print(offset, flush=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,19 +13,17 @@ import pytest
 from kazoo.client import KazooClient
 
 from cdc_engine.contracts import ClientIdentity, LedgerLocation
-from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError, StaleWriteError
+from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError
 from cdc_engine.meta import canal_cursor, managers
-from cdc_engine.meta.kept_meta import LEDGER, KeptMeta
 from cdc_engine.meta.ledger_record import ledger_to_text
 from cdc_engine.meta.managers import open_meta, read_ledger
+from cdc_engine.meta.stored_ledger import LEDGER, StoredLedger
 from cdc_engine.records.contract import NOTHING, RecordStore, StoredRecord
-from cdc_engine.records.location import record_store_of
+from cdc_engine.records.location import record_store
 from tests.fix_ledgers import at, full_ledger
 from tests.parser.proxy import Proxy
+from tests.records.fix_places import SHARED, place_of
 from tests.waiting import wait_for
-
-SERVERS = tuple(pytest.param(kind, marks=pytest.mark.servers) for kind in ("postgres16", "mysql80", "zookeeper39"))
-KINDS = ("memory", "sqlite", *SERVERS)
 
 
 @dataclasses.dataclass
@@ -50,90 +47,14 @@ class Held:
         self.lost = True
 
 
-def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
-    """Where nobody else keeps anything."""
-    name = f"shop_{uuid.uuid4().hex[:8]}"
-    place = LedgerLocation(destination=name, directory=tmp_path / name, source=("db.example", 3306), session_seconds=10)
-    if kind == "zookeeper39":
-        return dataclasses.replace(place, kind="zookeeper", hosts=request.getfixturevalue(kind).hosts)
-    if kind == "sqlite":
-        return dataclasses.replace(place, kind="sql", url=f"sqlite:///{tmp_path}/meta.db")
-    if kind == "postgres16":
-        return dataclasses.replace(place, kind="sql", url=request.getfixturevalue(kind).url)
-    if kind == "mysql80":
-        server = request.getfixturevalue(kind)
-        with server.connect() as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE IF NOT EXISTS meta_ha")
-        return dataclasses.replace(place, kind="sql", url=f"mysql://root@127.0.0.1:{server.port}/meta_ha")
-    return dataclasses.replace(place, kind=kind)
-
-
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=SHARED)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
     return place_of(request.param, request, tmp_path)
 
 
 @pytest.fixture
 def documents(place: LedgerLocation) -> RecordStore:
-    found = record_store_of(place)
-    assert found is not None
-    return found
-
-
-def test_ha_a_text_is_written_only_over_the_version_that_was_read(documents: RecordStore) -> None:
-    assert documents.read("a") is None
-    first = documents.write("a", "one", version=0)
-    assert documents.read("a") == StoredRecord("one", first)
-    with pytest.raises(StaleWriteError):
-        documents.write("a", "other", version=0)
-    second = documents.write("a", "two é", version=first)
-    with pytest.raises(StaleWriteError):
-        documents.write("a", "other", version=first)
-    assert documents.read("a") == StoredRecord("two é", second)
-    documents.remove("a")
-    documents.remove("a")
-    assert documents.read("a") is None
-
-
-def test_ha_texts_are_found_by_how_their_names_begin(documents: RecordStore) -> None:
-    assert documents.read_all("a-") == {}
-    versions = {name: documents.write(name, f"of {name}", version=0) for name in ("a-1", "a-2", "b-1", "a%", "a_1")}
-    documents.write("a-2", "again", version=versions["a-2"])
-    assert {name: kept.text for name, kept in documents.read_all("a-").items()} == {"a-1": "of a-1", "a-2": "again"}
-    assert documents.read_all("a-")["a-2"] == documents.read("a-2")
-    documents.remove("a-1")
-    assert set(documents.read_all("a-")) == {"a-2"}
-    assert set(documents.read_all("a_")) == {"a_1"}
-
-
-def test_ha_a_lower_token_is_refused(documents: RecordStore) -> None:
-    version = documents.write("a", "one", version=0, token=3)
-    with pytest.raises(StaleWriteError):
-        documents.write("a", "two", version=version, token=2)
-    assert documents.read("a") == StoredRecord("one", version, 3)
-    documents.write("a", "two", version=version, token=4)
-
-
-def test_ha_of_many_writers_of_one_version_one_wins(documents: RecordStore) -> None:
-    version = documents.write("a", "start", version=0)
-    won: list[int] = []
-
-    def write(number: int) -> None:
-        try:
-            documents.write("a", str(number), version=version)
-        except StaleWriteError:
-            return
-        won.append(number)
-
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    kept = documents.read("a")
-    assert len(won) == 1
-    assert kept is not None
-    assert kept.text == str(won[0])
+    return record_store(place)
 
 
 def test_ha_a_ledger_is_read_back_as_it_was(place: LedgerLocation) -> None:
@@ -197,15 +118,26 @@ def test_ha_a_ledger_that_is_not_understood_is_refused_and_left_alone(
     place: LedgerLocation, documents: RecordStore
 ) -> None:
     documents.write(LEDGER, "{}", version=0)
-    with pytest.raises(MetaError, match=r"ledger in .* cannot be read as a ledger: it has format None.*Restore it"):
+    with pytest.raises(MetaError, match=r"meta\.json in .* cannot be read as a ledger: it has format None.*Restore it"):
         open_meta(place, Held())
     kept = documents.read(LEDGER)
     assert kept is not None
     assert kept.text == "{}"
 
 
-class Mute:
-    """Texts whose keeper does not answer some writes: it wrote before it fell silent, or it did not."""
+def test_ha_the_records_of_an_earlier_version_are_refused_by_name(
+    place: LedgerLocation, documents: RecordStore
+) -> None:
+    documents.write("ledger", '{"format": 3}', version=0)
+    for opened in (lambda: open_meta(place, Held()), lambda: read_ledger(place)):
+        with pytest.raises(MetaError, match=r"records of an earlier version of Sluice.*`sluice position set`"):
+            opened()
+    documents.remove("ledger")
+    assert open_meta(place, Held()).is_new
+
+
+class Mute(RecordStore):
+    """Records whose store does not answer some writes: it wrote before it fell silent, or it did not."""
 
     def __init__(self, kept: RecordStore) -> None:
         self._kept = kept
@@ -226,8 +158,8 @@ class Mute:
             raise MetaError("no answer")
         return written
 
-    def remove(self, name: str) -> None:
-        self._kept.remove(name)
+    def remove(self, name: str) -> bool:
+        return self._kept.remove(name)
 
     def __str__(self) -> str:
         return str(self._kept)
@@ -240,7 +172,7 @@ def test_ha_after_a_write_that_nobody_answered_the_ledger_goes_on(
 ) -> None:
     """The write may have been kept. The caller was told that it failed, so what it says next counts."""
     mute = Mute(documents)
-    meta = KeptMeta(mute, place.destination, token=1)
+    meta = StoredLedger(mute, place.destination, token=1)
     if not is_first:
         meta.update(lambda ledger: ledger.set_cursor(at(4)))
     before = meta.ledger
@@ -257,7 +189,7 @@ def test_ha_after_a_write_that_nobody_answered_a_later_holder_still_wins(
     place: LedgerLocation, documents: RecordStore, was_written: bool
 ) -> None:
     mute = Mute(documents)
-    meta = KeptMeta(mute, place.destination, token=1)
+    meta = StoredLedger(mute, place.destination, token=1)
     meta.update(lambda ledger: ledger.set_cursor(at(4)))
     mute.silent_after = was_written
     with pytest.raises(MetaError, match="no answer"):

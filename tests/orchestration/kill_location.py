@@ -20,13 +20,13 @@ from cdc_engine.config import load_config
 from cdc_engine.contracts import OutstandingBatch
 from cdc_engine.errors import BatchNotFoundError
 from cdc_engine.limits import TICK_SECONDS_MAX
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.position import Position
 from orchestration.base.ports import MergeOrder, Ports, TableOutcome
 from orchestration.base.testing import FakeOutcome, FakeState
 from orchestration.code_location import build_definitions
 from orchestration.drain.caller import Caller
+from tests.fix_ledgers import FileLedger
 
 FILE, FIRST = "mysql-bin.000001", 4
 NUMBER_BYTES = 16  # of binlog that a number takes: no two transactions end within fewer
@@ -45,7 +45,7 @@ class NumberEngine:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._meta = FileMeta(directory)
+        self._meta = FileLedger(directory)
         self._lock = threading.Lock()
         self._young = 0
         self._meta.update(lambda ledger: ledger.restarted(lambda _: True))

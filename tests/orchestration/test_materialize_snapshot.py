@@ -6,12 +6,12 @@ from pathlib import Path
 
 import dagster as dg
 
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.states import SnapshotState
 from orchestration.base.table_catalog import delta_key
 from orchestration.code_location import build_definitions
+from tests.fix_ledgers import FileLedger
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 
@@ -22,7 +22,7 @@ def pressed(root: Path, *, begun: bool) -> tuple[dg.ExecuteInProcessResult, Path
     write_tables(directory)
     if begun:
         cursor = Position(epoch=1, file="b.000001", offset=400)
-        FileMeta(directory).update(lambda ledger: ledger.set_cursor(cursor))
+        FileLedger(directory).update(lambda ledger: ledger.set_cursor(cursor))
     job = build_definitions(config, make_fake_ports(config).ports()).resolve_job_def("merge_shop_job")
     selection = [delta_key("shop", "shop.orders")]
     return job.execute_in_process(asset_selection=selection, raise_on_error=False), directory

@@ -20,13 +20,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from cdc_engine.binlog.block import end_position
 from cdc_engine.contracts import Batch
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.store.opening import GoingOn, StorePlan, open_store
 from tests.fix_blocks import SERVER, Source, numbers_in
-from tests.fix_ledgers import CLIENT
+from tests.fix_ledgers import CLIENT, FileLedger
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
 RING_EVENTS = 12
@@ -79,12 +78,12 @@ class HandOut(RuleBasedStateMachine):
         self.written: dict[int, tuple[int, int]] = {START.offset: (0, 0)}
         self.last_id, self.last_delivery, self.end = 0, 0, START.order_key
         self.parts: list[Batch] = []  # those of the batch that was got last, while the store keeps them
-        FileMeta(self.directory).update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
+        FileLedger(self.directory).update(lambda ledger: ledger.set_cursor(START).subscribe(CLIENT))
         self._start()
 
     def _start(self) -> None:
         self.parts = []
-        self.meta = FileMeta(self.directory)
+        self.meta = FileLedger(self.directory)
         self.meta.update(lambda ledger: ledger.restarted(lambda _: True))
         self.model.restart()
         position = self.meta.ledger.resume_position

@@ -21,13 +21,12 @@ from cdc_engine.errors import (
     SourceConnectionError,
     UnknownDestinationError,
 )
-from cdc_engine.meta.file_meta import FileMeta, read_ledger
-from cdc_engine.meta.memory_meta import MemoryMeta
+from cdc_engine.meta.managers import read_ledger
 from cdc_engine.position import Position
 from cdc_engine.server.service import CanalService
 from cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import SERVER, Source, numbers_in
-from tests.fix_ledgers import CLIENT
+from tests.fix_ledgers import CLIENT, FileLedger, MemoryLedger
 
 MANY = 1 << 40
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
@@ -43,7 +42,7 @@ class Engine:
         self.filters: list[str] = []
         self.unwilling = 0  # so often a rewind fails
         self.begins_at: Position | None = None  # where a rewind really begins
-        self.meta = FileMeta(directory)
+        self.meta = FileLedger(directory)
         if self.meta.ledger.cursor is None:
             self.meta.update(lambda ledger: ledger.set_cursor(START))
         self.store = MemoryEventStore(directory / "spill", start=self.meta.ledger.resume_position)
@@ -136,7 +135,7 @@ def test_an_auto_acking_get_is_refused_while_batches_wait(engine: Engine, source
 
 def test_a_full_ring_takes_the_next_block_after_an_ack(tmp_path: Path, source: Source) -> None:
     """Canal's ring of 8: the ninth put waits until an ack."""
-    meta = MemoryMeta()
+    meta = MemoryLedger()
     meta.update(lambda ledger: ledger.set_cursor(START))
     store = MemoryEventStore(tmp_path, events_max=8, start=START)
     service = CanalService({"shop": (store, meta)})
@@ -236,7 +235,7 @@ def test_after_a_restart_a_rollback_reads_from_the_cursor_again(engine: Engine, 
 def test_without_a_way_to_rewind_such_a_rollback_stops_the_destination(engine: Engine, source: Source) -> None:
     engine.store.put(source.block([1, 1]))
     engine.get(1)
-    meta = FileMeta(engine.directory)
+    meta = FileLedger(engine.directory)
     service = CanalService({"shop": (MemoryEventStore(engine.directory, start=meta.ledger.resume_position), meta)})
     with pytest.raises(NotStartedError, match="start the destination again"):
         service.rollback(CLIENT)

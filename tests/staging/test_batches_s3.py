@@ -19,7 +19,6 @@ from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
 from cdc_engine.errors import LedgerLostError, StagingError
 from cdc_engine.instance.engine.kept_state import refuse_lost_ledger
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.staging.batches import StagedBatches
 from console.lake.store import store_findings
 from object_stores.folder import StoreFolder
@@ -27,7 +26,7 @@ from spark_jobs.errors import SparkJobError, StagedBatchError
 from spark_jobs.local_copy import FETCHED, local_copy
 from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.uploaded_files import Lending, UploadedFiles
-from tests.fix_ledgers import LEDGER
+from tests.fix_ledgers import LEDGER, MemoryLedger
 from tests.orchestration.fix_location import make_config
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage
 from tests.staging.test_stager_contract import no_more, orders, record, staging
@@ -74,7 +73,7 @@ def s3_prefix(s3_store: S3Server, monkeypatch: pytest.MonkeyPatch) -> Store:
 def staged_at(directory: Path, delivery: int = 7) -> tuple[Path, OutstandingBatch]:
     """A batch of three rows in the folder, and the ledger's record of it."""
     part = orders(1, 2, 3)
-    made = staging(directory, MemoryMeta(LEDGER))(part, record(part, delivery), no_more)
+    made = staging(directory, MemoryLedger(LEDGER))(part, record(part, delivery), no_more)
     known = dataclasses.replace(record(part, delivery), path=str(made.path.relative_to(directory)), rows=3)
     return made.path, known
 
@@ -198,7 +197,7 @@ def test_s3_a_lost_ledger_is_seen_by_what_the_store_has(folder_store: Store, tmp
     StagedBatches(directory).publish(folder, OTHER)
     shutil.rmtree(directory)
     with pytest.raises(LedgerLostError, match=r"store/shop is there"):
-        refuse_lost_ledger(MemoryMeta(), directory / "schema.jsonl", directory)
+        refuse_lost_ledger(MemoryLedger(), directory / "schema.jsonl", directory)
 
 
 def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_store: Store, tmp_path: Path) -> None:

@@ -12,20 +12,19 @@ from cdc_engine.config import DestinationConfig
 from cdc_engine.contracts import NOTHING, Batch, OutstandingBatch, StoppedTable
 from cdc_engine.errors import SluiceError
 from cdc_engine.instance.engine.stager import make_stager
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.ports import Stager
 from cdc_engine.position import Position
 from cdc_engine.staging.reader import is_whole
 from cdc_engine.states import TableState
 from tests.binlog.rows.event_bytes import KEYLESS, ORDERS, block, event
-from tests.fix_ledgers import LEDGER
+from tests.fix_ledgers import LEDGER, MemoryLedger
 from tests.staging.test_staging import FILE, INSERT, batch, files, rows_block, whole
 
-Make = Callable[[Path, MemoryMeta], Stager]
+Make = Callable[[Path, MemoryLedger], Stager]
 SOURCE = {"host": "127.0.0.1", "user": "reader"}
 
 
-def staging(directory: Path, meta: MemoryMeta) -> Stager:
+def staging(directory: Path, meta: MemoryLedger) -> Stager:
     config = DestinationConfig.model_validate({"name": "shop", "source": SOURCE, "include": r"shop\..*"})
     return make_stager(config, directory, meta)
 
@@ -37,8 +36,8 @@ def make(request: pytest.FixtureRequest) -> Make:
 
 
 @pytest.fixture
-def meta() -> MemoryMeta:
-    return MemoryMeta(LEDGER)
+def meta() -> MemoryLedger:
+    return MemoryLedger(LEDGER)
 
 
 def record(part: Batch, delivery: int = 7) -> OutstandingBatch:
@@ -65,7 +64,7 @@ def no_more(_: Batch) -> Batch:
     return NOTHING
 
 
-def test_what_is_staged_is_whole_and_described(make: Make, meta: MemoryMeta, tmp_path: Path) -> None:
+def test_what_is_staged_is_whole_and_described(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
     part = orders(1, 2, 3)
     staged = make(tmp_path, meta)(part, record(part), no_more)
     assert (staged.rows, staged.tables, staged.stopped) == (3, ("shop.orders",), ())
@@ -75,7 +74,7 @@ def test_what_is_staged_is_whole_and_described(make: Make, meta: MemoryMeta, tmp
     assert is_whole(staged.path)
 
 
-def test_the_same_batch_gives_the_same_files(make: Make, meta: MemoryMeta, tmp_path: Path) -> None:
+def test_the_same_batch_gives_the_same_files(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
     part = orders(1, 2, 3)
     stager = make(tmp_path, meta)
     first = stager(part, record(part), no_more)
@@ -86,7 +85,7 @@ def test_the_same_batch_gives_the_same_files(make: Make, meta: MemoryMeta, tmp_p
     assert again.path != first.path, "another delivery has files of its own"
 
 
-def test_more_is_asked_until_there_is_none(make: Make, meta: MemoryMeta, tmp_path: Path) -> None:
+def test_more_is_asked_until_there_is_none(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
     first, second = orders(1, end=50_000), orders(2, start=60_000)
     second = dataclasses.replace(second, start=first.end)
     rest = [second, NOTHING]
@@ -101,7 +100,7 @@ def test_more_is_asked_until_there_is_none(make: Make, meta: MemoryMeta, tmp_pat
     assert staged.rows == 2
 
 
-def test_a_table_that_stopped_before_is_left_out(make: Make, meta: MemoryMeta, tmp_path: Path) -> None:
+def test_a_table_that_stopped_before_is_left_out(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
     place = Position(epoch=1, file=FILE, offset=4)
     stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason="held", position=place)
     meta.update(lambda ledger: ledger.stop_table(stop))
@@ -109,13 +108,13 @@ def test_a_table_that_stopped_before_is_left_out(make: Make, meta: MemoryMeta, t
     assert make(tmp_path, meta)(part, record(part), no_more).tables == ("shop.log",)
 
 
-def test_a_batch_without_changes_stages_no_table(make: Make, meta: MemoryMeta, tmp_path: Path) -> None:
+def test_a_batch_without_changes_stages_no_table(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
     part = batch()
     staged = make(tmp_path, meta)(part, record(part), no_more)
     assert (staged.tables, staged.rows) == ((), 0)
 
 
-def test_what_fails_leaves_nothing_and_can_be_done_again(make: Make, meta: MemoryMeta, tmp_path: Path) -> None:
+def test_what_fails_leaves_nothing_and_can_be_done_again(make: Make, meta: MemoryLedger, tmp_path: Path) -> None:
     stager, part = make(tmp_path, meta), orders(1)
     (good,) = part.slices
     cut = event(INSERT, [(1, 1, "x")])[:-1]

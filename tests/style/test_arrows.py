@@ -24,7 +24,7 @@ VALUES = {
     "cdc_engine.states",
     "cdc_engine.ports",
     "cdc_engine.time_text",
-    "cdc_engine.sql_url",
+    "cdc_engine.file_lock",
     "cdc_engine.environment",
 }
 STAGES = ("parser", "snapshot", "sink", "store", "meta", "ha", "staging", "table_meta")
@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.ports": {"cdc_engine.contracts", "cdc_engine.position", "cdc_engine.errors"},
     "cdc_engine.limits": set(),
     "cdc_engine.time_text": {"cdc_engine.errors"},
-    "cdc_engine.sql_url": {"cdc_engine.errors"},
+    "cdc_engine.file_lock": set(),
     "cdc_engine.environment": {"cdc_engine.errors"},
     "cdc_engine.records": VALUES,
     "cdc_engine.states": set(),
@@ -145,7 +145,7 @@ FOREIGN: dict[str, set[str]] = {
     "prometheus_client": {"cdc_engine.operation"},
     "confluent_kafka": {"cdc_engine.brokers.kafka"},
     "pika": {"cdc_engine.brokers.rabbitmq"},
-    "sqlalchemy": {"cdc_engine.records.sql", "cdc_engine.sql_url", "cdc_engine.table_meta.history.kept"},
+    "sqlalchemy": {"cdc_engine.records.sql"},
     "typer": {"console", "spark_jobs", "benchmarks"},
     "socket": {
         "benchmarks.servers",

@@ -22,7 +22,7 @@ from benchmarks.histories.world import Installation, World
 from cdc_engine.errors import MetaError, NotContinuousError, SluiceError, StagingError
 from cdc_engine.instance.engine.engine import STATUS_FILE
 from cdc_engine.instance.status import write_status
-from cdc_engine.meta.file_meta import read_ledger
+from cdc_engine.meta.managers import read_ledger
 from console.status.report import find_problems, read_destination
 
 ROUNDS_MAX = 14

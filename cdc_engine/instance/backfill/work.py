@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cdc_engine.config import DestinationConfig
 from cdc_engine.errors import ActRefusedError
-from cdc_engine.ha.file_lock import FileLock
+from cdc_engine.file_lock import FileLock
 from cdc_engine.instance.backfill import rules
 from cdc_engine.instance.backfill.plan import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
 from cdc_engine.instance.backfill.reading import Interval

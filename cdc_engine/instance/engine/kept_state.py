@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from cdc_engine.errors import LedgerLostError, MetaError
-from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.manager import MetaManager, Transition
 from cdc_engine.meta.managers import read_ledger
+from cdc_engine.meta.stored_ledger import LEDGER
 from cdc_engine.ports import EventStore
 from cdc_engine.position import Position
-from cdc_engine.records.location import as_location, shared_record_store
+from cdc_engine.records.location import as_location, record_store
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.staging.batches import StagedBatches
 from cdc_engine.store.files.forget import EVENTS_DIRECTORY
@@ -28,7 +28,7 @@ def history_kept(directory: Path, token: int = 0) -> Path | Repository:
     `token`: the lease's; 0 for callers that only read. Raises ConfigurationError, MetaError.
     """
     place = as_location(directory)
-    return SharedRepository(shared_record_store(place), token) if place.is_shared else directory / SCHEMA_FILE
+    return SharedRepository(record_store(place), token) if place.is_shared else directory / SCHEMA_FILE
 
 
 def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
@@ -61,8 +61,8 @@ def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Pa
     if traces:
         what = "is gone" if meta.is_new else "knows no position"
         raise LedgerLostError(
-            f"{directory / LEDGER_FILE} {what}, though {directory.name} ran before ({traces[-1]} is there): the position up "
-            "to which its tables are complete is unknown. Restore the file; or take a new ledger with `sluice position set "
+            f"{record_store(directory).where(LEDGER)} {what}, though {directory.name} ran before ({traces[-1]} is there): the position up "
+            "to which its tables are complete is unknown. Restore it; or take a new ledger with `sluice position set "
             f"{directory.name} FILE:OFFSET` at a position before the first change that may be missing (--latest leaves out "
             "what changed meanwhile); it takes the tables over under a new epoch"
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from cdc_engine.config import SluiceConfig
 from cdc_engine.errors import ActRefusedError, TableChangedError
 from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.meta.file_meta import read_ledger
+from cdc_engine.meta.managers import read_ledger
 from cdc_engine.position import Position
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.record import SourceEnd, has_come_past

@@ -28,7 +28,7 @@ from cdc_engine.instance.tables.value_policies import policies_of
 from cdc_engine.meta.manager import MetaManager, Transition, stops
 from cdc_engine.meta.resume_requests import ResumeRequest
 from cdc_engine.position import Position
-from cdc_engine.records.named import named_records
+from cdc_engine.records.location import record_store
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -76,7 +76,7 @@ def take_up_new_tables(  # noqa: PLR0917  one caller
     waits = {name for name in there - told if captured is not None and captured.keeps(*name.split(".", 1))}
     parts = ("rules", "shapes")
     kept = {part: _mixed(now[part] if old.get(part) is None else old[part], now[part], waits) for part in parts}
-    named_records(directory).keep(FILE, json.dumps({**now, **kept}))
+    record_store(directory).put(FILE, json.dumps({**now, **kept}))
 
 
 def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None:
@@ -127,7 +127,7 @@ def take_rules(config: DestinationConfig, directory: Path, names: Collection[str
         }
         parts = [part for part in now if before.get(part) is not None]
         kept = {part: _mixed(before[part], now[part], {*before[part], *now[part]} - {*names}) for part in parts}
-        named_records(directory).keep(FILE, json.dumps({**before, **kept}))
+        record_store(directory).put(FILE, json.dumps({**before, **kept}))
 
 
 def _shapes(config: DestinationConfig, names: Collection[str]) -> dict[str, Shape]:
@@ -218,8 +218,8 @@ def _want_rows(records: SnapshotRecords, table: TableVersion, begin: Position) -
 
 
 def _kept(directory: Path) -> Mapping[str, Any] | None:
-    texts = named_records(directory)
-    text = texts.read(FILE)
+    records = record_store(directory)
+    text = records.get(FILE)
     if text is None:
         return None
     try:
@@ -232,7 +232,7 @@ def _kept(directory: Path) -> Mapping[str, Any] | None:
             "shapes": None if shapes is None else {str(name): dict(shape) for name, shape in shapes.items()},
         }
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        where = texts.where(FILE)
+        where = records.where(FILE)
         raise MetaError(
             f"{where} cannot be read ({error}): remove it, if the include and exclude patterns of conf/ were not changed"
         ) from error

@@ -24,7 +24,7 @@ from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
 from cdc_engine.position import Position
-from cdc_engine.records.named import named_records
+from cdc_engine.records.location import record_store
 from cdc_engine.source.server import Source
 from cdc_engine.states import TableState
 from cdc_engine.store.files.forget import forget_events
@@ -82,19 +82,19 @@ def _note_behind(folder: Path, stops: Sequence[StoppedTable], ledger: Ledger) ->
     until, tables = _behind(folder)
     kept = dict.fromkeys(tables, cursor) if cursor < until else {}
     behind = {stop.name: stop.position.order_key for stop in stops}
-    named_records(folder).keep(RESUMED_FILE, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
+    record_store(folder).put(RESUMED_FILE, json.dumps({"until": max(until, cursor), "tables": {**kept, **behind}}))
 
 
 def _behind(folder: Path) -> tuple[int, dict[str, int]]:
-    texts = named_records(folder)
-    text = texts.read(RESUMED_FILE)
+    records = record_store(folder)
+    text = records.get(RESUMED_FILE)
     if text is None:
         return 0, {}
     try:
         record = json.loads(text)
         return int(record["until"]), {str(name): int(key) for name, key in record["tables"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        where = texts.where(RESUMED_FILE)
+        where = records.where(RESUMED_FILE)
         raise MetaError(f"{where} cannot be read ({error}); remove it, and re-snapshot resumed tables") from error
 
 

@@ -24,9 +24,7 @@ from cdc_engine.destination_files import for_runs
 from cdc_engine.errors import SluiceError
 from cdc_engine.instance.sources import source_of
 from cdc_engine.instance.tables.value_policies import policy_of
-from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
-from cdc_engine.meta.managers import read_ledger
-from cdc_engine.records.location import as_location
+from cdc_engine.meta.managers import ledger_text, read_ledger
 from cdc_engine.sink.column_filter import ColumnFilter
 from cdc_engine.snapshot.pace import PaceLimits, ReadPace
 from cdc_engine.snapshot.reader import RowReader, open_reader
@@ -103,9 +101,10 @@ class _Tables:
         self._config: DestinationConfig = config.destinations[destination]
         self._directory = config.destination_dir(destination)
         self._columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
-        in_file = None if as_location(self._directory).is_shared else self._directory / LEDGER_FILE
-        self._ledger = _CachedFile(lambda: in_file, lambda: read_ledger(self._directory))
-        self._versions = _CachedFile(self._list, lambda: {each.name: each for each in read_tables(self._list())})
+        self._ledger = _Cached(lambda: ledger_text(self._directory), lambda: read_ledger(self._directory))
+        self._versions = _Cached(
+            lambda: _stamp(self._list()), lambda: {each.name: each for each in read_tables(self._list())}
+        )
 
     def _list(self) -> Path:
         return for_runs.local_copy(self._directory, TABLES_FILE)
@@ -169,12 +168,12 @@ def _threads_running(connect: Callable[[], RowReader]) -> int:
         return reader.threads_running()
 
 
-class _CachedFile(Generic[T]):
-    """The content of a file, read again only after the file was replaced. Many tables are checked in one call."""
+class _Cached(Generic[T]):
+    """A parsed content, parsed again only after it was replaced. Many tables are checked in one call."""
 
-    def __init__(self, path: Callable[[], Path | None], read: Callable[[], T]) -> None:
-        """`path`: returns None if the content is not in a file; it is then read each time."""
-        self._path, self._read = path, read
+    def __init__(self, stamp: Callable[[], object], read: Callable[[], T]) -> None:
+        """`stamp`: returns another value after the content was replaced."""
+        self._stamp_now, self._read = stamp, read
         self._stamp: object = None
         self._said: T | None = None
 
@@ -185,12 +184,11 @@ class _CachedFile(Generic[T]):
             self._said, self._stamp = self._read(), stamp
         return self._said
 
-    def _stamp_now(self) -> object:
-        path = self._path()
-        if path is None:
-            return object()
-        try:
-            found = path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
+
+def _stamp(path: Path) -> object:
+    """Returns what changes when a file is replaced."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

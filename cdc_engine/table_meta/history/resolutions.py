@@ -1,8 +1,7 @@
 """The schemas that operators gave for tables with unknown schemas, as one record each in the folder `schema-resolutions`.
 
 `sluice schema resolve` stores one for a table's present stop. The history looks it up when it meets that stop again: the same table,
-stopped for the same reason, which contains the position. This module owns those records, which are files or in a shared record store
-(`documents.texts`).
+stopped for the same reason, which contains the position. This module owns those records.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import json
 from pathlib import Path
 
 from cdc_engine.errors import MetaError
-from cdc_engine.records.named import named_records
+from cdc_engine.records.location import record_store
 from cdc_engine.table_meta.schema import TableSchema
 
 FOLDER = "schema-resolutions"
@@ -22,24 +21,24 @@ class Resolutions:
     """The resolutions of the destination with this directory. Both methods raise MetaError if a record cannot be written or read."""
 
     def __init__(self, destination_dir: Path) -> None:
-        self._texts = named_records(destination_dir)
+        self._records = record_store(destination_dir)
 
     def keep(self, schema: TableSchema, reason: str) -> None:
         """Stores `schema` as the table's schema at the stop for this `reason`."""
         name = _name(schema.database, schema.table, reason)
         record = {"database": schema.database, "table": schema.table, "reason": reason, "schema": schema.to_json()}
-        self._texts.keep(name, json.dumps(record, indent=1))
+        self._records.put(name, json.dumps(record, indent=1))
 
     def schema(self, database: str, table: str, reason: str) -> TableSchema | None:
         """Returns the schema that an operator gave for the table's stop for this reason, or None."""
         name = _name(database, table, reason)
-        text = self._texts.read(name)
+        text = self._records.get(name)
         if text is None:
             return None
         try:
             return TableSchema.from_json(database, table, json.loads(text)["schema"])
         except (ValueError, KeyError, TypeError) as error:
-            where = self._texts.where(name)
+            where = self._records.where(name)
             raise MetaError(f"{where} cannot be read: {error}; remove it and resolve the schema anew") from error
 
 

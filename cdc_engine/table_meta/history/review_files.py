@@ -1,5 +1,4 @@
-"""The held schema changes and the approvals of a destination, as one record each in its folder `schema-changes`. This module owns those
-records (`documents.texts`).
+"""The held schema changes and the approvals of a destination, as one record each in the folder `schema-changes`. This module owns them.
 
 The engine stores held changes (`note`), the console reads and approves them (`approve`), and the engine asks for the approval when it
 passes the statement (`approved`). A record is replaced as a whole, so readers never see a part. Approvals are kept as long as the
@@ -17,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from cdc_engine.errors import MetaError
-from cdc_engine.records.named import named_records
+from cdc_engine.records.location import record_store
 from cdc_engine.table_meta.change.policy import PendingChange, described
 
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"
-NAME_CHARS_MAX = 180  # length of the table's part of a file name; file systems allow 255 bytes
+NAME_CHARS_MAX = 72  # length of the table's part of a record's name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -50,19 +49,19 @@ class ReviewFiles:
     """The reviews of the destination with this directory."""
 
     def __init__(self, destination_dir: Path) -> None:
-        self._texts = named_records(destination_dir)
+        self._records = record_store(destination_dir)
 
     def note(self, held: PendingChange) -> None:
         """Stores a held change. Storing the same statement again changes nothing."""
         items = [(item.what, dict(item.plans)) for item in held.items]
         alterations = [described(item.alteration) for item in held.items if item.alteration is not None]
         record = {**dataclasses.asdict(held), "reason": held.reason, "items": items, "alterations": alterations}
-        self._texts.keep(_name(held.database, held.table, held.order_key, HELD), json.dumps(record, indent=1))
+        self._records.put(_name(held.database, held.table, held.order_key, HELD), json.dumps(record, indent=1))
 
     def held(self, database: str, table: str, reason: str) -> PendingRecord | None:
         """Returns the change that stopped the table for this reason. Raises MetaError if a record cannot be read."""
         ending = f".{_quoted(database, table)}.{HELD}.json"
-        found = (self._held(name, text) for name, text in self._texts.all(FOLDER).items() if name.endswith(ending))
+        found = (self._held(name, text) for name, text in self._records.all(FOLDER).items() if name.endswith(ending))
         return next((each for each in found if each.reason == reason), None)
 
     def approve(self, held: PendingRecord, plan: str) -> None:
@@ -73,12 +72,12 @@ class ReviewFiles:
             "place": held.place,
             "approved_at_us": time.time_ns() // 1000,
         }
-        self._texts.keep(_name(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))
+        self._records.put(_name(held.database, held.table, held.order_key, APPROVED), json.dumps(record, indent=1))
 
     def approved(self, database: str, table: str, order_key: int) -> str:
         """Returns the plan that was approved for the statement, empty if there is none. Raises MetaError if the record cannot be read."""
         name = _name(database, table, order_key, APPROVED)
-        text = self._texts.read(name)
+        text = self._records.get(name)
         return "" if text is None else str(self._record(name, text)["plan"])
 
     def _held(self, name: str, text: str) -> PendingRecord:
@@ -93,7 +92,7 @@ class ReviewFiles:
             if not isinstance(record, dict):
                 raise TypeError("not a record")
         except (ValueError, TypeError) as error:
-            where = self._texts.where(name)
+            where = self._records.where(name)
             raise MetaError(f"{where} cannot be read: {error}; put it back, or remove it to decide anew") from error
         return record
 
@@ -103,9 +102,9 @@ def _name(database: str, table: str, order_key: int, kind: str) -> str:
 
 
 def _quoted(database: str, table: str) -> str:
-    """Returns the table's part of a file name: unique per table, without dots and glob characters, and of limited length."""
+    """Returns the table's part of a record's name: unique per table also where case is ignored, without dots, and of limited length."""
     quoted = (urllib.parse.quote(name, safe="").replace(".", "%2E").replace("~", "%7E") for name in (database, table))
     whole = "+".join(quoted)
-    if len(whole) <= NAME_CHARS_MAX:
+    if len(whole) <= NAME_CHARS_MAX and whole == whole.lower():
         return whole
     return f"{whole[: NAME_CHARS_MAX // 2]}+{hashlib.sha256(whole.encode()).hexdigest()[:32]}"

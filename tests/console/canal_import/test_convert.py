@@ -10,8 +10,8 @@ import pytest
 
 from cdc_engine.config import load_config
 from cdc_engine.errors import ConfigurationError, MetaError
-from cdc_engine.meta.file_meta import FILE_NAME as LEDGER_FILE
 from cdc_engine.meta.left_consumers import FILE_NAME, left_consumers
+from cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
 from cdc_engine.position import Position
 from console.canal_import.convert import Imported, import_canal
 from console.canal_import.cursors import from_zookeeper

@@ -12,8 +12,8 @@ from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ActRefusedError
 from cdc_engine.instance.backfill.rules import RequestedInterval
 from cdc_engine.instance.backfill.work import BackfillReading, folder_of
-from cdc_engine.meta.file_meta import FileMeta
 from console.toolchain.database.server import DatabaseServer
+from tests.fix_ledgers import FileLedger
 from tests.instance.fix_destination import Captured, running
 from tests.instance.test_start_time_backfill import insert_at
 
@@ -72,7 +72,7 @@ def test_a_backfill_reads_on_to_where_the_lake_is_and_refuses_what_became_anothe
         captured.take(engine, 1)
         with pytest.raises(ActRefusedError, match="statements of the interval concern it"):
             made.catch_up()
-    FileMeta(directory).update(lambda ledger: dataclasses.replace(ledger, ledger_id="ffffffffffff"))
+    FileLedger(directory).update(lambda ledger: dataclasses.replace(ledger, ledger_id="ffffffffffff"))
     with pytest.raises(ActRefusedError, match="another ledger"):
         made.catch_up()
 

@@ -15,11 +15,11 @@ from cdc_engine.instance.consumers.client_filter import client_tables
 from cdc_engine.instance.consumers.consumers import Consumers
 from cdc_engine.instance.consumers.subscriptions import forget_requested
 from cdc_engine.meta.ledger_record import ledger_to_text
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER
+from tests.fix_ledgers import MemoryLedger
 from tests.waiting import wait_for
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
@@ -40,7 +40,7 @@ def consumers() -> Consumers:
         raise AssertionError("nobody is behind")
 
     return Consumers(
-        MemoryMeta(),
+        MemoryLedger(),
         Window(START, bytes_max=1 << 20),
         open_own=none,  # type: ignore[arg-type]
         held_up=lambda: False,

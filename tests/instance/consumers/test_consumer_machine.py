@@ -17,12 +17,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from cdc_engine.contracts import Block
 from cdc_engine.instance.consumers.consumer_stream import Chosen
 from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.store.window.positions import WindowPosition, WindowReading
 from cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER, Source, numbers_of
+from tests.fix_ledgers import MemoryLedger
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
 FILTERS = {1: "", 2: r"shop\.audit", 3: r"shop\.orders"}
@@ -83,7 +83,7 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
         self.tables: dict[int, int] = {}  # number of an event → its table
         self.held: list[Block] = []  # read by the live stream, and not in the window: the lake has no room
         self.held_up = False
-        self.meta = MemoryMeta()
+        self.meta = MemoryLedger()
         self.seen = {client: Seen() for client in FILTERS}
         self.restart()
         for client, text in FILTERS.items():

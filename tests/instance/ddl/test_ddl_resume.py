@@ -13,12 +13,12 @@ from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import MetaError
 from cdc_engine.instance.tables.resume import take_up
 from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, request, requests
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.position import Position
+from cdc_engine.records.memory import MemoryRecordStore
 from cdc_engine.states import TableState
-from tests.fix_ledgers import home_of
+from tests.fix_ledgers import MemoryLedger, home_of
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 
@@ -41,12 +41,14 @@ def never_begun() -> None:
 class Source:
     """A ledger with stops, what the server says, and where the stream was begun anew."""
 
-    meta: MemoryMeta
+    meta: MemoryLedger
     facts: ServerFacts
     begun: list[Position | None] = dataclasses.field(default_factory=list)
 
     def take_up(self, *tables: str) -> None:
-        wanted = [ResumeRequest("shop", table, Path("/nonexistent") / table) for table in tables]
+        wanted = [
+            ResumeRequest("shop", table, f"resume-requests/{table}.json", MemoryRecordStore()) for table in tables
+        ]
         with tempfile.TemporaryDirectory() as folder:
             take_up(wanted, self.meta, lambda *_: self.facts, self._read_again, Path(folder))
 
@@ -67,7 +69,7 @@ def source() -> Source:
     )
     logs = tuple(BinaryLog(file=f"mysql-bin.{number:06d}", size_bytes=10_000) for number in (6, 7))
     facts = ServerFacts(version="8.0.31", mariadb=False, server_uuid=SERVER, gtid_enabled=False, logs=logs)
-    return Source(MemoryMeta(ledger), facts)
+    return Source(MemoryLedger(ledger), facts)
 
 
 def test_ddl_the_stream_begins_at_the_stop_and_stops_before_it_stay(source: Source) -> None:
@@ -141,7 +143,7 @@ def test_ddl_a_request_is_kept_until_it_is_dealt_with(tmp_path: Path, kind: str)
     (found,) = requests(directory)
     assert (found.database, found.table, found.wish) == ("shop", name, ResumeKind.RESUME)
     assert bool(list(tmp_path.rglob("resume-requests"))) is (kind == "folder")
-    take_up([found], MemoryMeta(), pytest.fail, never_begun, tmp_path)
+    take_up([found], MemoryLedger(), pytest.fail, never_begun, tmp_path)
     assert requests(directory) == ()
 
 

@@ -24,7 +24,6 @@ from cdc_engine.instance.tables.resnapshot import (
     schema_after,
 )
 from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from cdc_engine.snapshot.record import SnapshotRecord
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -36,6 +35,7 @@ from orchestration.base.lake_settings import target
 from orchestration.run.spark_merge import KeptRecords, OpenSnapshots
 from orchestration.run.spark_publish import spark_publish
 from spark_jobs import SparkSettings, merge_batch
+from tests.fix_ledgers import FileLedger
 from tests.instance.ddl.test_ddl_review import Pipeline
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
@@ -126,7 +126,7 @@ class Steps:
     """The engine's side of a retake, over real files. `crash`: the step at which the process ends, counted from 1."""
 
     def __init__(self, folder: Path, *stops: StoppedTable) -> None:
-        self.meta, self.records = FileMeta(folder), SnapshotRecords(folder)
+        self.meta, self.records = FileLedger(folder), SnapshotRecords(folder)
         self.history: list[tuple[str, Position]] = []
         self.meta.update(
             lambda ledger: functools.reduce(lambda made, stop: made.stop_table(stop), stops, ledger.set_cursor(CURSOR))
@@ -158,11 +158,11 @@ def test_fault_ddl_a_crash_between_the_steps_leaves_a_stopped_table_and_the_next
     steps, stop = Steps(tmp_path, stopped()), stopped()
     with pytest.raises(MetaError, match=crash):
         resnapshot(stop, T, CURSOR, steps.dependencies(crash))
-    again = FileMeta(tmp_path).ledger
+    again = FileLedger(tmp_path).ledger
     assert again.stopped("shop", "t") == stop, "it is merged by nobody until all is done"
     assert (steps.record().state, steps.record().since) == (SnapshotState.WANTED, stop.position)
     resnapshot(stop, T, CURSOR, steps.dependencies())
-    assert FileMeta(tmp_path).ledger.stopped_tables == ()
+    assert FileLedger(tmp_path).ledger.stopped_tables == ()
     assert steps.history[-1] == ("t", CURSOR)
     assert (steps.record().state, steps.record().held_after) == (SnapshotState.WANTED, CURSOR.order_key)
     assert steps.record().since == stop.position

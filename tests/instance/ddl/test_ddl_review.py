@@ -116,7 +116,7 @@ def test_ddl_add_widen_drop_rename_and_convert_end_equal(pipeline: Pipeline) -> 
     assert shown == {name: "DDL_HELD", f"{database}.calm": "FLOWING", f"{database}.numbers": "FLOWING"}
     (orders,) = [table for table in schema_json(pipeline.config, "shop") if table["table"] == name]
     assert [column["name"] for column in orders["columns"]] == ["id", "a", "bb", "d", "e"]  # followed after the stop
-    with pytest.raises(ActRefusedError, match="'keep' is no plan"):
+    with pytest.raises(ActRefusedError, match="'keep' is not a plan"):
         approve(pipeline.config.destination_dir("shop"), name, "keep")
     approve(pipeline.config.destination_dir("shop"), name, "apply")
     pipeline.flow_until(

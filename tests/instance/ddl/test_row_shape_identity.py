@@ -20,11 +20,10 @@ from cdc_engine.instance.tables.row_shape import (
     changed_settings,
     shape_of,
 )
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.meta.resume_requests import request, requests
 from cdc_engine.states import TableState
 from tests.binlog.rows.event_bytes import ORDERS
-from tests.fix_ledgers import at
+from tests.fix_ledgers import MemoryLedger, at
 
 NAME = "shop.orders"
 # setting → words of conf/ before and after, and what the stop names
@@ -56,7 +55,7 @@ def table(**words: Any) -> DestinationConfig:
     return destination(tables={NAME: words}) if words else destination()
 
 
-def starts(folder: Path, meta: MemoryMeta, config: DestinationConfig) -> list[StoppedTable]:
+def starts(folder: Path, meta: MemoryLedger, config: DestinationConfig) -> list[StoppedTable]:
     take_up_new_tables(config, folder, [ORDERS], meta, at(5), [NAME])
     return list(meta.ledger.stopped_tables)
 
@@ -79,7 +78,7 @@ def test_every_setting_that_shapes_rows_has_an_example() -> None:
 @pytest.mark.parametrize("setting", OF_TABLES)
 def test_a_changed_setting_of_a_table_stops_it_by_name(tmp_path: Path, setting: str) -> None:
     """Number 2: the key, deletes, charsets, zero dates of an existing table change, and its old rows stay as they are."""
-    meta = MemoryMeta()
+    meta = MemoryLedger()
     before, after = (table(**words) for words in OF_TABLES[setting])
     assert starts(tmp_path, meta, before) == []
     (stop,) = starts(tmp_path, meta, after)
@@ -93,7 +92,7 @@ def test_a_changed_setting_of_a_table_stops_it_by_name(tmp_path: Path, setting: 
 @pytest.mark.parametrize("setting", OF_DESTINATIONS)
 def test_a_changed_setting_of_a_destination_stops_the_tables_that_it_shapes(tmp_path: Path, setting: str) -> None:
     """Number 2: `column_exclude` is removed, and old rows keep NULL in the column."""
-    meta = MemoryMeta()
+    meta = MemoryLedger()
     before, after = (destination(**words) for words in OF_DESTINATIONS[setting])
     assert starts(tmp_path, meta, before) == []
     (stop,) = starts(tmp_path, meta, after)
@@ -115,7 +114,7 @@ def test_a_changed_setting_of_a_destination_stops_the_tables_that_it_shapes(tmp_
 def test_a_setting_that_leaves_the_rows_as_they_are_stops_nothing(
     tmp_path: Path, before: DestinationConfig, after: DestinationConfig
 ) -> None:
-    meta = MemoryMeta()
+    meta = MemoryLedger()
     assert starts(tmp_path, meta, before) == []
     assert starts(tmp_path, meta, after) == []
     assert changed_settings(shape_of(after, NAME), shape_of(after, NAME), None) == ()
@@ -125,7 +124,7 @@ def test_a_setting_that_leaves_the_rows_as_they_are_stops_nothing(
 @pytest.mark.found
 def test_a_table_that_stopped_for_something_else_is_re_snapshotted_when_it_resumes(tmp_path: Path) -> None:
     """Number 32: a table that stopped in KEY_NULL resumes under `zero_dates: text` with a column that is still a date in the lake."""
-    meta, text = MemoryMeta(), table(zero_dates="text")
+    meta, text = MemoryLedger(), table(zero_dates="text")
     assert starts(tmp_path, meta, table()) == []
     stop = StoppedTable(database="shop", table="orders", state=TableState.KEY_NULL, reason="NULL", position=at(7))
     meta.update(lambda ledger: ledger.stop_table(stop))
@@ -140,7 +139,7 @@ def test_a_table_that_stopped_for_something_else_is_re_snapshotted_when_it_resum
 
 
 def test_a_table_whose_setting_was_changed_back_while_it_was_stopped_resumes(tmp_path: Path) -> None:
-    meta, text = MemoryMeta(), table(zero_dates="text")
+    meta, text = MemoryLedger(), table(zero_dates="text")
     starts(tmp_path, meta, table())
     stop = StoppedTable(database="shop", table="orders", state=TableState.DDL_HELD, reason="a change", position=at(7))
     meta.update(lambda ledger: ledger.stop_table(stop))
@@ -150,7 +149,7 @@ def test_a_table_whose_setting_was_changed_back_while_it_was_stopped_resumes(tmp
 
 
 def test_a_record_from_before_shapes_were_kept_counts_as_made_under_the_settings_of_now(tmp_path: Path) -> None:
-    meta, soft = MemoryMeta(), table(deletes="soft")
+    meta, soft = MemoryLedger(), table(deletes="soft")
     starts(tmp_path, meta, soft)
     record = json.loads((tmp_path / "filters.json").read_text())
     assert record.pop("shapes") == {NAME: {"deletes": "soft"}}
@@ -161,7 +160,7 @@ def test_a_record_from_before_shapes_were_kept_counts_as_made_under_the_settings
 
 
 def test_a_crash_between_the_stop_and_the_record_stops_the_table_all_the_same(tmp_path: Path) -> None:
-    meta = MemoryMeta()
+    meta = MemoryLedger()
     starts(tmp_path, meta, table())
     kept = (tmp_path / "filters.json").read_text()
     starts(tmp_path, meta, table(deletes="soft"))

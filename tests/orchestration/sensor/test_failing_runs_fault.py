@@ -13,7 +13,6 @@ from dagster import DagsterRunStatus as S
 
 from cdc_engine.destination_files import LakeTables
 from cdc_engine.instance.status import EngineStatus, write_status
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.snapshot.record import wanted
 from cdc_engine.snapshot.records import SnapshotRecords
@@ -23,6 +22,7 @@ from orchestration.checks.stopped import read_failures
 from orchestration.run_kinds import run_kinds
 from orchestration.sensor.failing_runs import LOOK_SECONDS, FailingRuns
 from orchestration.sensor.runs import RunStore
+from tests.fix_ledgers import FileLedger
 from tests.orchestration.sensor.test_tick import JOB, Shop
 
 
@@ -52,7 +52,7 @@ def told(shop: Shop) -> tuple[str, ...]:
 
 
 def begin_snapshot(directory: Path) -> None:
-    FileMeta(directory).update(lambda _: Ledger(ledger_id=LEDGER_ID, cursor=position(4)))
+    FileLedger(directory).update(lambda _: Ledger(ledger_id=LEDGER_ID, cursor=position(4)))
     LakeTables(directory).keep({"shop.orders": ("id", 1)})
     SnapshotRecords(directory).begin(wanted("shop.orders", position(4), time.time()))
 

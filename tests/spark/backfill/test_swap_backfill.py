@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from cdc_engine import destination_files
 from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.position import Position
 from console.main import app
 from orchestration.base.ports import MergeFailedError, Ports
@@ -26,6 +25,7 @@ from spark_jobs.backfill.swap import PastTable, refusal
 from spark_jobs.fence import BY_HAND
 from spark_jobs.tables.commit_record import Interval, read_commit
 from spark_jobs.tables.table_owner import Owner
+from tests.fix_ledgers import FileLedger
 from tests.spark.side_tables.fix_beside import NAME, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID
 
@@ -48,7 +48,7 @@ class Shop(Beside):
         (self.folder / "conf" / "sluice.yaml").write_text(yaml.safe_dump(told))
         (self.folder / "conf" / "destinations" / "shop.yaml").write_text("source: {user: u}\n")
         directory = self.config.destination_dir("shop")
-        FileMeta(directory).update(lambda ledger: dataclasses.replace(ledger, ledger_id=LEDGER_ID).set_cursor(PLACE))
+        FileLedger(directory).update(lambda ledger: dataclasses.replace(ledger, ledger_id=LEDGER_ID).set_cursor(PLACE))
         return self
 
     def rebuild(self, version: int, up_to: Position = PLACE, ledger: str = LEDGER_ID) -> None:

@@ -12,7 +12,6 @@ import pytest
 
 from cdc_engine.config import load_config
 from cdc_engine.destination_files import LakeTables
-from cdc_engine.meta.file_meta import FileMeta
 from equality.history_side import HistorySide
 from equality.table_plan import ORDER_KEY
 from lake_cut import read_cut
@@ -23,7 +22,7 @@ from spark_jobs.snapshot.publication import Publication
 from spark_jobs.snapshot.publish import publish
 from spark_jobs.staged_batch import Column, read_staged_batch
 from spark_jobs.tables.table_owner import Owner
-from tests.fix_ledgers import full_ledger
+from tests.fix_ledgers import FileLedger, full_ledger
 from tests.spark.side_tables.fix_beside import NAME, changes, delete, insert, update
 from tests.spark.side_tables.test_alone_history import Alone
 from tests.spark.staged import LEDGER_ID, TIME_US, UPDATE_AFTER, Changes, Image, Schema, SchemaChange
@@ -100,7 +99,7 @@ def test_a_cut_names_logs_and_histories_and_no_mirror_that_is_not_wanted_cut(alo
     (conf / "destinations" / "shop.yaml").write_text(f"source: {{user: root}}\n{words}\n")
     config = load_config(conf)
     directory = config.destination_dir("shop")
-    FileMeta(directory).update(lambda _: full_ledger())
+    FileLedger(directory).update(lambda _: full_ledger())
     staged = alone.stage(changes([insert(1, 16, "a")]))
     alone.bring(staged)
     records = LakeTables(directory)

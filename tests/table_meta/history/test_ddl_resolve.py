@@ -13,7 +13,6 @@ from cdc_engine.binlog.events.table_map import Field
 from cdc_engine.config import DestinationConfig, SluiceConfig
 from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind, TableVersion
 from cdc_engine.errors import ActRefusedError, SourceConnectionError, TableStoppedError
-from cdc_engine.meta.file_meta import FileMeta
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.resume_requests import requests
 from cdc_engine.position import Position
@@ -33,6 +32,7 @@ from cdc_engine.table_meta.history.resolutions import Resolutions
 from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from tests.binlog.events.table_map_writer import table_map_of
+from tests.fix_ledgers import FileLedger
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
 ORDERS = TableSchema(database="shop", table="orders", charset="utf8mb4", columns=(ID,), key=("id",))
@@ -169,7 +169,7 @@ def shop_directory(tmp_path: Path) -> Path:
 
 def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Path) -> None:
     directory = shop_directory(tmp_path)
-    meta = FileMeta(directory)
+    meta = FileLedger(directory)
     for table, state in (("orders", "SCHEMA_UNKNOWN"), ("items", "DDL_HELD")):
         stop = StoppedTable(database="shop", table=table, state=TableState(state), reason="why", position=at(150))
         meta.update(functools.partial(Ledger.stop_table, stopped=stop))
@@ -186,7 +186,7 @@ def test_ddl_resolve_keeps_the_answer_and_asks_the_engine_to_go_on(tmp_path: Pat
 def test_resume_says_that_a_snapshot_is_still_being_canceled(tmp_path: Path) -> None:
     """Number 16: `snapshot cancel` followed by `schema resume` said "has not stopped" and nothing else."""
     directory = shop_directory(tmp_path)
-    meta = FileMeta(directory)
+    meta = FileLedger(directory)
     records = SnapshotRecords(directory)
     records.begin(wanted("shop.orders", at(150), 0.0))
     with pytest.raises(ActRefusedError, match=r"its snapshot is WANTED\. If it was canceled, the engine ends it"):

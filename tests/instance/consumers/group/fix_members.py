@@ -12,7 +12,6 @@ from cdc_engine.instance.consumers.group.clock import MemberClock
 from cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
 from cdc_engine.instance.consumers.group.members import Members
 from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.parser.server_facts import ServerFacts
 from cdc_engine.parser.stream.source_clock import ClockAnswer
 from cdc_engine.parser.stream.watch import StreamState
@@ -20,6 +19,7 @@ from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER, Source
+from tests.fix_ledgers import MemoryLedger
 from tests.instance.consumers.test_consumer_machine import ReadAlone, rows_in
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
@@ -53,7 +53,7 @@ class Fake:
         self.arrive()
         self.window = Window(self.end, bytes_max=self.window_bytes)
         self.consumers = Consumers(
-            MemoryMeta(),
+            MemoryLedger(),
             self.window,
             open_own=lambda _reader, _place: ReadAlone(self.read_alone, START),
             held_up=lambda: False,
@@ -103,7 +103,7 @@ class Group:
 
     def __init__(self, *fakes: Fake, wait_seconds: float | None = None, meta: MetaManager | None = None) -> None:
         self.fakes, self.wait_seconds = {each.name: each for each in fakes}, wait_seconds
-        self.meta = meta or MemoryMeta()
+        self.meta = meta or MemoryLedger()
         self.begin()
 
     def begin(self) -> None:

@@ -13,10 +13,10 @@ from cdc_engine.instance.consumers.group.group_stream import FUTURE_US_MAX
 from cdc_engine.instance.consumers.pieces import end_of
 from cdc_engine.instance.consumers.subscriptions import STOPPED
 from cdc_engine.meta.manager import Transition
-from cdc_engine.meta.memory_meta import MemoryMeta
 from cdc_engine.store.window.positions import WindowPiece, WindowPosition
 from cdc_engine.store.window.window import Window
 from tests.fix_blocks import ORDERS, Source, numbers_of
+from tests.fix_ledgers import MemoryLedger
 from tests.instance.consumers.group.fix_members import START, Fake, Group, Row, away, rows_of
 from tests.waiting import wait_for
 
@@ -177,7 +177,7 @@ def test_group_a_member_that_leaves_keeps_its_place_and_one_that_joins_begins_wi
     assert [name for name, _ in record.cursor.members] == ["east", "north", "west"]
 
 
-class Refusing(MemoryMeta):
+class Refusing(MemoryLedger):
     """Keeps nothing while it `refuses`."""
 
     refuses = False

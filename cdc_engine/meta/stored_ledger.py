@@ -1,0 +1,153 @@
+"""Keeps a destination's ledger as the record `meta.json` of its record store. Every write is compare-and-set under the lease's token.
+
+A new holder of the lease first writes the ledger unchanged under its own token (`_claim`). After that, no write of an earlier holder can
+succeed in a store that several hosts share, however late it arrives. A write without an answer may have been stored or not: the ledger in
+memory is right, because nobody else may write, and the next write follows whichever version is stored. A record that cannot be understood
+is never overwritten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
+from cdc_engine.meta.ledger import Ledger, born_id
+from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
+from cdc_engine.meta.manager import Transition
+from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
+
+LEDGER = "meta.json"
+LEDGER_OF_FORMAT_3 = "ledger"  # its name in the shared stores of earlier versions
+CLAIMS_MAX = 10  # the previous holder may still write, a few times at most
+
+
+def read_stored_ledger(records: RecordStore, destination: str) -> Ledger:
+    """Returns the stored ledger; a new one if there is none. Never writes. Raises MetaError."""
+    stored = _read(records)
+    return Ledger() if stored is None else _ledger(stored, records, destination)
+
+
+def _read(records: RecordStore) -> StoredRecord | None:
+    stored = records.read(LEDGER)
+    if stored is None and records.read(LEDGER_OF_FORMAT_3) is not None:
+        raise MetaError(
+            f"{records} has the records of an earlier version of Sluice, with other names: note the cursor in {LEDGER_OF_FORMAT_3}, remove "
+            "these records, and begin a new ledger with `sluice position set`, which takes over the tables under a new epoch"
+        )
+    return stored
+
+
+def _ledger(stored: StoredRecord, records: RecordStore, destination: str) -> Ledger:
+    try:
+        return ledger_from_text(stored.text, destination)
+    except ValueError as error:
+        raise MetaError(
+            f"{records.where(LEDGER)} cannot be read as a ledger: {error}. Restore it; if it is lost, move it away and begin a "
+            f"new ledger with `sluice position set {destination} --latest` or another position, which takes over the tables "
+            "under a new epoch"
+        ) from error
+
+
+def nobody_else(_: Ledger) -> Mapping[str, str]:
+    """Returns nothing: no values are written for readers other than Sluice."""
+    return NOTHING
+
+
+def _not_fenced() -> None:
+    """Does nothing: without a lease, other means ensure that there is one writer."""
+
+
+class StoredLedger:
+    """The ledger in a record store. Implements `MetaManager`. Reads the record once, then only writes it. `token`: of the lease. `fence`:
+    called before each write; raises when this process may not write any more (`ports.Lease.check`).
+
+    `also`: returns what is written for other readers in the same step.
+    """
+
+    def __init__(
+        self,
+        records: RecordStore,
+        destination: str,
+        *,
+        token: int = 0,
+        fence: Callable[[], None] = _not_fenced,
+        also: Callable[[Ledger], Mapping[str, str]] = nobody_else,
+    ) -> None:
+        self._records, self._destination = records, destination
+        self._token, self._fence, self._also = token, fence, also
+        self._lock = threading.Lock()
+        self._unsure: str | None = None  # the text whose write got no answer
+        stored = _read(records)
+        self._ledger = _ledger(stored, records, destination) if stored else Ledger(ledger_id=born_id())
+        if stored is not None and token:
+            stored = self._claim(stored)
+            self._ledger = _ledger(stored, records, destination)
+        self._version = stored.version if stored else NOT_THERE
+        self._text = stored.text if stored else ""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this ledger was never written."""
+        return not self._text
+
+    @property
+    def ledger(self) -> Ledger:
+        return self._ledger
+
+    def update(self, transition: Transition) -> Ledger:
+        with self._lock:
+            outcome = transition(self._ledger)
+            text = ledger_to_text(outcome)
+            if text != self._text or self._unsure is not None:
+                self._fence()
+                self._settle()
+                self._write(text, outcome)
+            self._ledger, self._text = outcome, text
+            return outcome
+
+    def close(self) -> None:
+        """Does nothing: no write is under way, because each was answered or reported."""
+
+    def _claim(self, stored: StoredRecord) -> StoredRecord:
+        """Writes the ledger unchanged under this lease's token and returns it."""
+        for _ in range(CLAIMS_MAX):
+            if stored.token > self._token:
+                break
+            try:
+                version = self._records.write(LEDGER, stored.text, version=stored.version, token=self._token)
+            except StaleWriteError:
+                stored = self._records.read(LEDGER) or stored
+            else:
+                return StoredRecord(stored.text, version, self._token)
+        raise self._superseded(stored)
+
+    def _write(self, text: str, outcome: Ledger) -> None:
+        try:
+            self._version = self._records.write(
+                LEDGER, text, version=self._version, token=self._token, also=self._also(outcome)
+            )
+        except StaleWriteError as error:
+            raise self._superseded(self._records.read(LEDGER)) from error
+        except MetaError:
+            self._unsure = text
+            raise
+
+    def _settle(self) -> None:
+        """Finds out which version is stored after a write without an answer. Raises LeaseLostError if it is another writer's."""
+        if self._unsure is None:
+            return
+        there = self._records.read(LEDGER)
+        ours = {self._unsure, self._text} if there and there.token in {self._token, 0} else {self._text}
+        if (there.text if there else "") not in ours:
+            raise self._superseded(there)
+        self._version = there.version if there else NOT_THERE
+        self._unsure = None
+
+    def _superseded(self, there: StoredRecord | None) -> LeaseLostError:
+        holder = f"the holder of lease {there.token}" if there and there.token else "another process"
+        what = f"was written by {holder}" if there else "was removed"
+        return LeaseLostError(
+            f"the ledger of {self._destination} in {self._records} {what}; what lease {self._token} wanted to write is "
+            "refused: this engine writes no more; it takes the destination again when the lease is free"
+        )

@@ -1,0 +1,104 @@
+"""A record store in a folder: the record NAME is the file NAME, and nothing else is in it, so that a person can read and restore it.
+
+The version of a record is a digest of its text. A lock on `records.lock` makes compare and set one step for the processes of this host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from cdc_engine.durable_files import make_folder, replace_file, sync
+from cdc_engine.errors import MetaError, StaleWriteError
+from cdc_engine.file_lock import FileLock
+from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
+
+LOCK_FILE = "records.lock"
+LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
+
+
+class FileRecordStore(RecordStore):
+    """A record store in files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = Path(folder)
+
+    def read(self, name: str) -> StoredRecord | None:
+        path = self._folder / name
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise MetaError(f"{path} cannot be read ({error.strerror}): give permission there") from error
+        # what is not UTF-8 is refused by the caller, which knows what belongs there
+        return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
+
+    def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
+        folder, _, begin = prefix.rpartition("/")
+        where = self._folder / folder
+        try:
+            files = [each for each in where.iterdir() if each.name.startswith(begin) and each.is_file()]
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise MetaError(f"{where} cannot be read ({error.strerror}): give permission there") from error
+        names = [str(each.relative_to(self._folder)) for each in files if each.suffix not in {".tmp", ".lock"}]
+        return {name: found for name in names if (found := self.read(name)) is not None}
+
+    def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
+        content = text.encode("utf-8", "surrogateescape")
+        with self._changing(name) as path:
+            there = self.read(name)
+            if (there.version if there else NOT_THERE) != version:
+                raise StaleWriteError(f"{path} was changed by another process")
+            if there is None or there.text != text:
+                replace_file(path, content)
+        return _version(content)
+
+    def remove(self, name: str) -> bool:
+        if not (self._folder / name).exists():
+            return False
+        with self._changing(name) as path:
+            try:
+                path.unlink()
+            except FileNotFoundError:
+                return False
+            with contextlib.suppress(OSError):
+                sync(path.parent)
+        return True
+
+    def where(self, name: str) -> str:
+        return str(self._folder / name)
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    @contextlib.contextmanager
+    def _changing(self, name: str) -> Iterator[Path]:
+        """Holds the lock within the block. Raises OSError as MetaError, which says what to do."""
+        path, lock = self._folder / name, FileLock(self._folder / LOCK_FILE)
+        deadline = time.monotonic() + LOCK_SECONDS_MAX
+        try:
+            make_folder(self._folder)  # durably; the lock would create it otherwise
+            while not lock.try_acquire():
+                if time.monotonic() >= deadline:
+                    raise MetaError(
+                        f"another process holds {lock.path} for {LOCK_SECONDS_MAX:g} s: look what it does, or end it"
+                    )
+                threading.Event().wait(LOCK_POLL_SECONDS)
+            yield path
+        except OSError as error:
+            raise MetaError(
+                f"{path} could not be written ({error.strerror}): free space or give permission there"
+            ) from error
+        finally:
+            lock.release()
+
+
+def _version(content: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(content).digest()[:8], "big") or 1

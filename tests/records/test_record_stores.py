@@ -1,0 +1,208 @@
+"""Tests what every record store promises, in files, in memory and on real servers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+from pathlib import Path
+
+import pytest
+
+from cdc_engine.contracts import LedgerLocation
+from cdc_engine.errors import MetaError, StaleWriteError
+from cdc_engine.file_lock import FileLock
+from cdc_engine.records import files
+from cdc_engine.records.contract import RecordStore, StoredRecord
+from cdc_engine.records.files import LOCK_FILE, FileRecordStore
+from cdc_engine.records.location import record_store
+from tests.records.fix_places import KINDS, SHARED, place_of
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> LedgerLocation:
+    return place_of(request.param, request, tmp_path)
+
+
+@pytest.fixture
+def store(place: LedgerLocation) -> RecordStore:
+    return record_store(place)
+
+
+every_store = pytest.mark.parametrize("place", KINDS, indirect=True)
+every_shared_store = pytest.mark.parametrize("place", SHARED, indirect=True)
+
+
+@every_store
+def test_a_record_is_written_only_over_the_version_that_was_read(store: RecordStore) -> None:
+    assert store.read("a") is None
+    first = store.write("a", "one", version=0)
+    assert store.read("a") == StoredRecord("one", first)
+    with pytest.raises(StaleWriteError):
+        store.write("a", "other", version=0)
+    second = store.write("a", "two é", version=first)
+    assert second != first
+    with pytest.raises(StaleWriteError):
+        store.write("a", "other", version=first)
+    assert store.read("a") == StoredRecord("two é", second)
+    assert store.get("a") == "two é"
+
+
+@every_store
+def test_a_removed_record_can_be_created_again_and_not_replaced(store: RecordStore) -> None:
+    version = store.write("a.json", "one", version=0)
+    assert store.remove("a.json")
+    assert not store.remove("a.json")
+    assert store.get("a.json") is None
+    with pytest.raises(StaleWriteError):
+        store.write("a.json", "two", version=version)
+    assert store.get("a.json") is None
+    store.write("a.json", "three", version=0)
+    assert store.get("a.json") == "three"
+
+
+@every_store
+def test_records_are_listed_by_the_beginning_of_their_names(store: RecordStore) -> None:
+    assert store.read_all("a-") == {}
+    versions = {name: store.write(name, f"of {name}", version=0) for name in ("a-1", "a-2", "b-1", "a%", "a_1")}
+    store.write("a-2", "again", version=versions["a-2"])
+    assert {name: each.text for name, each in store.read_all("a-").items()} == {"a-1": "of a-1", "a-2": "again"}
+    assert store.read_all("a-")["a-2"] == store.read("a-2")
+    store.remove("a-1")
+    assert set(store.read_all("a-")) == {"a-2"}
+    assert set(store.read_all("a_")) == {"a_1"}
+
+
+@every_store
+def test_a_folder_has_its_own_records_and_no_others(store: RecordStore) -> None:
+    assert store.all("requests") == {}
+    for name in ("requests/2.json", "requests/1.json", "requests.json", "requests-2/1.json"):
+        store.put(name, name.upper())
+    assert list(store.all("requests").items()) == [
+        ("requests/1.json", "REQUESTS/1.JSON"),
+        ("requests/2.json", "REQUESTS/2.JSON"),
+    ]
+    assert set(store.read_all("requests")) == {"requests.json"}
+    long = f"requests/{'x' * 119}"
+    store.put(long, "long")
+    assert len(long) == 128
+    assert store.get(long) == "long"
+
+
+@every_shared_store
+def test_a_lower_token_is_refused_by_stores_that_several_hosts_share(store: RecordStore) -> None:
+    version = store.write("a", "one", version=0, token=3)
+    with pytest.raises(StaleWriteError):
+        store.write("a", "two", version=version, token=2)
+    assert store.read("a") == StoredRecord("one", version, 3)
+    store.write("a", "two", version=version, token=4)
+
+
+@every_store
+def test_one_of_many_writers_of_one_version_wins(store: RecordStore) -> None:
+    version = store.write("a", "start", version=0)
+    won: list[int] = []
+
+    def write(number: int) -> None:
+        try:
+            store.write("a", str(number), version=version)
+        except StaleWriteError:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert store.get("a") == str(won[0])
+
+
+@every_store
+def test_a_change_is_computed_from_the_text_that_is_stored(place: LedgerLocation, store: RecordStore) -> None:
+    """Another process writes between the reading and the writing of the first try."""
+    other, seen = record_store(place), list[str | None]()
+
+    def change(before: str | None) -> str:
+        seen.append(before)
+        if len(seen) == 1:
+            other.put("a", "theirs")
+        return f"{before} and ours"
+
+    assert store.change("a", change) == "theirs and ours"
+    assert seen == [None, "theirs"]
+    assert store.get("a") == "theirs and ours"
+    before = store.read("a")
+    assert store.change("a", lambda text: text or "") == "theirs and ours"
+    assert store.read("a") == before, "an unchanged text is not written"
+    with pytest.raises(ZeroDivisionError):
+        store.change("a", lambda _: str(1 / 0))
+    assert store.read("a") == before
+
+
+@every_store
+def test_a_record_that_others_change_each_time_is_an_error(place: LedgerLocation, store: RecordStore) -> None:
+    other, count = record_store(place), list[int]()
+
+    def change(_: str | None) -> str:
+        count.append(1)
+        other.put("a", f"theirs {len(count)}")
+        return "ours"
+
+    with pytest.raises(MetaError, match=r"other processes write .*a.* continuously; try again"):
+        store.change("a", change)
+    assert store.get("a") == f"theirs {len(count)}"
+
+
+def _count_up(folder: Path, times: int) -> None:
+    for _ in range(times):
+        FileRecordStore(folder).change("count", lambda text: str(int(text or 0) + 1))
+
+
+def test_changes_of_several_processes_all_count_in_files(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    processes = [context.Process(target=_count_up, args=(tmp_path, 25)) for _ in range(3)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert FileRecordStore(tmp_path).get("count") == "75"
+
+
+def test_a_record_in_a_file_is_the_text_and_nothing_else(tmp_path: Path) -> None:
+    store = FileRecordStore(tmp_path / "shop")
+    assert not store.remove("a.json")
+    assert store.all("folder") == {}
+    assert not (tmp_path / "shop").exists(), "reading makes nothing"
+    store.put("folder/a.json", "{}")
+    assert (tmp_path / "shop" / "folder" / "a.json").read_text() == "{}"
+    assert store.where("folder/a.json") == str(tmp_path / "shop" / "folder" / "a.json")
+    (tmp_path / "shop" / "folder" / "b.tmp").write_text("what a crash left")
+    (tmp_path / "shop" / "folder" / "chunks").mkdir()
+    (tmp_path / "shop" / "folder" / "a.json").write_text("by hand")
+    assert store.all("folder") == {"folder/a.json": "by hand"}
+
+
+def test_fault_a_process_that_holds_the_lock_of_the_files_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "LOCK_SECONDS_MAX", 0.01)
+    store, lock = FileRecordStore(tmp_path), FileLock(tmp_path / LOCK_FILE)
+    store.put("a", "one")
+    assert lock.try_acquire()
+    for change in (lambda: store.put("a", "two"), lambda: store.remove("a")):
+        with pytest.raises(MetaError, match=r"another process holds .*records\.lock for 0\.01 s: look what it does"):
+            change()
+    assert store.get("a") == "one"
+    lock.release()
+    store.put("a", "two")
+    assert store.get("a") == "two"
+
+
+def test_fault_a_file_that_cannot_be_written_is_named_and_unchanged(tmp_path: Path) -> None:
+    store = FileRecordStore(tmp_path)
+    store.put("a.json", "one")
+    (tmp_path / "a.tmp").mkdir()
+    with pytest.raises(MetaError, match=r"a\.json could not be written .*free space or give permission"):
+        store.put("a.json", "two")
+    assert store.get("a.json") == "one"
