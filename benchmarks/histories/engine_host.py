@@ -35,7 +35,7 @@ from cdc_engine.parser.connection import SourceConnection
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.parser.stream.event_parser import EventParser
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
@@ -47,15 +47,15 @@ TABLES: dict[str, tuple[str, ...]] = {KEYED: ("id",), KEYLESS: ()}  # table → 
 class PlayedHistory:
     """Replaces `TableHistory` and `PublishedHistory`: two tables that never change. Its file shows that a history exists."""
 
-    def __init__(self, kept: Path, *_: Any) -> None:
-        self._kept = kept
+    def __init__(self, repository: Repository, *_: Any) -> None:
+        self._repository = repository
 
     def covers(self, position: Position) -> bool:  # noqa: ARG002
-        return self._kept.exists()
+        return bool(self._repository.look())
 
     def seed(self, snapshot: Any, position: Position) -> None:  # noqa: ARG002  no table of it ever changes
         record = HistoryRecord(kind=RecordKind.SERVER, position=position)
-        SchemaRepository(self._kept).replace([record])
+        self._repository.replace([record])
 
     def compact(self, position: Position, records_min: int = 1) -> int:  # noqa: ARG002
         return 0

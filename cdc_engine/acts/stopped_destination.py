@@ -6,12 +6,12 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import DestinationDir
 from cdc_engine.destination_files import lease_holder, run_lock, run_lock_held
 from cdc_engine.errors import CanalServiceError, LeaseLostError
 from cdc_engine.ha.leases import open_lease
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.managers import open_meta
+from cdc_engine.records.location import as_location
 
 
 @contextlib.contextmanager
@@ -40,8 +40,8 @@ def stopped_destination(directory: Path) -> Iterator[MetaManager]:
 
 def _once_killed(directory: Path) -> str:
     """Returns when the lease of a killed engine becomes free; with several hosts a dead holder is not detected at once."""
-    place = directory.place if isinstance(directory, DestinationDir) else None
-    if place is None or not place.is_shared:
+    place = as_location(directory)
+    if not place.is_shared:
         return ""
     return f"; where it was killed, its lease is free after {place.session_seconds:.0f} s"
 

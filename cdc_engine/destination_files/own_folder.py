@@ -54,8 +54,7 @@ class OwnFolder:
 
 def forget_folder(directory: Path) -> None:
     """Lets the next engine continue with any folder. Raises MetaError."""
-    if as_location(directory).is_shared:
-        record_store(directory).remove(LAST)
+    record_store(directory).remove(LAST)
 
 
 def _id_of(directory: Path) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cdc_engine.ha.zookeeper_lock import Nodes
 
 LEASE, RUN_LOCK, READING = "lease", "run-lock", "reading"
+READING_FILE = "snapshots/reading.lock"
 TABLES = "_sluice_tables"  # beside the destinations, and no name that one may have
 
 
@@ -79,13 +80,12 @@ class SharedLease:
 def open_lease(place: Location) -> Lease:
     """Opens a destination's lease. Raises ConfigurationError, MetaError."""
     place = as_location(place)
-    return SharedLease(place, _lock(place, LEASE)) if place.is_shared else FileLease(place.directory)
+    return SharedLease(place, _shared_lock(place, LEASE)) if place.is_shared else FileLease(place.directory)
 
 
 def open_run_lock(place: Location) -> Lock:
     """Opens a destination's run lock. Raises ConfigurationError, MetaError."""
-    place = as_location(place)
-    return _lock(place, RUN_LOCK) if place.is_shared else FileLock(place.directory / RUN_LOCK_FILE)
+    return _lock(as_location(place), RUN_LOCK, RUN_LOCK_FILE)
 
 
 def tables_location(place: Location) -> LedgerLocation:
@@ -97,19 +97,17 @@ def tables_location(place: Location) -> LedgerLocation:
 
 def open_table_lock(place: Location, name: str) -> Lock:
     """Opens a lock at `tables_location`. `name`: letters and digits. Raises ConfigurationError, MetaError."""
-    where = tables_location(place)
-    return _lock(where, f"table-{name}") if where.is_shared else FileLock(where.directory / f"{name}.lock")
+    return _lock(tables_location(place), f"table-{name}", f"{name}.lock")
 
 
-def open_reading_lock(place: LedgerLocation) -> Lock:
+def open_reading_lock(place: Location) -> Lock:
     """Opens the lock of the one run, over all hosts, that reads rows of tables. Raises ConfigurationError, MetaError."""
-    return _lock(place, READING)
+    return _lock(as_location(place), READING, READING_FILE)
 
 
-def reading_lock_held(place: LedgerLocation) -> bool:
+def reading_lock_held(place: Location) -> bool:
     """Returns whether a run on some host reads rows, as far as is known. Raises MetaError if the store does not answer."""
-    holder = _holder(place, READING)
-    return holder is not None and holder.held
+    return _is_held(as_location(place), READING, READING_FILE)
 
 
 def read_holder(place: Location) -> Holder | None:
@@ -120,14 +118,22 @@ def read_holder(place: Location) -> Holder | None:
 
 def run_lock_held(place: Location) -> bool:
     """Returns whether a run of the destination is merging, as far as is known. Raises MetaError if the store does not answer."""
-    place = as_location(place)
+    return _is_held(as_location(place), RUN_LOCK, RUN_LOCK_FILE)
+
+
+def _lock(place: LedgerLocation, name: str, file: str) -> Lock:
+    """Opens a lock: `file` in the destination's folder, or `name` in a store that several hosts share."""
+    return _shared_lock(place, name) if place.is_shared else FileLock(place.directory / file)
+
+
+def _is_held(place: LedgerLocation, name: str, file: str) -> bool:
     if not place.is_shared:
-        return is_locked(place.directory / RUN_LOCK_FILE)
-    holder = _holder(place, RUN_LOCK)
+        return is_locked(place.directory / file)
+    holder = _holder(place, name)
     return holder is not None and holder.held
 
 
-def _lock(place: LedgerLocation, name: str) -> SharedLock:
+def _shared_lock(place: LedgerLocation, name: str) -> SharedLock:
     if place.kind == "zookeeper":
         from cdc_engine.ha.zookeeper_lock import ZooKeeperLock  # noqa: PLC0415  most destinations do without kazoo
 

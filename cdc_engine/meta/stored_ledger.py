@@ -1,9 +1,9 @@
 """Keeps a destination's ledger as the record `meta.json` of its record store. Every write is compare-and-set under the lease's token.
 
-A new holder of the lease first writes the ledger unchanged under its own token (`_claim`). After that, no write of an earlier holder can
-succeed in a store that several hosts share, however late it arrives. A write without an answer may have been stored or not: the ledger in
-memory is right, because nobody else may write, and the next write follows whichever version is stored. A record that cannot be understood
-is never overwritten.
+A new holder of the lease first writes the ledger unchanged under its own token (`RecordStore.claim`). After that, no write of an earlier
+holder can succeed in a store that several hosts share, however late it arrives. A write without an answer may have been stored or not: the
+ledger in memory is right, because nobody else may write, and the next write follows whichever version is stored. A record that cannot be
+understood is never overwritten.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredR
 
 LEDGER = "meta.json"
 LEDGER_OF_FORMAT_3 = "ledger"  # its name in the shared stores of earlier versions
-CLAIMS_MAX = 10  # the previous holder may still write, a few times at most
 
 
 def read_stored_ledger(records: RecordStore, destination: str) -> Ledger:
@@ -81,8 +80,8 @@ class StoredLedger:
         stored = _read(records)
         self._ledger = _ledger(stored, records, destination) if stored else Ledger(ledger_id=born_id())
         if stored is not None and token:
-            stored = self._claim(stored)
-            self._ledger = _ledger(stored, records, destination)
+            stored = self._claimed()
+            self._ledger = _ledger(stored, records, destination) if stored else self._ledger
         self._version = stored.version if stored else NOT_THERE
         self._text = stored.text if stored else ""
 
@@ -109,18 +108,11 @@ class StoredLedger:
     def close(self) -> None:
         """Does nothing: no write is under way, because each was answered or reported."""
 
-    def _claim(self, stored: StoredRecord) -> StoredRecord:
-        """Writes the ledger unchanged under this lease's token and returns it."""
-        for _ in range(CLAIMS_MAX):
-            if stored.token > self._token:
-                break
-            try:
-                version = self._records.write(LEDGER, stored.text, version=stored.version, token=self._token)
-            except StaleWriteError:
-                stored = self._records.read(LEDGER) or stored
-            else:
-                return StoredRecord(stored.text, version, self._token)
-        raise self._superseded(stored)
+    def _claimed(self) -> StoredRecord | None:
+        try:
+            return self._records.claim(LEDGER, self._token)
+        except StaleWriteError as error:
+            raise self._superseded(self._records.read(LEDGER)) from error
 
     def _write(self, text: str, outcome: Ledger) -> None:
         try:

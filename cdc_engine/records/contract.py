@@ -86,6 +86,21 @@ class RecordStore(abc.ABC):
         """Writes or replaces the record, whatever it was. It is durable when this returns."""
         self.change(name, lambda _: text)
 
+    def claim(self, name: str, token: int) -> StoredRecord | None:
+        """Writes the record unchanged under the token of a lease and returns it; None if it does not exist. After that, no write of an
+        earlier holder of the lease succeeds, however late it arrives. Raises StaleWriteError if a later holder has written the record.
+        """
+        for _ in range(TRIES_MAX):
+            there = self.read(name)
+            if there is None:
+                return None
+            if there.token > token:
+                break
+            with contextlib.suppress(StaleWriteError):  # the previous holder may still write, a few times at most
+                version = self.write(name, there.text, version=there.version, token=token)
+                return StoredRecord(there.text, version, token)
+        raise StaleWriteError(f"{self.where(name)} is written under a later lease than {token}")
+
     def change(self, name: str, change: Callable[[str | None], str]) -> str:
         """Applies a change to the present text (None: the record does not exist) and returns the text that is stored then.
 

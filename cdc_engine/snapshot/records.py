@@ -18,7 +18,6 @@ from pathlib import Path
 
 from cdc_engine.contracts import LedgerLocation
 from cdc_engine.errors import ActRefusedError, MetaError
-from cdc_engine.file_lock import FileLock, is_locked
 from cdc_engine.ha.leases import Lock, open_reading_lock, reading_lock_held
 from cdc_engine.records.contract import RecordStore
 from cdc_engine.records.location import as_location, record_store
@@ -28,7 +27,7 @@ from object_stores.folder import StoreFolder
 from object_stores.options import resolved
 from object_stores.stored_files import StoredFiles
 
-FOLDER, READING_FILE = "snapshots", "reading.lock"
+FOLDER = "snapshots"
 READING_POLL_SECONDS = 0.5
 
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
@@ -44,8 +43,7 @@ class SnapshotRecords:
 
     def __init__(self, destination_dir: Path) -> None:
         self._folder = destination_dir / FOLDER
-        place = as_location(destination_dir)
-        self._place: LedgerLocation | None = place if place.is_apart else None
+        self._place = place = as_location(destination_dir)
         self._records: RecordStore = record_store(place)
 
     def all(self) -> tuple[SnapshotRecord, ...]:
@@ -93,14 +91,14 @@ class SnapshotRecords:
 
     def reading(self) -> Lock:
         """Returns the lock of the one run that reads and publishes. It is free if no run does, whatever Dagster's state is."""
-        return open_reading_lock(self._place) if self._place else FileLock(self._folder / READING_FILE)
+        return open_reading_lock(self._place)
 
     def take_reading(self) -> Lock | None:
         """Acquires and returns that lock, or returns None if another run has it. Waits for the lock of a run that was killed on another
         host.
         """
         reading = self.reading()
-        deadline = time.monotonic() + (2 * self._place.session_seconds if self._place else 0.0)
+        deadline = time.monotonic() + (2 * self._place.session_seconds if self._place.is_shared else 0.0)
         while not reading.try_acquire():
             if time.monotonic() >= deadline:
                 return None
@@ -109,7 +107,7 @@ class SnapshotRecords:
 
     def are_read(self) -> bool:
         """Returns whether a process reads and publishes now."""
-        return reading_lock_held(self._place) if self._place else is_locked(self._folder / READING_FILE)
+        return reading_lock_held(self._place)
 
     def still_seconds(self, record: SnapshotRecord, now: float) -> float:
         """Returns for how long a snapshot with work has made no progress while nothing reads, otherwise 0. `now`: wall-clock time."""
@@ -161,20 +159,19 @@ class SnapshotRecords:
 
     def _placed(self, name: str, folder: str) -> StoredFiles:
         here = self._folder / digest_of(name) / folder
-        if self._place is None:
+        if not self._place.is_apart:
             return StoredFiles(folder=here)
         with _told():
-            return StoredFiles(folder=here, url=self._url(self._place, name, folder), options=_options(self._place))
+            return StoredFiles(folder=here, url=self._url(name, folder), options=_options(self._place))
 
     def _store(self, name: str, folder: str = "") -> StoreFolder | None:
-        if self._place is None:
+        if not self._place.is_apart:
             return None
         with _told():
-            return StoreFolder(self._url(self._place, name, folder), _options(self._place))
+            return StoreFolder(self._url(name, folder), _options(self._place))
 
-    @staticmethod
-    def _url(place: LedgerLocation, name: str, folder: str) -> str:
-        return f"{place.sibling_url('snapshots')}/{digest_of(name)}/{folder}".rstrip("/")
+    def _url(self, name: str, folder: str) -> str:
+        return f"{self._place.sibling_url('snapshots')}/{digest_of(name)}/{folder}".rstrip("/")
 
 
 def _key(name: str) -> str:

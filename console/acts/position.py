@@ -21,7 +21,6 @@ from cdc_engine.parser.positions.binlog_files import BinlogFiles
 from cdc_engine.parser.positions.decision import RequestedPosition
 from cdc_engine.parser.positions.finding import exact_position
 from cdc_engine.position import Position
-from cdc_engine.table_meta.history.kept.repository import forget_history
 from cdc_engine.time_text import time_us
 from console.lake.tables import DestinationLake
 from console.source.query import ask_source, require_destination
@@ -83,7 +82,7 @@ def move(
             find=lambda facts: exact_position(source, facts, wanted, archive),
             ask=lambda: ask_source(destination).facts,
             confirm=confirm,
-            forget_history=lambda: forget_history(history_kept(directory, _token(directory))),
+            forget_history=lambda: history_kept(directory, _token(directory)).replace([]),
             lake_epoch=lake.highest_epoch,
             take_over=lake.take_over,
             reachable=lambda facts: BinlogFiles(source, facts, archive).reachable,

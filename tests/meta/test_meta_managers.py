@@ -166,6 +166,19 @@ def test_without_the_lease_nothing_is_written(tmp_path: Path) -> None:
     assert not (tmp_path / "meta.json").exists()
 
 
+def test_a_file_that_somebody_else_writes_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    meta = FileLedger(tmp_path)
+    meta.update(lambda ledger: ledger.set_cursor(at(4)))
+    FileLedger(tmp_path).update(lambda ledger: ledger.set_cursor(at(5)))
+    with pytest.raises(LeaseLostError, match=r"was written by another process; .*this engine writes no more"):
+        meta.update(lambda ledger: ledger.set_cursor(at(6)))
+    assert read_ledger(tmp_path).cursor == at(5)
+    (tmp_path / "meta.json").unlink()
+    with pytest.raises(LeaseLostError, match=r"was removed; .*this engine writes no more"):
+        meta.update(lambda ledger: ledger.set_cursor(at(6)))
+    assert not (tmp_path / "meta.json").exists()
+
+
 WRITER = """
 import sys
 from pathlib import Path

@@ -97,6 +97,22 @@ def test_a_lower_token_is_refused_by_stores_that_several_hosts_share(store: Reco
     store.write("a", "two", version=version, token=4)
 
 
+@every_shared_store
+def test_a_claim_refuses_every_later_write_of_an_earlier_holder(store: RecordStore) -> None:
+    assert store.claim("a", 2) is None
+    version = store.write("a", "one", version=0, token=1)
+    claimed = store.claim("a", 2)
+    assert claimed == store.read("a")
+    assert claimed is not None
+    assert (claimed.text, claimed.token) == ("one", 2)
+    for read in (version, claimed.version):
+        with pytest.raises(StaleWriteError):
+            store.write("a", "late", version=read, token=1)
+    with pytest.raises(StaleWriteError, match="later lease than 1"):
+        store.claim("a", 1)
+    store.write("a", "two", version=claimed.version, token=2)
+
+
 @every_store
 def test_one_of_many_writers_of_one_version_wins(store: RecordStore) -> None:
     version = store.write("a", "start", version=0)

@@ -20,6 +20,7 @@ from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatc
 from cdc_engine.errors import LedgerLostError, StagingError
 from cdc_engine.instance.engine.kept_state import refuse_lost_ledger
 from cdc_engine.staging.batches import StagedBatches
+from cdc_engine.table_meta.history.kept.repository import SchemaRepository
 from console.lake.store import store_findings
 from object_stores.folder import StoreFolder
 from spark_jobs.errors import SparkJobError, StagedBatchError
@@ -197,7 +198,7 @@ def test_s3_a_lost_ledger_is_seen_by_what_the_store_has(folder_store: Store, tmp
     StagedBatches(directory).publish(folder, OTHER)
     shutil.rmtree(directory)
     with pytest.raises(LedgerLostError, match=r"store/shop is there"):
-        refuse_lost_ledger(MemoryLedger(), directory / "schema.jsonl", directory)
+        refuse_lost_ledger(MemoryLedger(), SchemaRepository(directory / "schema.jsonl"), directory)
 
 
 def test_s3_what_a_run_lends_to_spark_is_there_until_its_lanes_close(folder_store: Store, tmp_path: Path) -> None:

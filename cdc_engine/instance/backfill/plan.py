@@ -31,7 +31,7 @@ from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.staging.manifest import ChangesSegment, StagedTable
 from cdc_engine.staging.staging import StagedBatch
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, look_at
+from cdc_engine.table_meta.history.kept.repository import HistoryRecord
 from cdc_engine.time_text import time_text
 
 SAMPLE_BYTES_MAX = 64 << 20
@@ -105,7 +105,7 @@ def make_plan(config: DestinationConfig, directory: Path, asked: RequestedInterv
     rules.check_request(asked, now_us)
     ledger = read_ledger(directory)
     place = locate_interval(config, ledger, asked)
-    records = look_at(history_kept(directory))
+    records = history_kept(directory).look()
     schemas = schemas_of(config, records, place)
     names = tables_of(ledger, schemas, asked)
     sample = Interval(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)

@@ -27,7 +27,6 @@ from cdc_engine.meta.managers import read_ledger
 from cdc_engine.position import Position
 from cdc_engine.records.location import as_location
 from cdc_engine.staging.staging import StagedBatch
-from cdc_engine.table_meta.history.kept.repository import look_at
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 
 POLL_SECONDS = 0.2
@@ -95,7 +94,7 @@ class BackfillReading:
         self._progress, self._refusals = progress, refusals
         self._ledger = read_ledger(directory)
         self.place = find(config, self._ledger, asked)
-        self._schemas = schemas_of(config, look_at(history_kept(directory)), self.place)
+        self._schemas = schemas_of(config, history_kept(directory).look(), self.place)
         self.names = tables_of(self._ledger, self._schemas, asked)
         self.staged: list[StagedBatch] = []
         self.read_to = self.place.begin

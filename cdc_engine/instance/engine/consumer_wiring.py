@@ -26,7 +26,6 @@ from cdc_engine.store.file_store import FileEventStore
 from cdc_engine.store.prepared import PreparedFiles
 from cdc_engine.store.window.window import Window
 from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.kept.repository import look_at
 from cdc_engine.table_meta.history.review_files import ReviewFiles
 
 
@@ -53,7 +52,7 @@ def consumers_of(  # noqa: PLR0917  one caller
         source=source_of(config),
         tables=tables,
         review=dataclasses.replace(SchemaDecisions(), policy=decisions.policy, approved=decisions.approved),
-        records=lambda: look_at(history_kept(directory)),
+        records=lambda: history_kept(directory).look(),
         known_to=lambda: live.position or begin,
         recorded_before=prepared.recorded_before,
         archive=archive_of(config),

@@ -16,19 +16,21 @@ from cdc_engine.staging.batches import StagedBatches
 from cdc_engine.store.files.forget import EVENTS_DIRECTORY
 from cdc_engine.store.prepared import PREPARED_DIRECTORY
 from cdc_engine.store.prepared_copies import PreparedCopies
-from cdc_engine.table_meta.history.kept.repository import Repository, has_records
+from cdc_engine.table_meta.history.kept.repository import Repository, SchemaRepository
 from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
 
 SCHEMA_FILE = "schema.jsonl"
 
 
-def history_kept(directory: Path, token: int = 0) -> Path | Repository:
-    """Returns where the schema history of the destination is stored: where its ledger is.
+def history_kept(directory: Path, token: int = 0) -> Repository:
+    """Opens the schema history of the destination, which is stored where its ledger is.
 
     `token`: the lease's; 0 for callers that only read. Raises ConfigurationError, MetaError.
     """
     place = as_location(directory)
-    return SharedRepository(record_store(place), token) if place.is_shared else directory / SCHEMA_FILE
+    return (
+        SharedRepository(record_store(place), token) if place.is_shared else SchemaRepository(directory / SCHEMA_FILE)
+    )
 
 
 def copies_of(directory: Path, token: int = 0) -> PreparedCopies | None:
@@ -42,7 +44,7 @@ def take_up(directory: Path) -> Transition:
     return lambda ledger: ledger.restarted(StagedBatches(directory).is_whole)
 
 
-def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Path) -> None:
+def refuse_lost_ledger(meta: MetaManager, kept: Repository, directory: Path) -> None:
     """Refuses to treat a destination whose ledger is gone as a new one: changes before the new start would be missing silently.
 
     The same applies if the ledger knows no position: the cursor is saved before the schema history, so this ledger is a copy from before
@@ -56,8 +58,8 @@ def refuse_lost_ledger(meta: MetaManager, kept: Path | Repository, directory: Pa
     copies = copies_of(directory)
     if copies is not None and copies.records():
         traces.append(str(copies))
-    if has_records(kept):
-        traces.append(kept if isinstance(kept, Path) else "its schema history")
+    if kept.load():
+        traces.append(str(kept))
     if traces:
         what = "is gone" if meta.is_new else "knows no position"
         raise LedgerLostError(

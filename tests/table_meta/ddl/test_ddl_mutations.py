@@ -79,6 +79,9 @@ class InMemory:
     def load(self) -> list[HistoryRecord]:
         return list(self.records)
 
+    def look(self) -> list[HistoryRecord]:
+        return self.load()
+
     def append(self, records: Iterable[HistoryRecord]) -> None:
         self.records += records
 

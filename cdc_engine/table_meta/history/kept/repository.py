@@ -75,6 +75,9 @@ class Repository(Protocol):
     def load(self) -> list[HistoryRecord]:
         """Returns all valid records, without those that a REWIND invalidated and without the REWIND."""
 
+    def look(self) -> list[HistoryRecord]:
+        """Does the same as `load` while another process may be writing: changes nothing."""
+
     def append(self, records: Iterable[HistoryRecord]) -> None:
         """Adds all of the records or none; they are durable when this returns."""
 
@@ -91,6 +94,9 @@ class RecordsInMemory:
         self._records = records
 
     def load(self) -> list[HistoryRecord]:
+        return self._records
+
+    def look(self) -> list[HistoryRecord]:
         return self._records
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
@@ -120,7 +126,6 @@ class SchemaRepository:
         return self._holding(whole)
 
     def look(self) -> list[HistoryRecord]:
-        """Does the same as `load` for a file that another process may be writing: changes nothing. Raises the same errors."""
         return self._holding(self._read()[1])
 
     def _read(self) -> tuple[bytes, bytes]:
@@ -171,26 +176,6 @@ class SchemaRepository:
         with self._path.open("rb+") as file:
             file.truncate(size_bytes)
             os.fsync(file.fileno())
-
-
-def has_records(kept: Path | Repository) -> bool:
-    """Returns whether the history has any records. Raises MetaError if it cannot be read."""
-    if isinstance(kept, Path):
-        return bool(SchemaRepository(kept).load())
-    return bool(kept.load())
-
-
-def look_at(kept: Path | Repository) -> list[HistoryRecord]:
-    """Returns all valid records while another process may be writing. Raises MetaError if they cannot be read."""
-    return SchemaRepository(kept).look() if isinstance(kept, Path) else kept.load()
-
-
-def forget_history(kept: Path | Repository) -> None:
-    """Removes all records, so that the next start reads the schema from the server. Raises MetaError."""
-    if not isinstance(kept, Path):
-        kept.replace([])
-    elif kept.exists():
-        SchemaRepository(kept).replace([])
 
 
 def holding(records: Iterable[HistoryRecord]) -> list[HistoryRecord]:

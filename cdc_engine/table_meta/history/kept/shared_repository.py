@@ -52,8 +52,14 @@ class SharedRepository:
         self._unsure = False  # whether a write of the head that got no answer may have succeeded
 
     def load(self) -> list[HistoryRecord]:
+        with self._owned():
+            if self._token:
+                self._documents.claim(HEAD, self._token)
+        return self.look()
+
+    def look(self) -> list[HistoryRecord]:
         for _ in range(TRIES_MAX):
-            head = self._counted = self._claimed() if self._token else self._head()
+            head = self._counted = self._head()
             found = self._documents.read_all(f"{PREFIX}{head.generation:06d}-")
             texts = [found.get(head.name(number)) for number in range(head.texts)]
             there = [each for each in texts if each is not None]
@@ -120,21 +126,6 @@ class SharedRepository:
         """Writes a chunk, replacing an invalid one that another process left."""
         there = self._documents.read(name)
         self._documents.write(name, text, version=there.version if there else NOT_THERE, token=self._token)
-
-    def _claimed(self) -> RepositoryHead:
-        """Returns the head under this lease's token, so that writes of earlier holders are refused from now on. Raises LeaseLostError
-        if a later holder has it.
-        """
-        for _ in range(TRIES_MAX):
-            head = self._head()
-            if head.version == NOT_THERE:
-                return head
-            try:
-                version = self._documents.write(HEAD, head.to_text(), version=head.version, token=self._token)
-            except StaleWriteError:
-                continue
-            return dataclasses.replace(head, version=version)
-        raise LeaseLostError(f"{self} is written under a later lease than {self._token}; this engine writes no more")
 
     def _head(self) -> RepositoryHead:
         kept = self._documents.read(HEAD)
