@@ -115,7 +115,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
 
     removed: ClassVar[Mapping[str, str]] = {
         "schema_history_url": "set meta.kind: sql and meta.url in conf/sluice.yaml, which store the schema history and the ledger in "
-        "the database"
+        "the database",
+        "runway_hours_min": "write retention_left_hours_min",
     }
     source: SourceConfig = Field(description="The server to read.")
     sources: tuple[SourceConfig, ...] = Field(
@@ -134,7 +135,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         "",
         description="Directory or object-store prefix with binlog files that the source has purged: plain, .gz or .tar.",
     )
-    runway_hours_min: float = Field(
+    retention_left_hours_min: float = Field(
         12.0, ge=0, description="Warn if the source may purge the next needed binlog file within so many hours."
     )
     include: str = Field(r".*\..*", description="Comma-separated regular expressions of `database.table` to capture.")

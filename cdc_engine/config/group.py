@@ -12,7 +12,9 @@ from cdc_engine.config.destination import DestinationConfig
 from cdc_engine.config.stream import StreamConfig
 
 MEMBERS = "members"
-OF_SOURCES = frozenset({"source", "sources", "stream", "heartbeat", "failover", "archive", "start", "runway_hours_min"})
+OF_SOURCES = frozenset(
+    {"source", "sources", "stream", "heartbeat", "failover", "archive", "start", "retention_left_hours_min"}
+)
 
 
 class GroupConfig(StreamConfig):

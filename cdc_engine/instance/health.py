@@ -25,7 +25,7 @@ class Vitals:
     many runs in a row could not merge it, with the message of the newest, or empty. `unmoved_seconds`: for how long changes have waited
     while the cursor did not move.
 
-    The sentences of other parts: `stream`: the watch of the source; `runway`: the source's binlog retention; `heartbeat`: the heartbeat;
+    The sentences of other parts: `stream`: the watch of the source; `retention`: the source's binlog retention; `heartbeat`: the heartbeat;
     `serving`: what keeps Canal clients from connecting; `lake`: the Delta tables.
     """
 
@@ -44,7 +44,7 @@ class Vitals:
     stream: str = ""
     serving: str = ""
     heartbeat: str = ""
-    runway: str = ""
+    retention: str = ""
     lake: tuple[str, ...] = ()
 
 
@@ -59,7 +59,7 @@ def troubles(vitals: Vitals) -> tuple[str, ...]:
         vitals.stream,
         vitals.serving,
         vitals.heartbeat,
-        vitals.runway,
+        vitals.retention,
         *vitals.lake,
     )
     return tuple(sentence for sentence in found if sentence)

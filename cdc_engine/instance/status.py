@@ -118,7 +118,7 @@ class EngineStatus:
     `lag_seconds`: now minus the commit time of the oldest transaction that is not acked yet, or for how long the source is known to have
     changes that are not read, whichever is more; 0 if all is acked.
 
-    `runway_hours`: how long the source still keeps what a restart would read; None: unlimited, or not known yet.
+    `retention_left_hours`: how long the source still keeps what a restart would read; None: unlimited, or not known yet.
     `oldest_binlog_hours`: the age of the oldest binlog file that the source has; None: not known yet.
 
     `ticked_at_us`, `acked_at_us`: the sensor's last tick, the last ack of a run's batch; 0 if there was none since the engine started.
@@ -133,7 +133,7 @@ class EngineStatus:
     position: Position | None = None
     cursor: Position | None = None
     lag_seconds: float = 0.0
-    runway_hours: float | None = None
+    retention_left_hours: float | None = None
     oldest_binlog_hours: float | None = None
     rows_per_second: float = 0.0
     ring_bytes: int = 0

@@ -45,8 +45,8 @@ def _is_read(directory: Path) -> bool:
 def _aged(record: dict[str, Any], now_us: int) -> dict[str, Any]:
     """Returns the earlier status with its lag and retention left brought up to date, without what only a running engine knows."""
     seconds = max(0.0, (now_us - record.get("updated_at_us", now_us)) / 1e6)
-    hours, lag = record.get("runway_hours"), float(record.get("lag_seconds") or 0.0)
+    hours, lag = record.get("retention_left_hours"), float(record.get("lag_seconds") or 0.0)
     left = None if hours is None else max(0.0, hours - seconds / 3600)
     stopped = record.get("stopped_tables") or []
     gone = {"waiting": "", "troubles": [], "rows_per_second": 0.0, "stream": {}, "oldest_binlog_hours": None}
-    return {**record, **gone, "stopped_tables": stopped, "runway_hours": left, "lag_seconds": lag + seconds}
+    return {**record, **gone, "stopped_tables": stopped, "retention_left_hours": left, "lag_seconds": lag + seconds}

@@ -79,10 +79,10 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
         lambda s, _: s.lag_seconds,
     ),
     (
-        "sluice_runway_hours",
+        "sluice_retention_left_hours",
         "Hours for which the source keeps the binlog that a restart would read. 0: purged. NaN: kept forever, or unknown.",
         False,
-        lambda s, _: math.nan if s.runway_hours is None else s.runway_hours,
+        lambda s, _: math.nan if s.retention_left_hours is None else s.retention_left_hours,
     ),
     (
         "sluice_oldest_binlog_hours",

@@ -64,7 +64,7 @@ class DestinationStatus:
     cursor: str = ""
     position: str = ""
     lag_seconds: float = 0.0
-    runway_hours: float | None = None
+    retention_left_hours: float | None = None
     oldest_binlog_hours: float | None = None
     rows_per_second: float = 0.0
     ring_bytes: int = 0
@@ -245,7 +245,7 @@ def read_destination(directory: Path, name: str, now: float) -> DestinationStatu
         cursor=place(meta.get("cursor")),
         position=place(engine.get("position")),
         lag_seconds=round(float(engine.get("lag_seconds") or 0.0), 1),
-        runway_hours=_runway(engine.get("runway_hours"), age_seconds if stale else 0.0),
+        retention_left_hours=_left_now(engine.get("retention_left_hours"), age_seconds if stale else 0.0),
         oldest_binlog_hours=None if stale else engine.get("oldest_binlog_hours"),
         rows_per_second=round(float(engine.get("rows_per_second") or 0.0), 1),
         ring_bytes=int(engine.get("ring_bytes") or 0),
@@ -291,7 +291,7 @@ def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple
     return "STOPPED", f"{heard}; `sluice up` starts it again"
 
 
-def _runway(hours: float | None, unsaid_seconds: float) -> float | None:
+def _left_now(hours: float | None, unsaid_seconds: float) -> float | None:
     """Returns the retention left now, from the engine's last value: the source also purges while nothing reads it."""
     return None if hours is None else round(max(0.0, hours - max(0.0, unsaid_seconds) / 3600), 2)
 
@@ -377,7 +377,9 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         state = Text(f"{one.state}{', shared' if one.shared else ''}", "green" if one.state in WELL else "red")
         ring = f"{one.ring_bytes / 2**20:.1f} of {one.ring_bytes_max / 2**20:.0f} MB" if one.ring_bytes_max else ""
         out = ", ".join(f"#{batch['batch_id']} ({batch['rows']} rows)" for batch in one.outstanding)
-        hours = ("" if each is None else f"{each:.0f} h" for each in (one.runway_hours, one.oldest_binlog_hours))
+        hours = (
+            "" if each is None else f"{each:.0f} h" for each in (one.retention_left_hours, one.oldest_binlog_hours)
+        )
         rates = (f"{one.lag_seconds} s", *hours, f"{one.rows_per_second:.0f}")
         ages = ("never" if age is None else f"{age:.0f} s" for age in (one.tick_age_seconds, one.ack_age_seconds))
         places.add_row(one.name, state, one.cursor, one.position, *rates, ring, *ages, out)

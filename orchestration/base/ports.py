@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class EngineSnapshot(Protocol):
     """The state of an engine at one moment. `state`: a value such as RUNNING or POSITION_LOST; `reason`: a sentence, or empty.
 
-    `lag_seconds`: the lag behind the source's clock. `runway_hours`: the retention left, in hours, of the binlog that a restart would
-    read; None: unlimited or unknown. `oldest_binlog_hours`: the age of the source's oldest binlog file; None: unknown. `cursor`: the acked
-    position; `position`: the read position. `troubles`: other problems, one sentence each.
+    `lag_seconds`: the lag behind the source's clock. `retention_left_hours`: the retention left, in hours, of the binlog that a restart
+    would read; None: unlimited or unknown. `oldest_binlog_hours`: the age of the source's oldest binlog file; None: unknown. `cursor`: the
+    acked position; `position`: the read position. `troubles`: other problems, one sentence each.
     """
 
     @property
@@ -41,7 +41,7 @@ class EngineSnapshot(Protocol):
     @property
     def lag_seconds(self) -> float: ...
     @property
-    def runway_hours(self) -> float | None: ...
+    def retention_left_hours(self) -> float | None: ...
     @property
     def oldest_binlog_hours(self) -> float | None: ...
     @property

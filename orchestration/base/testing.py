@@ -41,7 +41,7 @@ class FakeState:
     position: Position | None = None
     cursor: Position | None = None
     lag_seconds: float = 1.5
-    runway_hours: float | None = None
+    retention_left_hours: float | None = None
     oldest_binlog_hours: float | None = None
     rows_per_second: float = 100.0
     ring_bytes: int = 512

@@ -75,7 +75,7 @@ def observation(destination: str, status: EngineSnapshot, points: Sequence[Point
         metadata={
             **({"chart": dg.MetadataValue.md(chart(points))} if points else {}),
             "lag_seconds": dg.MetadataValue.float(float(status.lag_seconds)),
-            **_hours(runway_hours=status.runway_hours, oldest_binlog_hours=status.oldest_binlog_hours),
+            **_hours(retention_left_hours=status.retention_left_hours, oldest_binlog_hours=status.oldest_binlog_hours),
             "rows_per_second": dg.MetadataValue.float(float(status.rows_per_second)),
             "ring_fill_ratio": dg.MetadataValue.float(int(status.ring_bytes) / ring_bytes_max),
             "ring_bytes": dg.MetadataValue.int(int(status.ring_bytes)),

@@ -30,7 +30,7 @@ class RemoteState:
     position: Position | None
     cursor: Position | None
     lag_seconds: float
-    runway_hours: float | None
+    retention_left_hours: float | None
     oldest_binlog_hours: float | None
     rows_per_second: float
     ring_bytes: int

@@ -205,11 +205,13 @@ def test_fault_a_clock_that_was_set_back_does_not_keep_a_dead_engine_alive(place
 
 
 @pytest.mark.parametrize(("age_seconds", "hours"), [(0, 10.0), (3600, 9.0), (36_001, 0.0)], ids=str)
-def test_failover_the_runway_counts_on_while_no_engine_runs(place: Place, age_seconds: int, hours: float) -> None:
+def test_failover_the_retention_left_counts_on_while_no_engine_runs(
+    place: Place, age_seconds: int, hours: float
+) -> None:
     updated = (time.time_ns() - age_seconds * 10**9) // 1000
-    running_engine(place.destination(1), updated_at_us=updated, runway_hours=10.0)
+    running_engine(place.destination(1), updated_at_us=updated, retention_left_hours=10.0)
     answer = RUNNER.invoke(app, ["status", "--json"])
-    assert json.loads(answer.stdout)["destinations"][0]["runway_hours"] == pytest.approx(hours, abs=0.02)
+    assert json.loads(answer.stdout)["destinations"][0]["retention_left_hours"] == pytest.approx(hours, abs=0.02)
 
 
 def test_every_state_but_the_good_ones_is_a_problem() -> None:

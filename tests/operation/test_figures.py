@@ -32,7 +32,7 @@ CONSUMER = ConsumerStatus(
 STATUS = EngineStatus(
     state="RUNNING",
     lag_seconds=1.5,
-    runway_hours=3.5,
+    retention_left_hours=3.5,
     rows_per_second=10.0,
     ring_bytes=100,
     ring_bytes_max=1000,
@@ -75,7 +75,7 @@ def test_the_endpoint_says_what_the_engines_say_admin(endpoint: Endpoint) -> Non
     assert found["canal_instance_subscriptions", shop] == 2
     assert found["canal_instance_sink_blocking_time_total", shop] == 250
     assert found["sluice_lag_seconds", shop] == 1.5
-    assert found["sluice_runway_hours", shop] == 3.5
+    assert found["sluice_retention_left_hours", shop] == 3.5
     assert found["sluice_state", (("destination", "shop"), ("state", "RUNNING"))] == 1
     assert found["sluice_state", (("destination", "down"), ("state", "NOT_STARTED"))] == 1
     assert found["sluice_consumer_stopped", (("client", "1002"), ("destination", "shop"))] == 1

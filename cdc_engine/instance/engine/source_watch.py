@@ -52,15 +52,15 @@ def watch_of(config: DestinationConfig, rooms: EngineParts, seconds: float) -> S
         functools.partial(facts_of, rooms.source),
         seconds,
         saved=lambda: rooms.meta.ledger.resume_position,
-        runway_hours_min=config.runway_hours_min,
+        retention_left_hours_min=config.retention_left_hours_min,
         archived=bool(config.archive),
     )
 
 
 class SourceWatch:
     """Watches a source. `ask`: returns the source's facts about itself and its files. `saved`: returns the position where reading would
-    continue after a restart. `runway_hours_min`: retention left below which a warning is reported. `archived`: an archive has what the
-    source purged.
+    continue after a restart. `retention_left_hours_min`: retention left below which a warning is reported. `archived`: an archive has
+    what the source purged.
 
     All methods but `run` may be called from any thread.
     """
@@ -73,10 +73,10 @@ class SourceWatch:
         clock: Callable[[], float] = time.monotonic,
         *,
         saved: Callable[[], Position | None] = _nothing_saved,
-        runway_hours_min: float = 0.0,
+        retention_left_hours_min: float = 0.0,
         archived: bool = False,
     ) -> None:
-        self._saved, self._runway_hours_min, self._archived = saved, runway_hours_min, archived
+        self._saved, self._retention_left_hours_min, self._archived = saved, retention_left_hours_min, archived
         self._facts: ServerFacts | None = None
         self._oldest = OldestFile()
         self._parser, self._ask, self._seconds, self._clock = parser, ask, seconds, clock
@@ -133,7 +133,7 @@ class SourceWatch:
         saved = self._saved_here()
         return bool(saved and self._facts and is_gone(saved, self._facts, archived=self._archived))
 
-    def runway_hours(self) -> float | None:
+    def retention_left_hours(self) -> float | None:
         """Returns the retention left for what a restart would read, in hours, as of the last check; 0: it is purged; None: unlimited or
         unknown.
         """
@@ -151,16 +151,19 @@ class SourceWatch:
 
     def retention_trouble(self) -> str:
         """Returns a sentence if what a restart would read is purged or may be purged soon, or if the source keeps its binlog for less than
-        a day, by what it promises or by what was observed; otherwise an empty text. With `runway_hours_min` 0 only a purge is reported.
+        a day, by what it promises or by what was observed; otherwise an empty text. With `retention_left_hours_min` 0 only a purge is
+        reported.
         """
         facts = self._facts
         if facts is None:
             return ""
         if self._is_gone():
             return purged_sentence(facts)
-        hours, observed_seconds = self.runway_hours(), self._oldest.kept_seconds(time.time())
-        left = short_retention(hours, facts, self._runway_hours_min, observed_seconds) if hours is not None else ""
-        if left or not self._runway_hours_min:
+        hours, observed_seconds = self.retention_left_hours(), self._oldest.kept_seconds(time.time())
+        left = (
+            short_retention(hours, facts, self._retention_left_hours_min, observed_seconds) if hours is not None else ""
+        )
+        if left or not self._retention_left_hours_min:
             return left
         return short_retention_sentence(facts) or purges_early(self._oldest, facts, time.time())
 

@@ -104,14 +104,14 @@ def _start_told(directory: Path) -> str:
 @pytest.mark.found
 def test_fault_every_start_that_fails_is_a_state_and_one_that_waits_is_none(tmp_path: Path) -> None:
     """Number 10: no start failure reached status.json, whatever it was; an earlier status stayed."""
-    earlier = {"state": "RUNNING", "runway_hours": 5.0, "lag_seconds": 1.0, "troubles": ["x"]}
+    earlier = {"state": "RUNNING", "retention_left_hours": 5.0, "lag_seconds": 1.0, "troubles": ["x"]}
     (tmp_path / "status.json").write_text(json.dumps({**earlier, "updated_at_us": int((time.time() - 3600) * 1e6)}))
     note_failed_start(tmp_path, LeaseLostError("process 7 reads it"))
     assert json.loads((tmp_path / "status.json").read_text())["state"] == "RUNNING", "it runs elsewhere"
     note_failed_start(tmp_path, ConfigurationError("SLUICE_SHOP_PASSWORD is not set"))
     shown = read_destination(tmp_path, "shop", time.time())
     assert (shown.state, shown.reason, shown.troubles) == ("CONFIGURATION", "SLUICE_SHOP_PASSWORD is not set", [])
-    assert shown.runway_hours == pytest.approx(4.0, abs=0.1), "the source purges while nobody reads"
+    assert shown.retention_left_hours == pytest.approx(4.0, abs=0.1), "the source purges while nobody reads"
     assert shown.lag_seconds == pytest.approx(3601, abs=60)
     note_failed_start(tmp_path, KeyError("_sluice_operation"))
     assert read_destination(tmp_path, "shop", time.time()).state == "ERROR"

@@ -50,7 +50,7 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
             ["3 runs in a row failed", "a type", "error to fix"],
         ),
         ({"unmoved_seconds": 700.0}, ["changes have waited for 12 min", "./sluice up"]),
-        ({"runway": "the source may purge what a restart would read in 4.0 h"}, ["may purge", "4.0 h"]),
+        ({"retention": "the source may purge what a restart would read in 4.0 h"}, ["may purge", "4.0 h"]),
         ({"lake": ("shop.orders is TABLE_RESTORED",)}, ["shop.orders is TABLE_RESTORED"]),
         ({"stream": "the stream stands still"}, ["the stream stands still"]),
     ],

@@ -141,22 +141,23 @@ def test_failover_the_watch_tells_how_long_the_saved_position_is_kept() -> None:
 
     saved = [Position(epoch=1, file="binlog.000003", offset=900, server_uuid="u")]
     watch, strict = (
-        SourceWatch(SilentParser(), answers, 60.0, saved=lambda: saved[-1], runway_hours_min=hours) for hours in (3, 12)
+        SourceWatch(SilentParser(), answers, 60.0, saved=lambda: saved[-1], retention_left_hours_min=hours)
+        for hours in (3, 12)
     )
-    assert watch.runway_hours() is None
+    assert watch.retention_left_hours() is None
     watch.look()
     watch.look()
     assert asked == [("binlog.000004",), ("binlog.000004", "binlog.000004", "binlog.000003")]
-    assert watch.runway_hours() == pytest.approx(4, abs=0.1)
+    assert watch.retention_left_hours() == pytest.approx(4, abs=0.1)
     assert watch.retention_trouble() == ""
     strict.look()
     strict.look()
     assert "may purge" in strict.retention_trouble()
     saved.append(Position(epoch=1, file="binlog.000002", offset=900, server_uuid="u"))
-    assert watch.runway_hours() == 0, "the alarm stays when what it warned of has come"
+    assert watch.retention_left_hours() == 0, "the alarm stays when what it warned of has come"
     assert "a restart would be POSITION_LOST" in watch.retention_trouble()
     saved.append(Position(epoch=1, file="binlog.000003", offset=900, server_uuid="another server's"))
-    assert watch.runway_hours() is None
+    assert watch.retention_left_hours() is None
 
 
 def test_fault_the_lag_grows_while_the_source_is_ahead_of_a_silent_stream() -> None:
@@ -188,7 +189,7 @@ def test_fault_the_status_tells_what_amazon_promises_and_what_was_observed(
             return " ".join(engine.status().troubles)
 
         wait_for("it is told", lambda: "`binlog retention hours` is NULL" in troubles())
-        assert engine.status().runway_hours == 0, "it may be purged at any moment"
+        assert engine.status().retention_left_hours == 0, "it may be purged at any moment"
         shop.run("CALL mysql.rds_set_configuration('binlog retention hours', 168)")
         wait_for("it is well", lambda: not troubles())
         wait_for("the age is known", lambda: engine.status().oldest_binlog_hours is not None)
@@ -203,6 +204,6 @@ def test_fault_the_status_tells_what_amazon_promises_and_what_was_observed(
             assert row
             cursor.execute("PURGE BINARY LOGS TO %s", (row[0],))
         wait_for("the purge is told", lambda: f"purged its binlog up to {row[0]}" in troubles())
-        left = engine.status().runway_hours
+        left = engine.status().retention_left_hours
         assert left is not None
         assert left < 1, "what was observed counts, not the 168 hours that are set"

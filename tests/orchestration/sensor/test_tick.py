@@ -470,11 +470,11 @@ def test_observations_are_a_minute_apart_and_have_the_same_numbers(shop: Shop, m
 
 
 @pytest.mark.parametrize("hours", [None, 0.0, 7.5], ids=str)
-def test_failover_the_asset_shows_the_runway_where_it_is_known(shop: Shop, hours: float | None) -> None:
-    shop.engine.state = FakeState(runway_hours=hours, oldest_binlog_hours=30.0)
+def test_failover_the_asset_shows_the_retention_left_where_it_is_known(shop: Shop, hours: float | None) -> None:
+    shop.engine.state = FakeState(retention_left_hours=hours, oldest_binlog_hours=30.0)
     (told,) = [event for event in shop.tick().asset_events if isinstance(event, dg.AssetObservation)]
-    assert (told.metadata["runway_hours"].value if hours is not None else None) == hours
-    assert ("runway_hours" in told.metadata, told.metadata["oldest_binlog_hours"].value) == (hours is not None, 30.0)
+    shown = {name: value.value for name, value in told.metadata.items() if name.endswith("_hours")}
+    assert shown == {"oldest_binlog_hours": 30.0, **({} if hours is None else {"retention_left_hours": hours})}
 
 
 def test_a_stopped_table_fails_its_check_once_and_recovers(shop: Shop) -> None:

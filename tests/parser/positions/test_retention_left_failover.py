@@ -39,7 +39,7 @@ FACTS = ServerFacts(
     ],
     ids=["old", "younger", "last", "days", "for-ever", "gone", "unknown", "size", "full", "sooner"],
 )
-def test_failover_the_runway_of_a_file(file: str, changes: dict[str, Any], hours: float | None) -> None:
+def test_failover_the_retention_left_of_a_file(file: str, changes: dict[str, Any], hours: float | None) -> None:
     until = kept_until(file, dataclasses.replace(FACTS, **changes), NOW)
     assert until == (None if hours is None else pytest.approx(NOW + hours * HOUR))
 
@@ -61,7 +61,7 @@ A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
     ],
     ids=["gone", "archived", "there", "begun-since", "not-listed", "all-read", "purged", "purged-archived"],
 )
-def test_failover_a_purged_runway_is_gone_where_a_restart_would_be_lost(
+def test_failover_what_is_purged_is_gone_where_a_restart_would_be_lost(
     changes: dict[str, Any],
     facts: dict[str, Any],
     archived: bool,
@@ -78,7 +78,7 @@ def test_failover_the_file_after_another_tells_its_end() -> None:
     assert next_file("binlog.000001", FACTS) == ""
 
 
-def test_failover_a_short_runway_is_said_in_time_and_of_a_server_that_keeps_little_at_half() -> None:
+def test_failover_a_short_retention_left_is_said_in_time_and_of_a_server_that_keeps_little_at_half() -> None:
     assert "in 3.0 h" in short_retention(3.0, FACTS, 12)
     assert short_retention(12.0, FACTS, 12) == ""
     hour = dataclasses.replace(FACTS, variables={"binlog_expire_logs_seconds": str(HOUR)})
