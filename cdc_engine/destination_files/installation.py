@@ -12,7 +12,6 @@ import threading
 import time
 import uuid
 
-from cdc_engine.contracts import DestinationDir
 from cdc_engine.errors import MetaError
 from cdc_engine.ha.leases import open_table_lock, tables_location
 from cdc_engine.records.contract import RecordStore
@@ -50,4 +49,4 @@ def known_installation_id(place: Location) -> str:
 
 
 def _records(place: Location) -> RecordStore:
-    return record_store(DestinationDir.of(tables_location(place)))
+    return record_store(tables_location(place))

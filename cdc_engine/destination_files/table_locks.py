@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import posixpath
 
-from cdc_engine.contracts import DestinationDir
 from cdc_engine.file_lock import FileLock
 from cdc_engine.ha.leases import Lock, open_table_lock, tables_location
 from cdc_engine.records.contract import RecordStore
@@ -26,7 +25,7 @@ class TableLock:
         digest = hashlib.sha256(posixpath.normpath(table.strip("/")).encode()).hexdigest()[:32]
         self._lock: Lock = open_table_lock(place, digest)
         self._waiting = FileLock(where.directory / f"{digest}.waiting")
-        self._records: RecordStore = record_store(DestinationDir.of(where))
+        self._records: RecordStore = record_store(where)
         self._name = f"tables/{digest}.json"
 
     @property

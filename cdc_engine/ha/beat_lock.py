@@ -39,16 +39,16 @@ class LockClaim:
 class LockWatcher:
     """What this process has seen of a lock: since when its version is unchanged. Thread-safe."""
 
-    def __init__(self, documents: RecordStore, name: str, seconds: float) -> None:
-        self._documents, self._name, self._seconds = documents, name, seconds
+    def __init__(self, store: RecordStore, name: str, seconds: float) -> None:
+        self._store, self._name, self._seconds = store, name, seconds
         self._lock = threading.Lock()
         self._seen: tuple[int, float] = (NOT_THERE, 0.0)
 
     def look(self) -> tuple[StoredRecord | None, LockClaim | None, bool]:
         """Returns the record, its content, and whether somebody holds the lock as far as is known. Raises MetaError."""
         asked_at = now()
-        kept = self._documents.read(self._name)
-        claim = _claim(kept.text, f"{self._name} in {self._documents}") if kept else None
+        kept = self._store.read(self._name)
+        claim = _claim(kept.text, f"{self._name} in {self._store}") if kept else None
         with self._lock:
             if kept is not None and kept.version != self._seen[0]:
                 self._seen = (kept.version, now())
@@ -61,10 +61,10 @@ class BeatLock:
     session.
     """
 
-    def __init__(self, documents: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:
+    def __init__(self, store: RecordStore, name: str, seconds: float, watcher: LockWatcher | None = None) -> None:
         """`watcher`: one that has watched before, so that a dead holder is recognized at once."""
-        self._documents, self._name = documents, name
-        self._watcher = watcher or LockWatcher(documents, name, seconds)
+        self._store, self._name = store, name
+        self._watcher = watcher or LockWatcher(store, name, seconds)
         self._session = LeaseSession(seconds)
         self._claim_id = uuid.uuid4().hex
         self._claim: LockClaim | None = None
@@ -170,7 +170,7 @@ class BeatLock:
         return False
 
     def _write(self, claim: LockClaim, version: int) -> int:
-        return self._documents.write(self._name, json.dumps(dataclasses.asdict(claim)), version=version)
+        return self._store.write(self._name, json.dumps(dataclasses.asdict(claim)), version=version)
 
 
 def _claim(text: str, where: str) -> LockClaim:

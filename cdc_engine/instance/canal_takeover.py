@@ -29,8 +29,8 @@ def cursor_of_canal(directory: Path) -> str | None:
     from cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
     client_id = ClientIdentity(destination=place.destination).client_id
-    documents = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
-    return documents.canal(f"{client_id}/cursor") or None
+    store = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
+    return store.canal(f"{client_id}/cursor") or None
 
 
 def choice_after(text: str, *, by_gtid: bool, at_time: Callable[[int], StartChoice]) -> StartChoice:

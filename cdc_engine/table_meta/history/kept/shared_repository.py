@@ -28,16 +28,16 @@ class RepositoryHead:
     """The head: which chunks are valid. `version`: of the head itself."""
 
     generation: int = 0
-    texts: int = 0
+    chunks: int = 0
     version: int = NOT_THERE
 
     @property
     def counts(self) -> tuple[int, int]:
-        return self.generation, self.texts
+        return self.generation, self.chunks
 
     def to_text(self) -> str:
         what = {"what": "schema history", "format": FORMAT}
-        return json.dumps({**what, "generation": self.generation, "texts": self.texts})
+        return json.dumps({**what, "generation": self.generation, "texts": self.chunks})
 
     def name(self, number: int) -> str:
         return f"{PREFIX}{self.generation:06d}-{number:08d}"
@@ -46,54 +46,54 @@ class RepositoryHead:
 class SharedRepository:
     """The `Repository` of one destination. `token`: of the lease; 0 for readers."""
 
-    def __init__(self, documents: RecordStore, token: int = 0) -> None:
-        self._documents, self._token = documents, token
+    def __init__(self, store: RecordStore, token: int = 0) -> None:
+        self._store, self._token = store, token
         self._counted: RepositoryHead | None = None  # the head that this process wrote or read last
         self._unsure = False  # whether a write of the head that got no answer may have succeeded
 
     def load(self) -> list[HistoryRecord]:
         with self._owned():
             if self._token:
-                self._documents.claim(HEAD, self._token)
+                self._store.claim(HEAD, self._token)
         return self.look()
 
     def look(self) -> list[HistoryRecord]:
         for _ in range(TRIES_MAX):
             head = self._counted = self._head()
-            found = self._documents.read_all(f"{PREFIX}{head.generation:06d}-")
-            texts = [found.get(head.name(number)) for number in range(head.texts)]
-            there = [each for each in texts if each is not None]
-            if len(there) == len(texts):
+            found = self._store.read_all(f"{PREFIX}{head.generation:06d}-")
+            chunks = [found.get(head.name(number)) for number in range(head.chunks)]
+            there = [each for each in chunks if each is not None]
+            if len(there) == len(chunks):
                 return holding(self._records(head, there))
             if self._head() == head:
                 raise MetaError(
-                    f"{self} lacks {len(texts) - len(there)} of its texts; restore them or start a new epoch"
+                    f"{self} lacks {len(chunks) - len(there)} of its chunks; restore them or start a new epoch"
                 )
         raise MetaError(f"{self} is replaced again and again while it is read; try again")
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
-        texts = list(_texts(records))
-        if texts:
+        chunks = list(_chunks(records))
+        if chunks:
             with self._owned():
-                self._add(self._settled(), texts)
+                self._add(self._settled(), chunks)
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
         with self._owned():
             head = self._settled()
-            self._add(dataclasses.replace(head, generation=head.generation + 1, texts=0), list(_texts(records)))
+            self._add(dataclasses.replace(head, generation=head.generation + 1, chunks=0), list(_chunks(records)))
         counting = f"{PREFIX}{head.generation + 1:06d}-"
-        for name in self._documents.read_all(PREFIX):
+        for name in self._store.read_all(PREFIX):
             if name != HEAD and not name.startswith(counting):
-                self._documents.remove(name)
+                self._store.remove(name)
 
     def __str__(self) -> str:
-        return f"the schema history in {self._documents}"
+        return f"the schema history in {self._store}"
 
-    def _add(self, head: RepositoryHead, texts: list[str]) -> None:
+    def _add(self, head: RepositoryHead, chunks: list[str]) -> None:
         """Writes chunks after those of the head. All become valid with the head's next version."""
-        for number, text in enumerate(texts, start=head.texts):
+        for number, text in enumerate(chunks, start=head.chunks):
             self._write(head.name(number), text)
-        self._counted = self._headed(dataclasses.replace(head, texts=head.texts + len(texts)))
+        self._counted = self._headed(dataclasses.replace(head, chunks=head.chunks + len(chunks)))
 
     @contextlib.contextmanager
     def _owned(self) -> Iterator[None]:
@@ -118,17 +118,17 @@ class SharedRepository:
     def _headed(self, head: RepositoryHead) -> RepositoryHead:
         """Replaces the head of the given version."""
         self._unsure = True
-        version = self._documents.write(HEAD, head.to_text(), version=head.version, token=self._token)
+        version = self._store.write(HEAD, head.to_text(), version=head.version, token=self._token)
         self._unsure = False
         return dataclasses.replace(head, version=version)
 
     def _write(self, name: str, text: str) -> None:
         """Writes a chunk, replacing an invalid one that another process left."""
-        there = self._documents.read(name)
-        self._documents.write(name, text, version=there.version if there else NOT_THERE, token=self._token)
+        there = self._store.read(name)
+        self._store.write(name, text, version=there.version if there else NOT_THERE, token=self._token)
 
     def _head(self) -> RepositoryHead:
-        kept = self._documents.read(HEAD)
+        kept = self._store.read(HEAD)
         if kept is None:
             return RepositoryHead()
         try:
@@ -141,8 +141,8 @@ class SharedRepository:
                 f"{self} cannot be read ({error}): run the version of Sluice that wrote it, restore {HEAD}, or take a new epoch"
             ) from error
 
-    def _records(self, head: RepositoryHead, texts: list[StoredRecord]) -> Iterator[HistoryRecord]:
-        for number, kept in enumerate(texts):
+    def _records(self, head: RepositoryHead, chunks: list[StoredRecord]) -> Iterator[HistoryRecord]:
+        for number, kept in enumerate(chunks):
             for line in kept.text.splitlines():
                 try:
                     yield HistoryRecord.from_line(line.encode())
@@ -152,7 +152,7 @@ class SharedRepository:
                     ) from error
 
 
-def _texts(records: Iterable[HistoryRecord]) -> Iterator[str]:
+def _chunks(records: Iterable[HistoryRecord]) -> Iterator[str]:
     """Yields lines as in the file, joined into chunks. A record is never split."""
     lines: list[bytes] = []
     size = 0

@@ -110,7 +110,7 @@ def test_ha_a_history_that_is_not_understood_is_refused() -> None:
     writer = SharedRepository(documents, token=1)
     writer.append([record(1)])
     documents.remove("schema-000000-00000000")
-    with pytest.raises(MetaError, match="lacks 1 of its texts"):
+    with pytest.raises(MetaError, match="lacks 1 of its chunks"):
         read_again(documents)
     kept = documents.read(HEAD)
     assert kept is not None
