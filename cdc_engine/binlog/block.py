@@ -1,7 +1,6 @@
-"""Operations on whole blocks (`contracts.Block`): drop events, compact, join neighbours, find transaction ends, write
-to disk.
+"""Operations on whole blocks (`contracts.Block`): drop events, compact, join neighbours, find transaction ends.
 
-Called by `sink` (drop and compact) and `store` (join, split, positions, spill). Pure: each function takes a block and
+Called by `sink` (drop and compact) and `store` (join, split, positions). Pure: each function takes a block and
 returns another. Nothing here runs in the interpreter once per event or per transaction.
 """
 
@@ -157,43 +156,3 @@ def end_position(block: Block, transaction: int) -> Position:
         time_us=int(block.transaction_time_us[transaction]),
         file_created=block.file_created,
     )
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Skeleton:
-    """A block without its arrays, and the number of bytes, events and transactions to read back into it."""
-
-    rest: Block
-    buffer_bytes: int
-    event_count: int
-    transaction_count: int
-
-    def empty_arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """Allocates arrays of the right types and lengths, in the order of `arrays_of`."""
-        events: dict[str, npt.NDArray[Any]] = {
-            name: np.empty(self.event_count, dtype) for name, dtype in EVENT_ARRAYS.items()
-        }
-        transactions: dict[str, npt.NDArray[Any]] = {
-            name: np.empty(self.transaction_count, dtype) for name, dtype in TRANSACTION_ARRAYS.items()
-        }
-        return {"buffer": np.empty(self.buffer_bytes, np.uint8), **events, **transactions}
-
-    def filled(self, arrays: dict[str, npt.NDArray[Any]]) -> Block:
-        """Returns the block with these arrays."""
-        filled: dict[str, Any] = dict(arrays)
-        return dataclasses.replace(self.rest, **filled)
-
-
-def skeleton_of(block: Block) -> Skeleton:
-    """Returns the part of a block that stays in memory while its arrays are on disk."""
-    empty: dict[str, Any] = {
-        name: np.zeros(0, dtype) for name, dtype in (*EVENT_ARRAYS.items(), *TRANSACTION_ARRAYS.items())
-    }
-    rest = dataclasses.replace(block, buffer=np.zeros(0, np.uint8), **empty)
-    return Skeleton(rest, block.buffer.nbytes, block.event_count, block.transaction_count)
-
-
-def arrays_of(block: Block) -> list[npt.NDArray[Any]]:
-    """Returns the block's arrays, contiguous and with their declared types, in the order of `Skeleton.empty_arrays`."""
-    declared = {"buffer": np.uint8, **EVENT_ARRAYS, **TRANSACTION_ARRAYS}
-    return [np.ascontiguousarray(getattr(block, name), dtype) for name, dtype in declared.items()]

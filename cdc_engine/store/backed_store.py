@@ -11,7 +11,6 @@ from pathlib import Path
 
 from cdc_engine import limits
 from cdc_engine.contracts import Block, StoreMetrics
-from cdc_engine.errors import StagingError
 from cdc_engine.position import Position
 from cdc_engine.store.files.log import EventLog
 from cdc_engine.store.files.reader import DroppedTransaction, LogReader
@@ -83,25 +82,20 @@ class BackedEventStore(MemoryEventStore):
 
     def _refill(self, blocks_max: int = limits.RING_EVENTS_MAX) -> None:
         for _ in range(blocks_max):
-            before = self._reader.place
             if not self._ring_has_room or (found := self._reader.next()) is None:
                 return
             if isinstance(found, DroppedTransaction):
                 self._forget_open()
                 continue
-            try:
-                self._take(found)
-            except StagingError:  # a transaction larger than the ring, and no space to spill it
-                self._reader.go_to(before)
-                raise
+            self._take(found, self._reader.stored)
 
     def _store(self, block: Block) -> None:
         """Appends a block to the log, and to the ring if it is the next one there. After a StoreFullError nothing has changed."""
         straight = self._reader.at_end and self._ring_has_room
         dropped = self._log.has_dropped
-        self._log.append(block)
+        stored = self._log.append(block)
         if straight:
             if dropped:
                 self._forget_open()
-            self._take(block)
+            self._take(block, stored)
             self._reader.go_to(self._log.end_place)

@@ -17,8 +17,9 @@ from cdc_engine.binlog.block import end_position
 from cdc_engine.contracts import NOTHING, Batch, Block, StoreMetrics
 from cdc_engine.errors import BatchNotFoundError
 from cdc_engine.position import Position
+from cdc_engine.store.files.stored_block import StoredBlock
 from cdc_engine.store.ring import Mark, Ring
-from cdc_engine.store.spill import SpillDirectory, SpilledBlock, SpillFile
+from cdc_engine.store.spill import Spill, SpilledBlock
 from cdc_engine.store.timeline import (
     Entry,
     batch_end,
@@ -63,8 +64,7 @@ class MemoryEventStore:
         self._entries: list[Entry] = []
         self._handed_out: list[HandedOut] = []
         self._acked = start
-        self._spill_directory = SpillDirectory(spill_dir)
-        self._spill_file: SpillFile | None = None
+        self._spill = Spill(spill_dir)
         self._changed = threading.Condition(threading.Lock())
         self._putter: threading.Thread | None = None
         self._fenced: threading.Thread | None = None
@@ -212,10 +212,10 @@ class MemoryEventStore:
     def _keep(self, block: Block) -> None:
         self._take(block)
 
-    def _take(self, block: Block) -> None:
-        """Appends a block to the ring, in memory or spilled to disk."""
+    def _take(self, block: Block, stored: StoredBlock | None = None) -> None:
+        """Appends a block to the ring, in memory or on disk. `stored`: where the block is on disk already."""
         if self._ring.full and not block.transaction_count and not block.changes:
-            self._append_to_disk(block)
+            self._append_spilled(block, self._spill.spilled(block, stored))
         else:
             self._append(block)
 
@@ -223,13 +223,13 @@ class MemoryEventStore:
         dropped = [entry for entry in self._entries if entry.start >= self._ring.complete]
         self._entries = without_open(self._entries, self._ring.complete)
         self._ring = self._ring.open_dropped(*spilled_in(dropped))
-        self._remove_spill_file_if_unused()
+        self._forget_spilled_if_unused()
 
     def _empty(self) -> None:
         self._entries.clear()
         self._handed_out.clear()
         self._ring = self._ring.cleared()
-        self._remove_spill_file_if_unused()
+        self._forget_spilled_if_unused()
 
     def _enter(self) -> None:
         me = threading.current_thread()
@@ -268,10 +268,7 @@ class MemoryEventStore:
         alone = before is None or before.end == before.complete
         return last.empty and alone and last.start >= self._ring.get
 
-    def _append_to_disk(self, block: Block) -> None:
-        if self._spill_file is None:
-            self._spill_file = self._spill_directory.create()
-        spilled = self._spill_file.append(block)
+    def _append_spilled(self, block: Block, spilled: SpilledBlock) -> None:
         start = self._ring.put
         end = start.plus(0, block.event_count, block.byte_count)
         self._entries.append(Entry(spilled, block.epoch, start, self._ring.complete, end))
@@ -295,12 +292,11 @@ class MemoryEventStore:
         freed = self._entries[:count]
         del self._entries[:count]
         self._ring = self._ring.acked(mark, *spilled_in(freed))
-        self._remove_spill_file_if_unused()
+        self._forget_spilled_if_unused()
 
-    def _remove_spill_file_if_unused(self) -> None:
-        if self._spill_file is not None and self._ring.spilled_bytes == 0:
-            self._spill_file.remove()
-            self._spill_file = None
+    def _forget_spilled_if_unused(self) -> None:
+        if not self._ring.spilled_bytes:
+            self._spill.remove()
 
 
 def _position(entry: Entry, transaction: int) -> Position:

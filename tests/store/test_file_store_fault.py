@@ -186,6 +186,62 @@ def test_fault_events_that_changed_on_disk_are_never_handed_out(shop: Restarts, 
         numbers_in(shop.open().get(MANY, MANY))
 
 
+HUGE_BLOCKS, BLOCK_EVENTS, RING_EVENTS = 10, 100, 150
+
+
+def huge(shop: Restarts, source: Source, kind: str) -> MemoryEventStore:
+    """A transaction of ten blocks, where the ring has space for two, after a small one that is acked only when all are put."""
+    shop.plan = dataclasses.replace(shop.plan, kind=kind, events_max=RING_EVENTS)
+    store = shop.open()
+    store.put(source.block([2]))
+    for _ in range(HUGE_BLOCKS):
+        store.put(source.block([], open_events=BLOCK_EVENTS, size=1000))
+    store.put(source.block([0]))
+    assert shop.take(store, 1) == [0, 1]
+    return store
+
+
+@pytest.mark.parametrize("kind", ["file", "mixed"])
+def test_a_huge_transaction_is_written_once(shop: Restarts, source: Source, kind: str) -> None:
+    """The ring refers to the blocks in the log; `spill` has no second copy of them."""
+    store = huge(shop, source, kind)
+    batch = store.get(MANY, MANY)
+    wanted = list(range(2, 2 + HUGE_BLOCKS * BLOCK_EVENTS))
+    assert store.metrics().fill_events <= RING_EVENTS + BLOCK_EVENTS
+    assert numbers_in(batch) == wanted == numbers_in(batch)
+    assert not list(shop.plan.directory.glob("spill/*"))
+    store.rollback()
+    assert numbers_in(store.get(MANY, MANY)) == wanted
+    assert batch.end is not None
+    store.ack(batch.end)
+    assert store.metrics().spilled_bytes == 0
+
+
+def test_a_huge_transaction_is_written_once_while_nothing_else_waits(shop: Restarts, source: Source) -> None:
+    """Its blocks go into the ring as they are put, not by way of a reader."""
+    shop.plan = dataclasses.replace(shop.plan, events_max=RING_EVENTS)
+    store = shop.open()
+    for _ in range(HUGE_BLOCKS):
+        store.put(source.block([], open_events=BLOCK_EVENTS))
+    assert store.metrics().spilled_bytes > 0
+    assert not list(shop.plan.directory.glob("spill/*"))
+    store.put(source.block([0]))
+    assert numbers_in(store.get(MANY, MANY)) == list(range(HUGE_BLOCKS * BLOCK_EVENTS))
+    assert numbers_in(shop.open().get(MANY, MANY)) == list(range(HUGE_BLOCKS * BLOCK_EVENTS))
+
+
+def test_fault_a_huge_transaction_that_changed_in_the_log_is_refused_by_name(shop: Restarts, source: Source) -> None:
+    batch = huge(shop, source, "file").get(MANY, MANY)
+    path = shop.files()[-1]
+    content = bytearray(path.read_bytes())
+    content[-100_000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        StoreDamagedError, match=rf"{path.name} cannot be read at byte \d+ \(the checksum of the record"
+    ):
+        numbers_in(batch)
+
+
 def test_fault_a_full_disk_says_so_and_loses_nothing(
     shop: Restarts, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cdc_engine.contracts import Batch
-from cdc_engine.errors import StagingError
+from cdc_engine.errors import StagingError, StoreDamagedError
 from cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import Source, numbers_in
 
@@ -133,18 +133,15 @@ def test_a_full_disk_while_spilling_says_what_to_do_and_changes_nothing(
     source = Source()
     put_huge(store, source, ring_sizes=3)
     before, size = store.metrics(), next(directory.iterdir()).stat().st_size
-    write, room = os.pwrite, [1]
+    write = os.pwritev
 
-    def pwrite(descriptor: int, view: memoryview, offset: int) -> int:
-        """The disk takes one more write, and half of the next."""
-        if not room:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        room.pop()
-        return write(descriptor, view[: len(view) // 2], offset)
+    def half(descriptor: int, views: list[memoryview], offset: int) -> int:
+        write(descriptor, views[:2], offset)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     block = source.block([], open_events=RING_EVENTS)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", pwrite)
+        patch.setattr(os, "pwritev", half)
         with pytest.raises(StagingError, match=r"No space left on device.*free space there or raise ring\.bytes_max"):
             store.put(block)
     assert store.metrics() == before
@@ -167,7 +164,21 @@ def test_a_spill_file_that_was_cut_is_an_error_and_no_short_batch(store: MemoryE
     store.put(source.block([0]))
     batch = store.get(MANY, MANY)
     os.truncate(next(directory.iterdir()), 5000)
-    with pytest.raises(StagingError, match="the file ends at byte 5000"):
+    with pytest.raises(StoreDamagedError, match=r"-1\.blocks cannot be read at byte \d+"):
+        numbers_in(batch)
+
+
+def test_a_spill_file_that_was_changed_is_refused_by_name(store: MemoryEventStore, directory: Path) -> None:
+    source = Source()
+    put_huge(store, source)
+    store.put(source.block([0]))
+    batch, path = store.get(MANY, MANY), next(directory.iterdir())
+    content = bytearray(path.read_bytes())
+    content[5000] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(
+        StoreDamagedError, match=rf"{path.name} cannot be read at byte \d+ \(the checksum of the record"
+    ):
         numbers_in(batch)
 
 

@@ -46,8 +46,8 @@ class Names:
     starts again.
     """
 
-    tables: tuple[TableVersion, ...] = ()
-    gtid_sources: tuple[str, ...] = ()
+    tables: Sequence[TableVersion] = ()
+    gtid_sources: Sequence[str] = ()
 
 
 NO_NAMES = Names()

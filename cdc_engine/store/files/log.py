@@ -21,10 +21,10 @@ from cdc_engine.contracts import Block
 from cdc_engine.durable_files import sync
 from cdc_engine.errors import StoreDamagedError
 from cdc_engine.position import Position
-from cdc_engine.store.files.encoding import Counts, Names, arrays_of, described, names_record, text_of
+from cdc_engine.store.files.encoding import Counts, Names, names_record, text_of
 from cdc_engine.store.files.forget import GONE, forget_events, store_full
 from cdc_engine.store.files.reader import DROPPED, LogOffset, LogReader
-from cdc_engine.store.files.record import BLOCK, DROP, NAMES, Arrays, TornError, Where, write_record
+from cdc_engine.store.files.record import DROP, NAMES, RecordHeader, TornError, Where, write_record
 from cdc_engine.store.files.segment import (
     Segment,
     SegmentFile,
@@ -33,6 +33,7 @@ from cdc_engine.store.files.segment import (
     path_of,
     read_segment,
 )
+from cdc_engine.store.files.stored_block import StoredBlock, write_block
 from cdc_engine.store.ring import Mark
 from cdc_engine.store.window.positions import Key, key_of
 
@@ -96,19 +97,22 @@ class EventLog:
         except OSError as error:
             raise store_full(self.directory, error) from error
 
-    def append(self, block: Block) -> None:
-        """Appends a block. Raises StoreFullError; then the log is unchanged, and the next append overwrites what the failed write left."""
+    def append(self, block: Block) -> StoredBlock:
+        """Appends a block and returns its location. Raises StoreFullError; then the log is unchanged, and the next append overwrites what
+        the failed write left.
+        """
         at, segment = self._at, self._at.segment
         try:
             if self._drops:
-                self._write(DROP, b"", ())
+                self._passed(write_record(self._where[1], DROP, b"", ()))
                 self._place = dataclasses.replace(self._at, mark=self._at.complete)
                 self._drops = False
             if segment.size - segment.first >= self._segment_bytes and at.mark == at.complete:
                 self.sync()
                 self._roll(self.end, at.complete, segment.number + 1, segment.size)
             self._append_names(block)
-            self._write(BLOCK, text_of(described(block)), arrays_of(block))
+            file, where = self._where
+            self._passed(write_block(where, block))
         except OSError as error:
             raise store_full(self.directory, error) from error
         counts, at = Counts.of(block), self._at
@@ -117,6 +121,7 @@ class EventLog:
         self._place = dataclasses.replace(at, mark=mark, complete=complete)
         if block.transaction_count:
             self._last = dataclasses.replace(block, buffer=np.zeros(0, np.uint8))
+        return StoredBlock(file, where, self._at.offset, self._at.names)
 
     def drop_open(self) -> None:
         """Drops the open transaction. The drop is written with the next block, because a crash drops the open transaction anyway."""
@@ -234,13 +239,17 @@ class EventLog:
             raise RuntimeError("the log was neither begun nor opened")
         return self._place
 
-    def _write(self, kind: int, text: bytes, arrays: Arrays) -> None:
+    @property
+    def _where(self) -> tuple[SegmentFile, Where]:
+        """The file and the offset of the next record."""
         if self._file is None:
             raise RuntimeError("the log was neither begun nor opened")
-        at = self._at
-        head = write_record(Where(self._file.descriptor, at.offset, at.seed), kind, text, arrays)
-        self._place = at.behind(head)
-        at.segment.size = self._place.offset
+        return self._file, Where(self._file.descriptor, self._at.offset, self._at.seed)
+
+    def _passed(self, head: RecordHeader) -> None:
+        """Moves behind a record that was written."""
+        self._place = self._at.behind(head)
+        self._place.segment.size = self._place.offset
         self._unsynced = True
 
     def _append_names(self, block: Block) -> None:
@@ -249,7 +258,7 @@ class EventLog:
         if same and now[1::2] == self._names[1::2]:
             return
         names = Names(tuple(block.tables), tuple(block.gtid_sources))
-        self._write(NAMES, text_of(names_record(names, self._at.names)), ())
+        self._passed(write_record(self._where[1], NAMES, text_of(names_record(names, self._at.names)), ()))
         self._place = dataclasses.replace(self._at, names=names)
         self._names = now
 

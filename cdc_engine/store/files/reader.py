@@ -17,9 +17,8 @@ import numpy as np
 
 from cdc_engine.binlog.block import end_position, without_first
 from cdc_engine.contracts import Block
-from cdc_engine.errors import StoreDamagedError
 from cdc_engine.position import Position, file_number
-from cdc_engine.store.files.encoding import NO_NAMES, Counts, Names, block_of, empty_arrays, names_of
+from cdc_engine.store.files.encoding import NO_NAMES, Counts, Names, names_of
 from cdc_engine.store.files.record import (
     BLOCK,
     DROP,
@@ -27,12 +26,12 @@ from cdc_engine.store.files.record import (
     RecordHeader,
     TornError,
     Where,
-    read_arrays,
     read_head,
     read_text,
     verify,
 )
 from cdc_engine.store.files.segment import Segment, SegmentFile
+from cdc_engine.store.files.stored_block import UNREADABLE, StoredBlock, damaged, read_block
 from cdc_engine.store.ring import Mark
 from cdc_engine.store.window.positions import Key
 
@@ -82,10 +81,13 @@ class LogOffset:
 
 
 class LogReader:
-    """Reads from `place` on. Everything that it returns was verified."""
+    """Reads from `place` on. Everything that it returns was verified. `stored`: the location of the block that `next` returned last; None
+    if that was the rest of a block.
+    """
 
     def __init__(self, segments: Segments, place: LogOffset) -> None:
         self._segments, self.place = segments, place
+        self.stored: StoredBlock | None = None
         self._file: SegmentFile | None = None
 
     @property
@@ -108,6 +110,7 @@ class LogReader:
         """
         if self.place.pending is not None:
             block, self.place = self.place.pending, dataclasses.replace(self.place, pending=None)
+            self.stored = None
             self._count(block)
             return block
         while True:
@@ -138,20 +141,20 @@ class LogReader:
     # ── one record ──
 
     def _record(self) -> Block | DroppedTransaction | None:
-        at, where = self.place, self._where(self.place)
+        at, file = self.place, self._open_file(self.place)
+        where = Where(file.descriptor, at.offset, at.seed)
         try:
             head = read_head(where, at.segment.size)
-            record, text = read_text(where, head)
             if head.kind == BLOCK:
-                arrays = empty_arrays(record)
-                read_arrays(where, head, text, list(arrays.values()))
-                block = block_of(record, arrays, at.names)
+                block = read_block(where, head, at.names)
                 self._count(block)
                 self.place = self.place.behind(head)
+                self.stored = StoredBlock(file, where, self.place.offset, at.names)
                 return block
+            record, _ = read_text(where, head)
             verify(where, head)
-        except (TornError, OSError, KeyError, TypeError, ValueError) as error:
-            raise _damaged(at, error) from error
+        except UNREADABLE as error:
+            raise damaged(at.segment.path, at.offset, error) from error
         self.place = at.behind(head)
         if head.kind == NAMES:
             self.place.names = names_of(record, at.names)
@@ -159,17 +162,17 @@ class LogReader:
         if head.kind == DROP:
             self.place.mark = self.place.complete
             return DROPPED
-        raise _damaged(at, TornError(f"a record of kind {head.kind}"))
+        raise damaged(at.segment.path, at.offset, TornError(f"a record of kind {head.kind}"))
 
     def _count(self, block: Block) -> None:
         counts, at = Counts.of(block), self.place
         complete = _plus(at.mark, counts.whole) if block.transaction_count else at.complete
         self.place = dataclasses.replace(at, mark=_plus(at.mark, counts.all), complete=complete)
 
-    def _where(self, at: LogOffset) -> Where:
+    def _open_file(self, at: LogOffset) -> SegmentFile:
         if self._file is None:
             self._file = SegmentFile(at.segment.path, os.O_RDONLY)
-        return Where(self._file.descriptor, at.offset, at.seed)
+        return self._file
 
     # ── the search ──
 
@@ -178,7 +181,7 @@ class LogReader:
         at = place
         while at.offset < at.segment.size:
             try:
-                where = self._where(at)
+                where = Where(self._open_file(at).descriptor, at.offset, at.seed)
                 head = read_head(where, at.segment.size)
                 record, _ = read_text(where, head)
                 if head.kind == BLOCK:
@@ -190,15 +193,15 @@ class LogReader:
                     at.names = names_of(record, at.names)
                 elif head.kind == DROP:
                     at.mark = at.complete
-            except (TornError, OSError, KeyError, TypeError, ValueError) as error:
-                raise _damaged(at, error) from error
+            except UNREADABLE as error:
+                raise damaged(at.segment.path, at.offset, error) from error
 
     def _within(self, key: Key, last: LogOffset | None) -> Position:
         """Moves into the next block, which ends after `key`. `last`: the offset of the block that ends before it."""
         before = copy.copy(self.place)
         block = self._record()
         if not isinstance(block, Block):
-            raise _damaged(before, TornError("a block was to be there"))
+            raise damaged(before.segment.path, before.offset, TornError("a block was to be there"))
         ended = 0
         if (block.epoch, file_number(block.file)) == key[:2]:
             ended = int(np.searchsorted(block.transaction_end, key[2], "right"))
@@ -215,7 +218,7 @@ class LogReader:
         self.go_to(copy.copy(last))
         block = self._record()
         if not isinstance(block, Block):
-            raise _damaged(last, TornError("a block was to be there"))
+            raise damaged(last.segment.path, last.offset, TornError("a block was to be there"))
         end = self.place.complete
         rest = without_first(block, block.transaction_count)
         self.place = dataclasses.replace(self.place, mark=end, complete=end, pending=rest)
@@ -232,10 +235,3 @@ def _plus(mark: Mark, more: Mark) -> Mark:
 
 def _minus(mark: Mark, less: Mark) -> Mark:
     return mark.plus(-less.transactions, -less.events, -less.bytes)
-
-
-def _damaged(at: LogOffset, error: Exception) -> StoreDamagedError:
-    return StoreDamagedError(
-        f"{at.segment.path} cannot be read at byte {at.offset} ({error}): what follows is read again from the source once the folder "
-        f"{at.segment.path.parent} is removed while the engine is stopped; bring the file back where the source has purged it"
-    )

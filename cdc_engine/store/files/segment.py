@@ -72,6 +72,7 @@ class SegmentFile:
     """An open descriptor, closed when nothing uses it any more."""
 
     def __init__(self, path: Path, flags: int) -> None:
+        self.path = path
         self.descriptor = os.open(path, flags, 0o600)
         weakref.finalize(self, os.close, self.descriptor)
 

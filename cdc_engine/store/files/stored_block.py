@@ -1,0 +1,64 @@
+"""A block in a file of records, written by `log` or `spill`, and read and verified when somebody needs it.
+
+A `StoredBlock` keeps its file open: the block stays readable after the file is removed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from cdc_engine.contracts import Block
+from cdc_engine.errors import StoreDamagedError
+from cdc_engine.store.files.encoding import Names, arrays_of, block_of, described, empty_arrays, text_of
+from cdc_engine.store.files.record import (
+    BLOCK,
+    RecordHeader,
+    TornError,
+    Where,
+    read_arrays,
+    read_head,
+    read_text,
+    write_record,
+)
+from cdc_engine.store.files.segment import SegmentFile
+
+UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # what reading a changed record raises
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StoredBlock:
+    """The location of a block: its record begins at `at` and ends at the byte `end`. `names`: those that the block refers to."""
+
+    file: SegmentFile
+    at: Where
+    end: int
+    names: Names
+
+    def load(self) -> Block:
+        """Reads the block. Raises StoreDamagedError if the record differs from what was written."""
+        try:
+            return read_block(self.at, read_head(self.at, self.end), self.names)
+        except UNREADABLE as error:
+            raise damaged(self.file.path, self.at.offset, error) from error
+
+
+def write_block(at: Where, block: Block) -> RecordHeader:
+    """Writes the record of a block, without its names. Raises OSError; a part of the record may have been written then."""
+    return write_record(at, BLOCK, text_of(described(block)), arrays_of(block))
+
+
+def read_block(at: Where, head: RecordHeader, names: Names) -> Block:
+    """Reads and verifies the record of a block. Raises one of UNREADABLE."""
+    record, text = read_text(at, head)
+    arrays = empty_arrays(record)
+    read_arrays(at, head, text, list(arrays.values()))
+    return block_of(record, arrays, names)
+
+
+def damaged(path: Path, offset: int, error: Exception) -> StoreDamagedError:
+    """Returns the error with the message for the operator."""
+    return StoreDamagedError(
+        f"{path} cannot be read at byte {offset} ({error}): what follows is read again from the source once the folder "
+        f"{path.parent} is removed while the engine is stopped; bring the file back where the source has purged it"
+    )
