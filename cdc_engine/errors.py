@@ -8,6 +8,7 @@
     │   ├── FilesRenumberedError    the file numbers decreased during a stream; the next connection decides
     │   └── StandbyBehindError      a source that took over lacks what was read from the previous one; the engine waits for it
     ├── TableChangedError           a table differs from its schema while its rows are read: chunk it again with the current schema
+    │   └── CascadeUnseenError      foreign keys changed rows while they were read, in a way that cannot be derived: the rows are read again
     ├── LedgerLostError             the ledger is gone, though the destination ran before: the state LEDGER_LOST
     ├── PositionLostError           continuity cannot be proven: the state POSITION_LOST
     ├── BinlogFormatError           bytes that violate MySQL's format, with file and offset
@@ -98,6 +99,10 @@ class StandbyBehindError(SourceConnectionError):
 class TableChangedError(SluiceError):
     code = "TABLE_CHANGED"
     remedy = Remedy.RETRY
+
+
+class CascadeUnseenError(TableChangedError):
+    """Foreign keys changed rows while they were read, and the changes cannot be derived."""
 
 
 class LedgerLostError(SluiceError):

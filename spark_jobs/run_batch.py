@@ -11,12 +11,12 @@ import logging
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from spark_jobs.cascades.derive import carried_out
+from spark_jobs.cascades.derive import NOT_FOUND, carried_out
 from spark_jobs.errors import (
     MergeError,
     SparkJobError,
@@ -34,7 +34,8 @@ from spark_jobs.side_tables.write import Share, names_given, refuse_unlogged, wr
 from spark_jobs.small import ways
 from spark_jobs.small.job import SmallResult, merge_small_tables
 from spark_jobs.small.merge import SmallJob
-from spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBuffers, buffer_table
+from spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBuffers
+from spark_jobs.snapshot.table_buffering import Buffering
 from spark_jobs.staged_batch import SchemaSegment, StagedBatch, StagedTable, read_staged_batch
 from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
 from spark_jobs.tables.table_owner import TableRecords
@@ -96,7 +97,10 @@ def merge_batch(
         if not batch.tables:
             return []
         told = on_table_done or _ignore
-        reports, errors, merged = _buffer_tables(batch, tables, fence, holds, told)
+        buffering = Buffering(batch, tables, fence, holds, told)
+        reports, errors = buffering.reports, buffering.errors
+        left = tuple(table for table in batch.tables if table.name not in buffering.names)
+        merged = dataclasses.replace(batch, tables=left)
         share = functools.partial(
             Share,
             batch=batch,
@@ -107,14 +111,15 @@ def merge_batch(
             records=records,
             fence=fence,
         )
-        held = (share(staged=table, target=tables[table.name]) for table in batch.tables)
-        _write_side_tables_of_buffered(held, reports, errors)
-        if merged.tables:
-            with open_sessions(spark, min(parallelism, len(merged.tables)), fence) as sessions:
-                merged, refused = _carried_out(merged, tables, storage_options or {}, sessions[0], fence)
+        held = [share(staged=table, target=tables[table.name]) for table in batch.tables]
+        with ExitStack() as stack:
+            buffering.buffer_others()  # before Spark, which they do not need
+            sessions = stack.enter_context(open_sessions(spark, min(parallelism, len(left)), fence)) if left else []
+            merged, refused = _carried_out(merged, tables, storage_options or {}, sessions, fence, buffering)
+            _write_side_tables_of_buffered(held, reports, errors)
+            if left:
                 work = _BatchWork(merged, tables, storage_options or {}, sessions, fence=fence, records=records)
-                # tables with a running snapshot get a re-snapshot instead
-                work.refused = {name: error for name, error in refused.items() if holds.get(name) is None}
+                work.refused = refused
                 work.target_of = target_of or tables.get
                 work.run_id, work.holds = run, holds
                 work.take_table_locks(table_locks, spark)
@@ -334,54 +339,32 @@ class _BatchWork:
             self._free.put(session)
 
 
-def _carried_out(
+def _carried_out(  # noqa: PLR0917  one caller
     batch: StagedBatch,
     targets: Mapping[str, TableTarget],
     storage_options: Mapping[str, str],
-    session: LakeSession,
+    sessions: Sequence[LakeSession],
     fence: Fence,
+    buffering: Buffering,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
-    """Calls `cascades.carried_out`. Does nothing if the batch may no longer be merged, which the fence then reports for each table."""
-    if fence.refusal():
+    """Calls `cascades.carried_out`, which also buffers the changes of tables with a running snapshot that foreign keys may change. Does
+    nothing if the batch may no longer be merged, which the fence then reports for each table.
+    """
+    if why := fence.refusal():
+        buffering.refuse_live(why)
         return batch, {}
+    if not batch.tables and not buffering.live:
+        return batch, {}
+    session = sessions[0] if sessions else None
     try:
-        return carried_out(session, batch, targets, storage_options)
+        found = carried_out(session, batch, targets, storage_options, buffering.complete(), buffering.buffer_live)
+        buffering.refuse_live(NOT_FOUND)
+        return found
     except Exception as error:
         if is_away(error):
             sentence = f"Spark went away before the merge ({first_line(error)}); the batch is tried again"
             raise SparkUnavailableError(sentence) from error
         raise
-
-
-def _buffer_tables(
-    batch: StagedBatch,
-    targets: Mapping[str, TableTarget],
-    fence: Fence,
-    holds: SnapshotBuffers,
-    done: Callable[[TableReport], None],
-) -> tuple[dict[str, TableReport], dict[str, Exception], StagedBatch]:
-    """Buffers the changes of tables with a running snapshot, without Spark. Returns reports, errors, and the batch of the other tables.
-
-    If foreign keys changed rows of such a table, the order of these changes and the snapshot's reads is unknown, so the table gets a
-    re-snapshot.
-    """
-    reports: dict[str, TableReport] = {}
-    errors: dict[str, Exception] = {}
-    live = {name for events in batch.cascades for name in events.live}
-    for table in batch.tables:
-        if (held := holds.get(table.name)) is None:
-            continue
-        try:
-            fence.check(table.name)
-            if table.name in live and batch.end_order_key > held.after:
-                held = holds.again(table.name, batch.end_order_key, "foreign keys changed its rows without row events")
-            reports[table.name] = buffer_table(table, targets[table.name], holds, held)
-        except Exception as error:  # of any kind: the other tables go on
-            errors[table.name] = table_error(table.name, error, "its changes could not be buffered")
-        else:
-            done(reports[table.name])
-    left = tuple(table for table in batch.tables if table.name not in reports and table.name not in errors)
-    return reports, errors, dataclasses.replace(batch, tables=left)
 
 
 def _write_side_tables_of_buffered(

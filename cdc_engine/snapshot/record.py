@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from cdc_engine.errors import ActRefusedError
@@ -24,6 +24,7 @@ from cdc_engine.position import file_number as number_of
 from cdc_engine.states import SnapshotState, snapshot_follows
 
 SNAPSHOT_ID_CHARS = 12
+RESTARTS_MAX = 8  # of a snapshot whose rows and buffered changes did not fit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +48,8 @@ class SnapshotRecord:
     complete chunks. `rows_expected`: the server's estimate. Times are seconds since 1970, 0 if not reached. `restarts`: how often the
     chunks were read again since an operator last continued it, with the last `reason`; in FAILED the reason of the failure. `tries`: how
     often in a row the same reason prevented progress.
+
+    `waits_for`: tables whose snapshots are published before this one reads, because foreign keys change its rows through theirs.
     """
 
     snapshot_id: str
@@ -75,6 +78,7 @@ class SnapshotRecord:
     restarts: int = 0
     tries: int = 0
     reason: str = ""
+    waits_for: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -129,6 +133,7 @@ class SnapshotRecord:
             held_after=max(self.held_after, position.order_key),
             reason="",
             tries=0,
+            waits_for=(),
             version=version,
             key=key,
             columns=columns,
@@ -162,6 +167,26 @@ class SnapshotRecord:
             reason=reason,
             **_UNREAD,
         )
+
+    def cascades_unseen(
+        self, why: str, *, held_after: int | None = None, through: Collection[str] = ()
+    ) -> SnapshotRecord:
+        """Returns the record in WANTED: foreign keys changed rows without row events, and the changes cannot be derived. FAILED if that
+        happened too often, or if the record has failed before. `through`: as `waits_for`.
+        """
+        reason = f"foreign keys changed its rows without row events, and the changes cannot be derived: {why}"
+        again = dataclasses.replace(
+            self.again(reason, held_after=held_after),
+            waits_for=tuple(sorted({*self.waits_for, *through} - {self.name})),
+        )
+        if self.state == SnapshotState.FAILED:
+            return again.failed(self.reason)
+        if self.began_at is not None and self.restarts >= RESTARTS_MAX:
+            return again.failed(
+                f"CASCADE_UNSEEN: the rows were read again {RESTARTS_MAX} times, because {reason}. Stop such changes of the parent tables "
+                f"until {self.name} is published, then use `sluice snapshot resume`"
+            )
+        return again
 
     def failed(self, reason: str) -> SnapshotRecord:
         """Returns the record in FAILED: it does not continue by itself, and changes remain buffered."""
@@ -199,6 +224,7 @@ class SnapshotRecord:
             "began_at": Position.from_json(began) if began else None,
             "high": SourceEnd(**high) if high else None,
             "key": tuple(str(name) for name in record["key"]),
+            "waits_for": tuple(str(name) for name in record.get("waits_for", ())),
             "columns": tuple((str(name), str(kind)) for name, kind in record["columns"]),
         }
         return cls(**{**record, **changed})

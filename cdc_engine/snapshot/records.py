@@ -85,6 +85,20 @@ class SnapshotRecords:
         """
         return self._placed(record.name, f"{record.snapshot_id}-changes-{record.held_after}")
 
+    def cascades(self, record: SnapshotRecord) -> StoredFiles:
+        """Returns the location of the buffered changes of parent rows, which foreign keys pass on. It changes when `changes` does."""
+        return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.held_after}")
+
+    def cascade_changes(self, record: SnapshotRecord) -> int:
+        """Returns how many changes of parent rows are buffered, by the names of the files (`spark_jobs/snapshot/buffered_cascades.py`).
+        Raises MetaError.
+        """
+        if not record.is_open:
+            return 0
+        with _told():
+            counts = (name.split(".")[1] for name in self.cascades(record).names())
+            return max((int(count) for count in counts if count.isdigit()), default=0)
+
     def chunks(self, record: SnapshotRecord) -> StoredFiles:
         """Returns the location of the rows of the record's generation."""
         return self._placed(record.name, f"{record.snapshot_id}-chunks-{record.generation}")
@@ -126,7 +140,8 @@ class SnapshotRecords:
         record = self.get(name)
         if record is None:
             return
-        kept = {self.changes(record).folder.name, self.chunks(record).folder.name} if record.is_open else set()
+        locations = (self.changes(record), self.cascades(record), self.chunks(record)) if record.is_open else ()
+        kept = {each.folder.name for each in locations}
         for path in here:
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)

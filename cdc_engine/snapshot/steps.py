@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Collection
 
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.position import Position
@@ -41,8 +42,10 @@ class StepDecision:
     why: str = ""
 
 
-def next_step(record: SnapshotRecord, there: SnapshotSituation) -> StepDecision:
-    """Returns the next step and, unless it is work, its reason as a sentence."""
+def next_step(
+    record: SnapshotRecord, there: SnapshotSituation, others: Collection[SnapshotRecord] = ()
+) -> StepDecision:
+    """Returns the next step and, unless it is work, its reason as a sentence. `others`: the destination's snapshots."""
     if not record.has_work:
         return StepDecision(SnapshotStep.NOTHING, record.reason)
     if there.stop is not None:
@@ -50,7 +53,9 @@ def next_step(record: SnapshotRecord, there: SnapshotSituation) -> StepDecision:
     if there.begin is None or there.cursor is None:
         return StepDecision(SnapshotStep.WAIT, "the engine has not begun yet")
     if record.state == SnapshotState.WANTED:
-        return _wanted(record, there, there.begin, there.cursor)
+        decision = _wanted(record, there, there.begin, there.cursor)
+        first = _waits_for(record, others) if decision.step == SnapshotStep.BEGIN else ""
+        return StepDecision(SnapshotStep.WAIT, first) if first else decision
     return _under_way(record, there, there.cursor)
 
 
@@ -67,6 +72,27 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
             SnapshotStep.WAIT, f"the stream has to come past the statement that changed the table ({record.reason})"
         )
     return StepDecision(SnapshotStep.BEGIN)
+
+
+def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> str:
+    """Returns the reason why other snapshots are published first, or an empty text. Of tables that wait for each other one goes on."""
+    by_name = {each.name: each for each in others if each.is_open}
+
+    def reached(names: Collection[str], seen: frozenset[str]) -> frozenset[str]:
+        for name in names:
+            if name in by_name and name not in seen:
+                seen = reached(by_name[name].waits_for, seen | {name})
+        return seen
+
+    first = [
+        name
+        for name in record.waits_for
+        if name in by_name and record.name not in reached(by_name[name].waits_for, frozenset())
+    ]
+    if not first:
+        return ""
+    failed = "".join(f"; that of {name} has failed" for name in first if by_name[name].state == SnapshotState.FAILED)
+    return f"foreign keys change its rows through {', '.join(first)}, so it is read when the snapshot of that is published{failed}"
 
 
 def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Position) -> StepDecision:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import (
+    CascadeUnseenError,
     ConfigurationError,
     SluiceError,
     SourceConnectionError,
@@ -27,7 +28,7 @@ from cdc_engine.position import Position
 from cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, chunks_in, is_complete
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.read import ChunkFacts, Marks
-from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
+from cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord, SourceEnd
 from cdc_engine.snapshot.records import SnapshotRecords
 from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
 from cdc_engine.states import SnapshotState
@@ -35,7 +36,6 @@ from cdc_engine.states import SnapshotState
 logger = logging.getLogger(__name__)
 
 CHANGED_TRIES_MAX = 30  # one per run: minutes in which the stream reaches what the server has already
-RESTARTS_MAX = 8  # of a snapshot whose rows and buffered changes did not fit
 RAISED_TRIES_MAX = 4  # of a table for which nobody knows why it raises, as of one that cannot be merged
 # raised by our own code or by a library that it called wrongly; the others name what a source, a disk, a store or Spark refused
 MISTAKES = (
@@ -107,7 +107,7 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
         record = dependencies.records.get(name)
         if record is None:
             return StepDecision(SnapshotStep.NOTHING, "there is no snapshot of it")
-        decision = next_step(record, dependencies.look(name))
+        decision = next_step(record, dependencies.look(name), dependencies.records.all() if record.waits_for else ())
         if record.has_work and (changed := dependencies.conf_changed()):
             return StepDecision(SnapshotStep.WAIT, f"{changed}; the next run goes on")
         match decision.step:
@@ -312,6 +312,10 @@ def _publish(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool
             return False
         try:
             label = dependencies.publish(now, table)
+        except CascadeUnseenError as error:
+            why = str(error)
+            dependencies.records.update(record.name, _if_still(now, lambda each: each.cascades_unseen(why)))
+            return False
         except TableChangedError as error:
             dependencies.records.update(record.name, _if_still(now, _restart_or_fail(str(error))))
             return False

@@ -57,11 +57,24 @@ def require_all(destination: str, tables: str, where: str) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownSnapshot:
-    """One table's snapshot for display. `waits`: a sentence that says what it waits for, or empty."""
+    """One table's snapshot for display. `waits`: a sentence that says what it waits for, or empty. `cascade_changes`: number of buffered
+    changes of parent rows, which the publication applies to the table.
+    """
 
     destination: str
     record: SnapshotRecord
     waits: str
+    cascade_changes: int = 0
+
+    @property
+    def says(self) -> str:
+        """What it waits for, and why its rows were read again."""
+        told = [self.waits or self.record.reason]
+        if self.record.restarts and self.record.is_open:
+            told.append(f"restarted {self.record.restarts} times")
+        if self.cascade_changes:
+            told.append(f"{self.cascade_changes} changes of parent rows are buffered, which foreign keys pass on")
+        return "; ".join(filter(None, told))
 
     def to_json(self, now: float) -> dict[str, Any]:
         """Returns a record. Times are seconds since 1970, 0 if not reached yet."""
@@ -79,6 +92,7 @@ class ShownSnapshot:
             "chunks": record.chunks,
             "size_bytes": record.size_bytes,
             "restarts": record.restarts,
+            "cascade_changes": self.cascade_changes,
             "wanted_at": record.wanted_at,
             "reading_at": record.reading_at,
             "read_at": record.read_at,
@@ -98,8 +112,16 @@ def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot
         waits = {}
         for record, decision in decisions(config, name):
             waits[record.name] = decision.why if decision.step == SnapshotStep.WAIT else ""
-        records = SnapshotRecords(directory_of(config, name)).all()
-        found += [ShownSnapshot(destination=name, record=each, waits=waits.get(each.name, "")) for each in records]
+        records = SnapshotRecords(directory_of(config, name))
+        found += [
+            ShownSnapshot(
+                destination=name,
+                record=each,
+                waits=waits.get(each.name, ""),
+                cascade_changes=records.cascade_changes(each),
+            )
+            for each in records.all()
+        ]
     return found
 
 
@@ -120,7 +142,7 @@ def render(shown: Sequence[ShownSnapshot], now: float) -> Table | Text:
             "" if made.percent is None else f"{made.percent:.0f} %",
             f"{made.rows_per_second:.0f}" if record.reading_at else "",
             "" if made.seconds_left is None or not record.is_open else duration(made.seconds_left),
-            each.waits or record.reason,
+            each.says,
         )
     return table
 

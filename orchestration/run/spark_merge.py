@@ -130,10 +130,23 @@ class OpenSnapshots:
         self._open[name] = record
         return self._held(record)
 
+    def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
+        with _kept_elsewhere(name):
+            record = self._records.update(
+                name, lambda now: now.cascades_unseen(why, held_after=order_key, through=through)
+            )
+        self._open[name] = record
+        return self._held(record)
+
     def _held(self, record: SnapshotRecord) -> BufferedChanges:
         from spark_jobs.snapshot.buffering import BufferedChanges  # noqa: PLC0415
 
-        return BufferedChanges(files=self._records.changes(record), after=record.held_after, restarts=record.restarts)
+        return BufferedChanges(
+            files=self._records.changes(record),
+            after=record.held_after,
+            restarts=record.restarts,
+            cascades=self._records.cascades(record),
+        )
 
     def fail(self, name: str, why: str) -> None:
         with _kept_elsewhere(name):

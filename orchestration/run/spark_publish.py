@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.errors import SluiceError, TableChangedError, TableStoppedError
+from cdc_engine.errors import CascadeUnseenError, SluiceError, TableChangedError, TableStoppedError
 from cdc_engine.position import file_number, order_key
 from cdc_engine.snapshot.records import SnapshotRecords
 from orchestration.base.lake_settings import spark_settings, storage_options, told
@@ -35,7 +35,7 @@ def spark_publish(
     """Implements `ports.Publish`. Raises TableStoppedError if the table cannot be made, however often it is tried."""
     from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
     from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.snapshot.publication import ColumnsDifferError, Publication  # noqa: PLC0415
+    from spark_jobs.snapshot.publication import CascadesUnseenError, ColumnsDifferError, Publication  # noqa: PLC0415
     from spark_jobs.snapshot.publish import publish_snapshot  # noqa: PLC0415
     from spark_jobs.staged_batch import Column  # noqa: PLC0415
     from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
@@ -54,6 +54,7 @@ def spark_publish(
         chunks=records.chunks(record),
         rows=record.rows,
         changes=records.changes(record),
+        cascades=records.cascades(record),
         place=_place(record, ledger.cursor.order_key if ledger.cursor else -1),
         read_at_us=record.read_at_us or time.time_ns() // 1000,
         run=run,
@@ -73,6 +74,8 @@ def spark_publish(
         )
         amend_cut(config, destination, record.name, published.label, fence)
         return published
+    except CascadesUnseenError as error:
+        raise CascadeUnseenError(told(config, error)) from error
     except ColumnsDifferError as error:
         raise TableChangedError(f"{record.name}: {told(config, error)}") from error
     except SparkUnavailableError as error:

@@ -10,10 +10,21 @@ import contextlib
 import dataclasses
 import itertools
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from spark_jobs.cascades import files as cascade_files
-from spark_jobs.cascades.play import CascadeRow, Event, Image, Play, Values, Wanted, coarse_values
+from spark_jobs.cascades.play import (
+    NONE_BUFFERED,
+    CascadeRow,
+    Event,
+    Image,
+    Lost,
+    Passed,
+    Play,
+    Values,
+    Wanted,
+    coarse_values,
+)
 from spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
 from spark_jobs.errors import StagedBatchError, TableError
 from spark_jobs.report import TableTarget
@@ -23,6 +34,7 @@ from spark_jobs.tables.delta_table import DeltaTable
 
 CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table with row changes that could not be derived
 NOT_FOUND = "the changes that foreign keys made to its rows could not be found"
+Buffer = Callable[[Mapping[str, Sequence[Passed]], Mapping[str, Lost]], object]
 
 
 class _RaisedError(Exception):
@@ -33,10 +45,22 @@ class _RaisedError(Exception):
         self.tables, self.cause = frozenset(tables), cause
 
 
-def carried_out(
-    session: LakeSession, batch: StagedBatch, targets: Mapping[str, TableTarget], storage_options: Mapping[str, str]
+def buffer_nothing(_passed: Mapping[str, Sequence[Passed]], _lost: Mapping[str, Lost]) -> None:
+    """Does nothing: for batches without tables that have a running snapshot."""
+
+
+def carried_out(  # noqa: PLR0917  two callers
+    session: LakeSession | None,
+    batch: StagedBatch,
+    targets: Mapping[str, TableTarget],
+    storage_options: Mapping[str, str],
+    buffered: Mapping[str, int] = NONE_BUFFERED,
+    buffer: Buffer = buffer_nothing,
 ) -> tuple[StagedBatch, dict[str, TableError]]:
     """Returns the batch with what foreign keys changed, and the tables of it that cannot be merged, with the reason.
+
+    `buffered`: as for `play.Play`. `session` may be None if all tables of the batch are buffered. `buffer` writes the changes of buffered
+    tables to disk before the manifest of the derived changes is written; a run that finds the manifest calls it without changes.
 
     An exception for one table refuses all tables that foreign keys may change in this batch, and only that one by its own fault: the
     changes of a table below one that is merged cannot be found afterwards. Raises StagedBatchError, or SparkUnavailableError's causes.
@@ -44,11 +68,14 @@ def carried_out(
     if not batch.cascades:
         return batch, {}
     found = cascade_files.kept(batch)
-    if found is None:
-        try:
-            found = _Derivation(session, batch, targets, storage_options).kept()
-        except _RaisedError as error:
-            return batch, _refused(batch, error)
+    try:
+        if found is None:
+            found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
+        else:
+            with _about(*buffered):
+                buffer({}, {})
+    except _RaisedError as error:
+        return batch, _refused(batch, error)
     changed, refused = found
     tables = tuple(changed.get(table.name, table) for table in batch.tables)
     errors = {name: TableError(name, reason, state=CASCADE_UNSEEN, for_good=True) for name, reason in refused.items()}
@@ -87,12 +114,14 @@ class _Derivation:
 
     def __init__(
         self,
-        session: LakeSession,
+        session: LakeSession | None,
         batch: StagedBatch,
         targets: Mapping[str, TableTarget],
         storage_options: Mapping[str, str],
+        buffered: Mapping[str, int],
     ) -> None:
         self._session, self._batch, self._storage_options = session, batch, storage_options
+        self._buffered = buffered
         live = {name for events in batch.cascades for name in events.live}
         self._staged = {table.name: table for table in batch.tables if table.name in live}
         cascades = [each for events in batch.cascades for each in events.cascades if each.child in self._staged]
@@ -113,9 +142,11 @@ class _Derivation:
         self._asked: dict[str, set[Values]] = defaultdict(set)
         self._unreadable: dict[str, TableError] = {}
 
-    def kept(self) -> tuple[dict[str, StagedTable], dict[str, str]]:
+    def kept(self, buffer: Buffer) -> tuple[dict[str, StagedTable], dict[str, str]]:
         """Derives the changes and writes them to disk, also for a repeated run. Returns (changed tables, refused tables)."""
         play = self._play()
+        with _about(*self._buffered):
+            buffer({name: passed for name, passed in play.passed.items() if name not in play.lost}, play.lost)
         errors = dict(play.errors)
         changed = {}
         for name, derived in play.derived.items():
@@ -135,7 +166,10 @@ class _Derivation:
 
     def _play(self) -> Play:
         while True:
-            play = Play(self._cascades.values(), self._applied, self._wanted, self._unreadable, self._batch.again_up_to)
+            play = Play(
+                *(self._cascades.values(), self._applied, self._wanted, self._unreadable, self._batch.again_up_to),
+                buffered=self._buffered,
+            )
             changes = self._changes()
             rows = {name: [dataclasses.replace(row) for row in found.values()] for name, found in self._rows.items()}
             with _about(*self._staged):

@@ -26,6 +26,7 @@ Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]  # (table, columns) → 
 
 
 NONE_UNREADABLE: Mapping[str, TableError] = {}
+NONE_BUFFERED: Mapping[str, int] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +94,26 @@ class Derived:
     key: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Passed:
+    """A change of referenced values that reaches a child with a running snapshot: `before` became `after` (None: the row was deleted)."""
+
+    at: ChangeOrder
+    cascade: Cascade
+    before: Values
+    after: Values | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Lost:
+    """Why the changes in a child with a running snapshot cannot be derived. `through`: the tables above it whose own running snapshots are
+    the reason.
+    """
+
+    why: str
+    through: frozenset[str] = frozenset()
+
+
 class _Table:
     """The rows of one table at the replayed position, indexed by key and by the columns of each foreign key."""
 
@@ -143,10 +164,12 @@ class _Touched:
 
 class Play:
     """One replay. `applied`: per table, the order key up to which the lake has it. `wanted`: what was loaded. `unreadable`: tables whose
-    lake rows cannot be read. `again_up_to`: as in the manifest.
+    lake rows cannot be read. `again_up_to`: as in the manifest. `buffered`: tables with a running snapshot, whose current rows are not
+    known, and per table the order key up to which everything is buffered.
 
     Afterwards `derived` has the changes per table, in order; `missing` what must be loaded first; `errors` the tables whose changes
-    cannot be derived.
+    cannot be derived. Of buffered tables `passed` has the changes that their publication applies, and `lost` why their rows must be read
+    again.
     """
 
     def __init__(
@@ -156,6 +179,8 @@ class Play:
         wanted: Wanted,
         unreadable: Mapping[str, TableError] = NONE_UNREADABLE,
         again_up_to: int = 0,
+        *,
+        buffered: Mapping[str, int] = NONE_BUFFERED,
     ) -> None:
         by_child: dict[str, set[tuple[str, ...]]] = defaultdict(set)
         keys = {}
@@ -164,8 +189,11 @@ class Play:
             keys[each.child] = each.key
         self._tables = {name: _Table(keys[name], columns) for name, columns in by_child.items()}
         self._applied, self._wanted, self._unreadable = applied, wanted, unreadable
-        self._again_up_to = again_up_to
+        self._again_up_to, self._buffered = again_up_to, buffered
+        self.passed: dict[str, list[Passed]] = defaultdict(list)
+        self.lost: dict[str, Lost] = {}
         self._touched: dict[tuple[str, Values], _Touched] = {}
+        self._hidden: set[str] = set()  # tables below which `_hide` was done for the current event
         self._place = (-1, -1)
         self.derived: dict[str, list[Derived]] = defaultdict(list)
         self.missing: Wanted = defaultdict(set)
@@ -214,6 +242,7 @@ class Play:
         if self._place != (event.at.order_key, event.at.place):
             self._touched.clear()
             self._place = event.at.order_key, event.at.place
+        self._hidden.clear()
         waiting = [(event.parent, event.old, event.new)]
         begin = True
         while waiting:
@@ -235,12 +264,16 @@ class Play:
         action = cascade.on_delete if after is None else cascade.on_update
         if None in before or before == after or not (action or cascade.doubt):
             return []
+        if cascade.child in self._buffered:
+            self._pass_on(event, Passed(event.at, cascade, before, after))
+            return []
         if cascade.child not in self._tables:
             self._refuse(event, cascade.child, _error(cascade, "the table has stopped"))
             return []
         if cascade.child in self._unreadable:
             self._refuse(event, cascade.child, self._unreadable[cascade.child])
         if cascade.child in self.errors:
+            self._hide_below(event, cascade.child)
             return []
         if self._applied.get(cascade.child, -1) >= event.at.order_key:
             if event.at.order_key <= self._again_up_to:
@@ -255,25 +288,82 @@ class Play:
             self._refuse(event, cascade.child, error)
             return []
 
+    def _pass_on(self, event: Event, change: Passed) -> None:
+        """Keeps the change for the publication of its child. The changes in the tables below cannot be derived until then, also if
+        an earlier try of the batch has buffered the child already.
+        """
+        cascade, child = change.cascade, change.cascade.child
+        for below in event.cascades:
+            if below.parent != child or below.child not in event.live or not goes_on(change, below):
+                continue
+            if below.child not in self._buffered:
+                # it stops with the batch; if the child was published before that, a repeated run would derive nothing for it
+                self._lose(event, child, f"foreign keys continue from it to {below.child}, which is merged")
+            self._hide(event, below)
+        if event.at.order_key <= self._buffered[child]:
+            return
+        if cascade.unlike:
+            self._lose(event, child, cascade.doubt)
+        elif change.after is not None and set(cascade.columns) & set(cascade.key):
+            self._lose(event, child, f"the foreign key {cascade.name} changed keys of its rows")
+        else:
+            self.passed[child].append(change)
+
+    def _lose(self, event: Event, table: str, why: str, through: str = "") -> None:
+        """Records that the rows of a buffered table must be read again, and those of the tables below it."""
+        if event.at.order_key > self._buffered[table]:
+            known = self.lost.get(table)
+            way = (known.through if known else frozenset()) | ({through} - {"", table})
+            self.lost[table] = Lost(known.why if known else why, way)
+        self._hide_below(event, table)
+
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:
         """Refuses the child's own children. The lake has the child in a later state, from a merge whose files are gone, so the event's
         changes in the child can no longer be derived, nor what followed from them in tables that were not merged then.
         """
         for below in event.cascades:
-            behind = self._applied.get(below.child, event.at.order_key) < event.at.order_key
-            if below.parent == cascade.child and below.child in event.live and behind:
+            if below.parent == cascade.child and below.child in event.live and self._is_behind(event, below.child):
                 why = f"the way leads through {cascade.child}, which is merged already, and the files that told of it are gone"
                 self._refuse(event, below.child, _error(below, why))
 
+    def _is_behind(self, event: Event, table: str) -> bool:
+        """Returns whether the lake, or what is buffered of the table, is older than the event."""
+        has = self._buffered if table in self._buffered else self._applied
+        return has.get(table, event.at.order_key) < event.at.order_key
+
     def _refuse(self, event: Event, table: str, error: TableError) -> None:
-        """Records that the table's changes cannot be derived. The same holds for the tables below it."""
+        """Records that the table's changes cannot be derived. The same holds for the tables below it. The rows of a buffered table are read
+        again instead.
+        """
+        if table in self._buffered:
+            self._lose(event, table, error.reason)
+            return
         self.errors.setdefault(table, error)
-        for cascade in event.cascades:
-            if cascade.parent == table and cascade.child in event.live and cascade.child not in self.errors:
-                why = (
-                    f"the foreign key {cascade.name} changes rows of it with those of {table}, which cannot be followed"
-                )
-                self._refuse(event, cascade.child, TableError(cascade.child, why))
+        self._hide_below(event, table)
+
+    def _hide_below(self, event: Event, table: str) -> None:
+        """Does `_hide` for the children of a table whose changes cannot be derived, once for each event."""
+        if table not in self._hidden:
+            self._hidden.add(table)
+            for cascade in event.cascades:
+                if cascade.parent == table != cascade.child and cascade.child in event.live:
+                    self._hide(event, cascade)
+
+    def _hide(self, event: Event, cascade: Cascade) -> None:
+        """Records that the changes in the child cannot be derived, because those in its parent are not known."""
+        parent, child = cascade.parent, cascade.child
+        if child in self._buffered:
+            why = f"foreign keys change its rows with those of {parent}, which cannot be followed"
+            if parent in self._buffered:
+                why = f"foreign keys change its rows with those of {parent}, which are being read themselves"
+            self._lose(event, child, why, through=parent if parent in self._buffered else "")
+        elif parent in self._buffered and not self._is_behind(event, child):
+            self._hide_below(event, child)
+        elif parent in self._buffered:
+            self._refuse(event, child, _error(cascade, f"the rows of {parent} are being read"))
+        else:
+            why = f"the foreign key {cascade.name} changes rows of it with those of {parent}, which cannot be followed"
+            self._refuse(event, child, TableError(child, why))
 
     def _hit(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
         """Returns the keys of the child's rows that refer to the values. Raises TableError if that is uncertain."""
@@ -331,6 +421,14 @@ class Play:
         table.drop(key)
         table.put(CascadeRow(values, event.at.order_key, count=row.count))
         return [(cascade.child, row.values, values)]
+
+
+def goes_on(change: Passed, below: Cascade) -> bool:
+    """Whether a foreign key below may follow when rows of a child change like this."""
+    cascade = change.cascade
+    if change.after is None and (cascade.on_delete == CASCADE or cascade.doubt):
+        return bool(below.on_delete or below.doubt)
+    return bool((below.on_update or below.doubt) and set(cascade.columns) & set(below.referenced))
 
 
 def coarse_values(values: Values) -> Values:

@@ -180,7 +180,9 @@ def _points(
     return False
 
 
-def lake_rows(session: LakeSession, table: DeltaTable, cascade: Cascade, values: set[Values]) -> list[CascadeRow]:
+def lake_rows(
+    session: LakeSession | None, table: DeltaTable, cascade: Cascade, values: set[Values]
+) -> list[CascadeRow]:
     """Returns the rows of the lake whose foreign key columns may be equal to one of the (coarse) values.
 
     Raises TableError if the lake lacks a column.
@@ -196,6 +198,8 @@ def lake_rows(session: LakeSession, table: DeltaTable, cascade: Cascade, values:
             )
             raise TableError(table.name, reason)
         types[name] = table.snapshot.columns[name][1]
+    if session is None:
+        raise TableError(table.name, "its rows in the lake were to be read without a Spark session")
     found: Any = session.spark.sql(_select(session, table, cascade, types, values)).toArrow()
     source = [name for name in found.schema.names if not name.startswith("_sluice_")]
     rows = []

@@ -26,6 +26,7 @@ from spark_jobs.staged_batch import ORDER_KEY, ChangesSegment, Segment, StagedTa
 
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 KEY_DIGITS = 19  # decimal digits of an int64
+DERIVED_SUFFIX = ".derived.parquet"  # of the file into which a publication writes the changes of foreign keys
 RESTARTS_MAX = 8  # restarts because rows changed their key during the snapshot and their images lack columns
 
 
@@ -34,10 +35,11 @@ class BufferedChanges:
     """The buffered changes of a table. Each file is named after the order key of its last change. Changes up to the order key `after` are
     not buffered, because a statement changed the table there.
 
-    `restarts`: how often the reading of its rows was restarted.
+    `restarts`: how often the reading of its rows was restarted. `cascades`: the files of `buffered_cascades`.
     """
 
     files: StoredFiles
+    cascades: StoredFiles
     after: int
     restarts: int = 0
 
@@ -53,6 +55,11 @@ class SnapshotBuffers(Protocol):
         rows are read again.
         """
 
+    def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
+        """Restarts the snapshot because foreign keys changed rows up to this order key and the changes cannot be derived; fails it if that
+        happened too often. The rows are not read before the tables `through` are published.
+        """
+
     def fail(self, name: str, why: str) -> None:
         """Stops the snapshot, which cannot continue by itself."""
 
@@ -64,6 +71,9 @@ class NoSnapshotBuffers:
         return None
 
     def again(self, name: str, order_key: int, why: str) -> BufferedChanges:
+        raise NotImplementedError
+
+    def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
         raise NotImplementedError
 
     def fail(self, name: str, why: str) -> None:
@@ -92,7 +102,7 @@ def buffer_table(
 
 def buffered_up_to(files: StoredFiles) -> int:
     """Returns the order key of the last buffered change; -1 if there is none. Raises StoreError."""
-    names = files.names()
+    names = [name for name in files.names() if not name.endswith(DERIVED_SUFFIX)]
     return int(Path(names[-1]).stem) if names else -1
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from object_stores.stored_files import StoredFiles
 from spark_jobs.report import TableTarget
+from spark_jobs.snapshot.buffered_cascades import complete_up_to
 from spark_jobs.snapshot.buffering import buffered_up_to
 from spark_jobs.staged_batch import PRESENT, Column
 from spark_jobs.tables.commit_record import PublicationRecord
@@ -24,11 +25,16 @@ class ColumnsDifferError(Exception):
     """Buffered changes have other columns than the rows that were read, so the rows must be read again."""
 
 
+class CascadesUnseenError(ColumnsDifferError):
+    """Foreign keys changed rows during the snapshot, and the changes cannot be derived, so the rows must be read again."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Publication:
     """A snapshot to be published. `columns`: of the rows, as staged. `chunks`, `changes`: the rows that were read and the buffered
     changes; `rows`: number of rows in all chunks.
 
+    `cascades`: the changes of foreign keys, as `buffered_cascades` keeps them.
     `place`: the order key up to which everything is merged, or at which a table without a key was read. `since`: the order key up to
     which every row is sure to have all changes. `read_at_us`: commit time of the rows. `run`, `epoch`, `start`, `end`: for the record of
     the commit.
@@ -42,6 +48,7 @@ class Publication:
     chunks: StoredFiles
     rows: int
     changes: StoredFiles
+    cascades: StoredFiles
     place: int
     read_at_us: int
     run: str
@@ -63,7 +70,7 @@ class Publication:
 
     def label(self) -> int:
         """Returns the order key up to which the table will have its changes."""
-        return max(self.place, buffered_up_to(self.changes))
+        return max(self.place, buffered_up_to(self.changes), complete_up_to(self.cascades))
 
     def record(self, label: int) -> str:
         """Returns the commit's record."""

@@ -24,6 +24,7 @@ from spark_jobs.side_tables.history import KIND as HISTORY
 from spark_jobs.side_tables.history import History
 from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from spark_jobs.snapshot import publish_shard, publish_sql, whole_files
+from spark_jobs.snapshot.apply_cascades import apply_cascades
 from spark_jobs.snapshot.publication import (
     ColumnsDifferError,
     Publication,
@@ -96,6 +97,7 @@ def publish(
     if (rows := given.chunks.rows()) != given.rows:
         raise ColumnsDifferError(f"{rows} rows lie where {given.rows} were read")
     label = given.label()
+    apply_cascades(given, label, session.fence)
     if not given.target.mirror:
         session.expect(rows + given.changes.rows())
         return _publish_alone(session, given, label, storage_options, records)

@@ -66,7 +66,7 @@ class Captured:
         """Returns the numbers in a staged batch, in order."""
         found = sorted((self.directory / batch.path).glob("*.parquet"))
         files = [file for file in found if "n" in pq.read_schema(file).names]  # a test may have other tables too
-        return [int(n) for file in files for n in pq.read_table(file, columns=["n"])["n"].to_numpy()]
+        return [int(n) for file in files for n in pq.read_table(file, columns=["n"])["n"].drop_null().to_numpy()]
 
     def take(self, engine: Engine, count: int, seconds_max: float = 60.0) -> list[int]:
         """Takes the next `count` numbers, batch by batch, and acks each batch."""

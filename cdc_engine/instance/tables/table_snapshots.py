@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -79,14 +79,14 @@ def decisions(config: SluiceConfig, destination: str) -> list[tuple[SnapshotReco
 
     A table whose next step cannot be decided is to be worked on: the run that tries it names what is wrong.
     """
-    found = [each for each in SnapshotRecords(config.destination_dir(destination)).all() if each.has_work]
+    records = SnapshotRecords(config.destination_dir(destination)).all()
     tables = _Tables(config, destination)
-    return [(each, _decision(each, tables)) for each in found]
+    return [(each, _decision(each, tables, records)) for each in records if each.has_work]
 
 
-def _decision(record: SnapshotRecord, tables: _Tables) -> StepDecision:
+def _decision(record: SnapshotRecord, tables: _Tables, others: Collection[SnapshotRecord]) -> StepDecision:
     try:
-        return next_step(record, tables.look(record.name))
+        return next_step(record, tables.look(record.name), others)
     except SluiceError:
         raise
     except Exception:  # of any kind: it concerns one table

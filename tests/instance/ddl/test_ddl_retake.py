@@ -267,7 +267,7 @@ def test_fault_ddl_an_engine_that_dies_while_it_takes_a_table_anew_goes_on_with_
         idle_until(engine, "it is taken anew", lambda: not stops_of(captured))
         captured.run(f"INSERT INTO {captured.database}.numbers (n) VALUES (3)")
         while (taken := captured.take(engine, 1))[-1] != 3:
-            assert taken == [2], "it may have been taken anew before this row"
+            assert set(taken) <= {2, 7}, "it may be re-snapshotted before these rows are handed out"
     (record,) = SnapshotRecords(captured.directory).all()
     assert (record.table, record.state) == ("numbers", SnapshotState.WANTED)
 

@@ -26,6 +26,7 @@ from orchestration.base.ports import MergeFailedError
 from orchestration.run import cuts, table_locks
 from spark_jobs import run_batch
 from spark_jobs.cascades import derive
+from spark_jobs.snapshot import table_buffering
 from tests.instance.fix_destination import running
 from tests.spark.snapshot.test_changed_settings_snapshot import Shop
 from tests.waiting import wait_for
@@ -129,7 +130,7 @@ def test_tables_that_raise_at_random_in_each_stage_stop_by_name(
         held = chance.choice(HELD)
         wrong = chance.choice(WRONG)
         stages = {name: (STAGES[name], {table}) for name, table in odd.items()}
-        stages["held"] = ((run_batch, "buffer_table", lambda staged, *_: staged.table), {held})
+        stages["held"] = ((table_buffering, "buffer_table", lambda staged, *_: staged.table), {held})
 
         def alter_and_write() -> dict[str, tuple[str, str]]:
             for name in ("table map", "statement"):

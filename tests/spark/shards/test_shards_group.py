@@ -142,6 +142,7 @@ class Shards:
             chunks=StoredFiles(folder=folder),
             rows=len(rows),
             changes=StoredFiles(folder=self.lake.folder / "none"),
+            cascades=StoredFiles(folder=self.lake.folder / "none"),
             place=place,
             read_at_us=TIME_US,
             run="the-run",

@@ -51,6 +51,7 @@ def test_rows_that_were_read_are_in_the_log_once_before_what_changed_since_snaps
         chunks=StoredFiles(folder=chunks),
         rows=2,
         changes=StoredFiles(folder=alone.folder / "held"),
+        cascades=StoredFiles(folder=alone.folder / "cascades"),
         place=80,
         read_at_us=TIME_US,
         run="r",

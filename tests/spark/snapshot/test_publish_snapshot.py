@@ -59,9 +59,12 @@ class Holding:
     folder: Path
     open: dict[str, BufferedChanges] = dataclasses.field(default_factory=dict)
     failed: dict[str, str] = dataclasses.field(default_factory=dict)
+    lost: dict[str, tuple[str, frozenset[str]]] = dataclasses.field(default_factory=dict)
 
     def begin(self, name: str, after: int = -1) -> BufferedChanges:
-        self.open[name] = BufferedChanges(files=StoredFiles(folder=self.folder / f"{name}-{after}"), after=after)
+        places = (StoredFiles(folder=self.folder / f"{name}{kind}-{after}") for kind in ("", "-cascades"))
+        files, cascades = places
+        self.open[name] = BufferedChanges(files=files, after=after, cascades=cascades)
         return self.open[name]
 
     def get(self, name: str) -> BufferedChanges | None:
@@ -71,6 +74,10 @@ class Holding:
         restarts = self.open[name].restarts + 1
         self.open[name] = dataclasses.replace(self.begin(name, order_key), restarts=restarts)
         return self.open[name]
+
+    def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
+        self.lost[name] = (why, through)
+        return self.again(name, order_key, why)
 
     def fail(self, name: str, why: str) -> None:
         self.failed[name] = why
@@ -123,6 +130,7 @@ class Reading:
             chunks=StoredFiles(folder=self.lake.folder / f"{self.name}-chunks"),
             rows=sum(pq.read_metadata(path).num_rows for path in (self.lake.folder / f"{self.name}-chunks").iterdir()),
             changes=self.holds.open[self.name].files,
+            cascades=self.holds.open[self.name].cascades,
             place=place,
             since=place if since is None else since,
             read_at_us=READ_AT_US,
@@ -316,6 +324,7 @@ def _publish_as(reading: Reading, owner: Owner) -> None:
         chunks=StoredFiles(folder=reading.lake.folder / "shop.orders-chunks"),
         rows=0,
         changes=reading.holds.open["shop.orders"].files,
+        cascades=reading.holds.open["shop.orders"].cascades,
         place=500,
         read_at_us=0,
         run="",

@@ -187,7 +187,13 @@ def test_s3_rows_that_were_read_and_changes_that_were_held_are_lent_to_spark(
     lake.spark = SparkSettings(remote=remote, sessions_file=lake.spark.sessions_file, lending=lending)
     holds = Holding(
         lake.folder / "held",
-        {"shop.orders": BufferedChanges(files=StoredFiles(folder=lake.folder / "held" / "orders"), after=-1)},
+        {
+            "shop.orders": BufferedChanges(
+                files=StoredFiles(folder=lake.folder / "held" / "orders"),
+                cascades=StoredFiles(folder=lake.folder / "held" / "cascades"),
+                after=-1,
+            )
+        },
     )
     reading = Reading(lake, "shop.orders", ORDERS, holds)
     reading.chunk(0, [{"id": 1, "value": "read"}, {"id": 2, "value": "read"}])

@@ -1,0 +1,178 @@
+"""Finds the rows and buffered images of a snapshot that foreign keys may have changed. `apply_cascades` replays the changes on them.
+
+Files are searched one row group at a time in Arrow. Only rows that reference a deleted or changed value, and images of their keys, become
+Python values, up to ROWS_MAX.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from object_stores.stored_files import StoredFiles
+from spark_jobs.cascades.play import CascadeRow, ChangeOrder, Event, Image, Values, coarse_values
+from spark_jobs.merging.fold import INSERT, UPDATE_AFTER
+from spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
+
+ROWS_MAX = 200_000  # rows and images of one publication
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+
+class AffectedRows:
+    """The rows that events may change. `wanted`: per foreign key (its columns) the coarse values that were deleted or changed. `key`: of
+    the table. Column names are in lower case.
+    """
+
+    def __init__(self, given: Publication, events: Sequence[Event]) -> None:
+        self._given = given
+        self.key = tuple(name.lower() for name in given.key)
+        self.wanted: dict[tuple[str, ...], set[Values]] = defaultdict(set)
+        for event in events:
+            for cascade in event.cascades:
+                values = tuple(event.old[name] for name in cascade.referenced)
+                self.wanted[cascade.columns].add(coarse_values(values))
+        schema = given.chunks.schema(given.chunks.names()[0])
+        self._spelled = {name.lower(): name for name in schema.names if not name.startswith(OURS)}
+        if lacking := {name for columns in self.wanted for name in columns} - self._spelled.keys():
+            raise CascadesUnseenError(f"foreign keys change its column {min(lacking)}, which is not captured")
+        self._count = 0
+
+    def found(self, order_keys: set[int], step: int) -> tuple[list[CascadeRow], list[Image]]:
+        """Returns rows as they were read, and images. For a table with a key these are the last image per key, which replaces the row; for
+        a table without a key all images after the read. Places of images are multiples of `step`. `order_keys`: of the events.
+        """
+        given, keyed = self._given, bool(self.key)
+        read = [record for record, _ in self._records(given.chunks, self._points)]
+        images = list(self._records(given.changes, self._points))
+        if not keyed:
+            images = [(values, ours) for values, ours in images if ours[ORDER_KEY] > given.rows_key]
+        else:
+            keys = {self._key_of(values) for values in read} | {self._key_of(values) for values, _ in images}
+            images = self._last(keys)
+            known = {self._key_of(values) for values, _ in images}
+            read = [values for values in read if self._key_of(values) not in known]
+            images = [each for each in images if each[1][OPERATION] in {INSERT, UPDATE_AFTER}]
+        places = self._numbers(order_keys, step)
+        rows = [CascadeRow(values, given.rows_key, of_lake=True) for values in read]
+        name = given.owner.table
+        return rows, [
+            Image(_place(ours, places), name, ours[OPERATION], values)
+            for values, ours in sorted(images, key=lambda each: (each[1][ORDER_KEY], each[1][ROW]))
+        ]
+
+    def _key_of(self, values: dict[str, Any]) -> Values:
+        return tuple(values[name] for name in self.key)
+
+    def _points(self, rows: pa.Table) -> Mask:
+        """Returns which rows may reference a wanted value."""
+        found = np.zeros(rows.num_rows, bool)
+        for columns, values in self.wanted.items():
+            each = [
+                _may_be(rows[self._spelled[name]], {value[at] for value in values}) for at, name in enumerate(columns)
+            ]
+            found |= np.logical_and.reduce(each)
+        return found
+
+    def _does_point(self, values: dict[str, Any]) -> bool:
+        return any(
+            coarse_values(tuple(values[name] for name in columns)) in wanted for columns, wanted in self.wanted.items()
+        )
+
+    def _records(
+        self, files: StoredFiles, may_matter: Callable[[pa.Table], Mask], keys: set[Values] | None = None
+    ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+        """Yields rows that reference a wanted value, or that have one of the keys, as (the table's columns, Sluice's columns)."""
+        searched = [self._spelled[name] for name in (self.key if keys is not None else self._foreign())]
+        for name in files.names():
+            with pq.ParquetFile(files.opened(name)) as file:
+                for group in range(file.num_row_groups):
+                    chosen = np.flatnonzero(may_matter(file.read_row_group(group, columns=searched)))
+                    if not len(chosen):
+                        continue
+                    for record in file.read_row_group(group).take(pa.array(chosen, pa.int64())).to_pylist():
+                        values = {lowered: record[spelled] for lowered, spelled in self._spelled.items()}
+                        if self._does_point(values) if keys is None else self._key_of(values) in keys:
+                            self._counted()
+                            yield values, {key: value for key, value in record.items() if key.startswith(OURS)}
+
+    def _foreign(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(name for columns in self.wanted for name in columns))
+
+    def _counted(self) -> None:
+        self._count += 1
+        if self._count > ROWS_MAX:
+            raise CascadesUnseenError(f"foreign keys changed more than {ROWS_MAX:,} of its rows while they were read")
+
+    def _last(self, keys: set[Values]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+        """Returns the last image of each key that has images."""
+        first = {key[0] for key in keys}
+        last: dict[Values, tuple[dict[str, Any], dict[str, Any]]] = {}
+
+        def may_matter(rows: pa.Table) -> Mask:
+            return _is_in(rows[self._spelled[self.key[0]]], first)
+
+        for values, ours in self._records(self._given.changes, may_matter, keys) if keys else ():
+            key = self._key_of(values)
+            at = (ours[ORDER_KEY], ours[ROW])
+            if key not in last or at > (last[key][1][ORDER_KEY], last[key][1][ROW]):
+                last[key] = values, ours
+        return list(last.values())
+
+    def _numbers(self, order_keys: set[int], step: int) -> dict[tuple[int, int], int]:
+        """Returns (order key, row number) → place, for the images in the transactions of the events."""
+        found: list[tuple[int, int]] = []
+        wanted = pa.array(sorted(order_keys), pa.int64())
+        for name in self._given.changes.names():
+            rows = pq.read_table(
+                self._given.changes.opened(name), columns=[ORDER_KEY, ROW], filters=pc.field(ORDER_KEY).isin(wanted)
+            )
+            own: Any = rows.to_pylist()
+            found += [(each[ORDER_KEY], each[ROW]) for each in own]
+        places: dict[tuple[int, int], int] = {}
+        count: dict[int, int] = defaultdict(int)
+        for order_key, row in sorted(found):
+            count[order_key] += 1
+            places[order_key, row] = count[order_key] * step
+        return places
+
+
+def _place(ours: dict[str, Any], places: dict[tuple[int, int], int]) -> ChangeOrder:
+    """Returns the position of an image. Its place is exact if its transaction contains an event."""
+    at = ours[ORDER_KEY], ours[ROW]
+    return ChangeOrder(at[0], places.get(at, at[1]), ours[COMMIT_TIME])
+
+
+def _may_be(column: Any, values: set[Any]) -> Mask:
+    """Returns which values may be equal to one of these coarse values. `coarse` decides for the values that Arrow cannot decide."""
+    found = _is_in(_bare(column), values)
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return found | _true(pc.match_substring_regex(column, "[^ -~]"))
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        zero: Any = b"\0"
+        return found | _true(pc.ends_with(column, pattern=zero))
+    return found
+
+
+def _bare(column: Any) -> Any:
+    """Returns what `coarse` returns, for values of printable ASCII characters."""
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+    return pc.utf8_lower(pc.utf8_rtrim(column, characters=" ")) if is_text else column
+
+
+def _is_in(column: Any, values: set[Any]) -> Mask:
+    try:
+        wanted = pa.array(list(values), column.type)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return np.ones(len(column), bool)
+    return _true(pc.is_in(column, value_set=wanted))
+
+
+def _true(found: Any) -> Mask:
+    return np.asarray(found.fill_null(False), bool)

@@ -1,0 +1,218 @@
+"""Keeps the changes of foreign keys for a table with a running snapshot. `table_buffering` writes the files, `apply_cascades` reads them.
+
+The current rows of such a table are not known, so the run keeps the changes of referenced values that reach the table: the value that was
+deleted or changed, and the number of the table's own images that precede the change in its transaction. This number does not depend on the
+batch, unlike the number of a row in its batch.
+
+A batch writes three things in this order: these changes, the table's buffered images, and a mark that both are complete. Then the manifest
+of derived changes is written, and only then other tables are merged. After a crash before the manifest, the repeated batch is derived again
+from the unchanged lake, and changes without a mark are written again. After the manifest a publication always has the whole batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from object_stores.errors import StoreError
+from object_stores.stored_files import StoredFiles
+from spark_jobs.cascades.play import ChangeOrder, Event, Passed, Values
+from spark_jobs.cascades.rows import places_of
+from spark_jobs.durable_lake import sync
+from spark_jobs.errors import TableError
+from spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
+from spark_jobs.staged_batch import ORDER_KEY, Cascade, StagedTable
+
+CHANGES_MAX = 100_000  # per snapshot: a publication replays them in the memory of its run
+COUNT_DIGITS = 9
+COMPLETE = "complete"
+CASCADES = b"sluice.cascades"
+TYPES: dict[str, pa.DataType] = {
+    "order_key": pa.int64(),
+    "images": pa.int64(),
+    "place": pa.int64(),
+    "commit_time": pa.timestamp("us", "UTC"),
+    "cascade": pa.int32(),
+    "before": pa.string(),
+    "after": pa.string(),
+}
+SCHEMA = pa.schema(TYPES)
+
+
+class TooManyChangesError(Exception):
+    """There are more changes than a publication can replay."""
+
+
+def complete_up_to(cascades: StoredFiles) -> int:
+    """Returns the end of the last batch of which everything is buffered; -1 if there is none. Raises StoreError."""
+    names = [name for name in cascades.names() if COMPLETE in name]
+    return int(names[-1].split(".")[0]) if names else -1
+
+
+def buffer_changes(table: StagedTable, changes: Sequence[Passed], held: BufferedChanges, end: int) -> None:
+    """Writes the changes of a batch that ends at the order key `end`. They are on disk when it returns.
+
+    Raises TooManyChangesError before anything is written, TableError if the disk or the store fails.
+    """
+    with _as_table_error(table.name, held.cascades):
+        before = _count(held.cascades)
+        new = [each for each in changes if each.at.order_key > held.after]
+        if not new:
+            return
+        if before + len(new) > CHANGES_MAX:
+            why = f"foreign keys changed more than {CHANGES_MAX:,} referenced values of it while its rows were read"
+            raise TooManyChangesError(why)
+        name = f"{end:0{KEY_DIGITS}d}.{before + len(new):0{COUNT_DIGITS}d}.parquet"
+        _write(_rows(new, _images_before(table, new)), held.cascades, name)
+
+
+def mark_complete(table: str, held: BufferedChanges, end: int) -> None:
+    """Writes the mark that everything of the table is buffered up to the order key `end`. Raises TableError."""
+    with _as_table_error(table, held.cascades):
+        if complete_up_to(held.cascades) < end:
+            _write(SCHEMA.empty_table(), held.cascades, f"{end:0{KEY_DIGITS}d}.{COMPLETE}.parquet")
+
+
+def drop_incomplete(table: str, held: BufferedChanges) -> None:
+    """Removes the changes of an incomplete batch. The next batch may have other limits and contains them again. Raises TableError."""
+    with _as_table_error(table, held.cascades):
+        complete = complete_up_to(held.cascades)
+        left = [name for name in held.cascades.names() if int(name.split(".")[0]) > complete]
+        if held.cascades.url and left:
+            held.cascades.store().remove_files(left)
+        for name in left if not held.cascades.url else ():
+            (held.cascades.folder / name).unlink(missing_ok=True)
+
+
+def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:
+    """Returns the changes with order keys in (`after`, `up_to`] in the order of the stream, each with the number of the table's images that
+    precede it in its transaction. Raises StoreError, OSError.
+    """
+    found: list[tuple[int, Event]] = []
+    for name in cascades.names():
+        if COMPLETE in name:
+            continue
+        table = pq.read_table(cascades.opened(name))
+        known = [_cascade(each) for each in json.loads((table.schema.metadata or {})[CASCADES])]
+        rows = [row for row in table.to_pylist() if after < row["order_key"] <= up_to]
+        found += [(row["images"], _event(row, known[row["cascade"]], child)) for row in rows]
+    return sorted(found, key=lambda each: (each[1].at.order_key, each[1].at.place))
+
+
+def _event(row: Mapping[str, Any], cascade: Cascade, child: str) -> Event:
+    at = ChangeOrder(row["order_key"], row["place"], row["commit_time"])
+    old = dict(zip(cascade.referenced, _decoded(row["before"]), strict=True))
+    new = None if row["after"] is None else dict(zip(cascade.referenced, _decoded(row["after"]), strict=True))
+    return Event(at, cascade.parent, old, new, (cascade,), frozenset({child}))
+
+
+def _images_before(table: StagedTable, changes: Sequence[Passed]) -> list[int]:
+    """Returns for each change how many images of the table precede it in its transaction."""
+    segments = [np.asarray(pq.read_table(each.path, columns=[ORDER_KEY])[ORDER_KEY]) for each in table.changes]
+    if not segments:
+        return [0] * len(changes)
+    keys, places = np.concatenate(segments), np.asarray(places_of(table), np.int64)
+    order = np.lexsort((places, keys))
+    keys, places = keys[order], places[order]
+    counts = []
+    for change in changes:
+        begin, end = np.searchsorted(keys, [change.at.order_key, change.at.order_key + 1])
+        counts.append(int(np.searchsorted(places[begin:end], change.at.place, side="right")))
+    return counts
+
+
+def _rows(changes: Sequence[Passed], images: Sequence[int]) -> pa.Table:
+    cascades = list(dict.fromkeys(each.cascade for each in changes))
+    rows = [
+        {
+            "order_key": each.at.order_key,
+            "images": count,
+            "place": each.at.place,
+            "commit_time": each.at.commit_time,
+            "cascade": cascades.index(each.cascade),
+            "before": _encoded(each.before),
+            "after": None if each.after is None else _encoded(each.after),
+        }
+        for each, count in zip(changes, images, strict=True)
+    ]
+    text = json.dumps([_json_of(each) for each in cascades])
+    return pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata({CASCADES: text.encode()}))
+
+
+def _write(rows: pa.Table, files: StoredFiles, name: str) -> None:
+    """Writes one file. It is complete and on disk, or absent."""
+    with tempfile.TemporaryDirectory(prefix="sluice-cascades-") as scratch:
+        folder = Path(scratch) if files.url else files.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{name}.tmp"
+        pq.write_table(rows, temporary)
+        if files.url:
+            files.put(temporary, name)
+            return
+        sync(temporary)
+        temporary.replace(folder / name)
+        sync(folder)
+        sync(folder.parent)
+
+
+def _count(files: StoredFiles) -> int:
+    names = [name for name in files.names() if COMPLETE not in name]
+    return int(names[-1].split(".")[1]) if names else 0
+
+
+@contextlib.contextmanager
+def _as_table_error(table: str, files: StoredFiles) -> Iterator[None]:
+    """Raises an error of the disk or the store as an error of the table, after which the batch is repeated."""
+    try:
+        yield
+    except (OSError, StoreError) as error:
+        why = f"what foreign keys changed in it could not be buffered in {files.url or files.folder}: {error}"
+        raise TableError(table, why, own=False) from error
+
+
+# ── values of referenced columns as JSON, which has no type for most of them ──
+
+_KINDS: Mapping[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "decimal": (Decimal, str, Decimal),
+    "bytes": (bytes, bytes.hex, bytes.fromhex),
+    "datetime": (dt.datetime, dt.datetime.isoformat, dt.datetime.fromisoformat),
+    "date": (dt.date, dt.date.isoformat, dt.date.fromisoformat),
+    "seconds": (dt.timedelta, lambda value: value // dt.timedelta(microseconds=1), lambda us: dt.timedelta(0, 0, us)),
+}
+
+
+def _encoded(values: Values) -> str:
+    return json.dumps(list(_each_encoded(values)))
+
+
+def _each_encoded(values: Values) -> Iterator[Any]:
+    for value in values:
+        kind = next((name for name, (known, _, _) in _KINDS.items() if isinstance(value, known)), "")
+        yield {kind: _KINDS[kind][1](value)} if kind else value
+
+
+def _decoded(text: str) -> Values:
+    return tuple(
+        _KINDS[next(iter(each))][2](*each.values()) if isinstance(each, dict) else each for each in json.loads(text)
+    )
+
+
+def _json_of(cascade: Cascade) -> dict[str, Any]:
+    return {name: getattr(cascade, name) for name in Cascade.__dataclass_fields__}
+
+
+def _cascade(record: Mapping[str, Any]) -> Cascade:
+    values: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
+    }
+    return Cascade(**values)

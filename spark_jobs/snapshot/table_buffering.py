@@ -1,0 +1,133 @@
+"""Buffers a batch's changes of tables with a running snapshot, including the changes of foreign keys. `run_batch` calls it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from object_stores.errors import StoreError
+from spark_jobs.cascades.play import Lost, Passed
+from spark_jobs.errors import TableError
+from spark_jobs.fence import Fence
+from spark_jobs.report import TableReport, TableTarget
+from spark_jobs.session import table_error
+from spark_jobs.snapshot.buffered_cascades import (
+    TooManyChangesError,
+    buffer_changes,
+    complete_up_to,
+    drop_incomplete,
+    mark_complete,
+)
+from spark_jobs.snapshot.buffering import BufferedChanges, SnapshotBuffers, buffer_table
+from spark_jobs.staged_batch import StagedBatch, StagedTable
+
+NOT_BUFFERED = "its changes could not be buffered"
+
+
+class Buffering:
+    """The tables of a batch with a running snapshot. `live`: those that foreign keys may change in this batch. `reports`, `errors`: the
+    result of each table.
+    """
+
+    def __init__(
+        self,
+        batch: StagedBatch,
+        targets: Mapping[str, TableTarget],
+        fence: Fence,
+        holds: SnapshotBuffers,
+        done: Callable[[TableReport], None],
+    ) -> None:
+        self._end, self._targets, self._fence, self._holds, self._done = (
+            batch.end_order_key,
+            targets,
+            fence,
+            holds,
+            done,
+        )
+        self._tables = [table for table in batch.tables if holds.get(table.name) is not None]
+        reached = {name for events in batch.cascades for name in events.live}
+        self.live = frozenset(table.name for table in self._tables) & reached
+        self.reports: dict[str, TableReport] = {}
+        self.errors: dict[str, Exception] = {}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the tables."""
+        return frozenset(table.name for table in self._tables)
+
+    def complete(self) -> dict[str, int]:
+        """Returns the order key up to which everything of each `live` table is buffered. Raises TableError."""
+        return {name: self._complete(name) for name in self.live}
+
+    def _complete(self, name: str) -> int:
+        held = self._held(name)
+        try:
+            return max(held.after, complete_up_to(held.cascades))
+        except (OSError, StoreError) as error:
+            raise TableError(name, f"its buffered changes cannot be read: {error}", own=False) from error
+
+    def buffer_others(self) -> None:
+        """Buffers the changes of the tables that are not `live`."""
+        for table in self._tables:
+            if table.name not in self.live:
+                self._try(table, ())
+
+    def buffer_live(self, passed: Mapping[str, Sequence[Passed]], lost: Mapping[str, Lost]) -> None:
+        """Buffers the changes of the `live` tables. They are on disk when this returns. Raises TableError if one of them is not, because a
+        repeated run must find all changes of foreign keys again.
+
+        Tables whose rows must be read again are recorded first: a run that repeats the batch finds no changes for them once a table above
+        them is complete.
+        """
+        tables = [table for table in self._tables if table.name in self.live]
+        for name in lost:
+            with self._as_error(name):
+                self._fence.check(name)
+                self._unseen(name, lost[name].why, lost[name].through)
+        for table in tables if not self.errors.keys() & self.live else ():
+            self._try(table, passed.get(table.name, ()))
+        if failed := sorted(self.errors.keys() & self.live):
+            raise TableError(failed[0], NOT_BUFFERED, own=False) from self.errors[failed[0]]
+
+    def refuse_live(self, why: str) -> None:
+        """Records for each `live` table that has no result why nothing was written."""
+        for name in self.live - self.reports.keys() - self.errors.keys():
+            self.errors[name] = TableError(name, why, own=False)
+
+    def _try(self, table: StagedTable, changes: Sequence[Passed]) -> None:
+        with self._as_error(table.name):
+            self._fence.check(table.name)
+            self.reports[table.name] = self._buffer(table, changes)
+            self._done(self.reports[table.name])
+
+    @contextlib.contextmanager
+    def _as_error(self, name: str) -> Iterator[None]:
+        """Records an exception of any kind as an error of the table: the other tables go on."""
+        try:
+            yield
+        except Exception as error:
+            self.errors[name] = table_error(name, error, NOT_BUFFERED)
+
+    def _buffer(self, table: StagedTable, changes: Sequence[Passed]) -> TableReport:
+        name, held = table.name, self._held(table.name)
+        if name not in self.live:
+            return buffer_table(table, self._targets[name], self._holds, held)
+        try:
+            drop_incomplete(name, held)
+            buffer_changes(table, changes, held, self._end)
+        except TooManyChangesError as error:
+            held = self._unseen(name, str(error))
+        report = buffer_table(table, self._targets[name], self._holds, held)
+        if changes and self._held(name).after not in {held.after, self._end}:
+            self._unseen(name, "foreign keys changed its rows in a batch in which the table was altered or truncated")
+        mark_complete(name, self._held(name), self._end)
+        return report
+
+    def _unseen(self, name: str, why: str, through: frozenset[str] = frozenset()) -> BufferedChanges:
+        return self._holds.cascades_unseen(name, self._end, why, through)
+
+    def _held(self, name: str) -> BufferedChanges:
+        held = self._holds.get(name)
+        if held is None:
+            raise TableError(name, "its snapshot is no longer open", own=False)
+        return held

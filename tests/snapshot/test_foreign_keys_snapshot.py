@@ -1,0 +1,85 @@
+"""When the rows of a table are read again because of foreign keys: how often, after which other tables, and what is shown."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from cdc_engine.position import Position
+from cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord, wanted
+from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, next_step
+from cdc_engine.states import SnapshotState
+from console.acts.snapshot import ShownSnapshot
+
+BEGIN = Position(epoch=1, file="binlog.000001", offset=400)
+KEY = BEGIN.order_key
+THERE = SnapshotSituation(begin=BEGIN, cursor=BEGIN, version="v1")
+
+
+def read(name: str = "shop.child", chunks: int = 7) -> SnapshotRecord:
+    begun = wanted(name, None, 0.0).began(BEGIN, version="v1", key=("id",), columns=(), rows_expected=0, now=1.0)
+    return begun.with_chunks(chunks, 70, 700)
+
+
+def again(record: SnapshotRecord, **changed: object) -> SnapshotRecord:
+    begun = record.began(BEGIN, version="v1", key=("id",), columns=(), rows_expected=0, now=1.0)
+    return dataclasses.replace(begun.with_chunks(3, 30, 300), **changed)  # type: ignore[arg-type]
+
+
+def test_a_restart_for_foreign_keys_is_counted_and_shown_with_what_is_buffered() -> None:
+    lost = again(read().cascades_unseen("the first cause", held_after=KEY)).cascades_unseen(
+        "the second cause", held_after=KEY + 600
+    )
+    assert (lost.state, lost.held_after, lost.restarts) == (SnapshotState.WANTED, KEY + 600, 2)
+    shown = ShownSnapshot(destination="shop", record=again(lost), waits="", cascade_changes=4)
+    assert shown.to_json(2.0)["cascade_changes"] == 4
+    assert shown.says == "restarted 2 times; 4 changes of parent rows are buffered, which foreign keys pass on"
+    assert SnapshotRecord.from_json(lost.to_json()) == lost
+
+
+def test_a_table_of_which_nothing_was_read_waits_through_any_number_of_changes() -> None:
+    record = wanted("shop.child", None, 0.0)
+    for key in range(3 * RESTARTS_MAX):
+        record = record.cascades_unseen("a cause", held_after=key)
+    assert (record.state, record.restarts) == (SnapshotState.WANTED, 0)
+    assert record.held_after == 3 * RESTARTS_MAX - 1
+
+
+def test_a_snapshot_that_foreign_keys_restart_too_often_fails_by_name_until_it_is_resumed() -> None:
+    record = read()
+    for _ in range(RESTARTS_MAX):
+        record = again(record.cascades_unseen("a cause", held_after=KEY))
+    failed = record.cascades_unseen("a cause", held_after=KEY)
+    assert failed.state == SnapshotState.FAILED
+    assert failed.reason.startswith("CASCADE_UNSEEN: the rows were read again 8 times, because foreign keys changed")
+    assert "cannot be derived: a cause." in failed.reason
+    assert "until shop.child is published, then use `sluice snapshot resume`" in failed.reason
+    still = failed.cascades_unseen("another cause", held_after=KEY)
+    assert (still.state, still.reason, still.generation) == (SnapshotState.FAILED, failed.reason, failed.generation + 1)
+    resumed = still.retried()
+    assert (resumed.state, resumed.restarts) == (SnapshotState.WANTED, 0)
+    assert next_step(resumed, THERE).step == SnapshotStep.BEGIN
+
+
+def test_a_table_is_read_after_those_through_which_foreign_keys_change_it() -> None:
+    child = read().cascades_unseen("a cause", held_after=100, through={"shop.parent"})
+    parent = read("shop.parent")
+    waits = next_step(child, THERE, [child, parent])
+    assert waits.step == SnapshotStep.WAIT
+    assert "through shop.parent, so it is read when the snapshot of that is published" in waits.why
+    failed = next_step(child, THERE, [child, parent.failed("it broke")])
+    assert failed.why.endswith("; that of shop.parent has failed")
+    for ended in (parent.canceled(), dataclasses.replace(parent, state=SnapshotState.PUBLISHED)):
+        assert next_step(child, THERE, [child, ended]).step == SnapshotStep.BEGIN
+    assert not again(child).waits_for
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_tables_that_wait_for_each_other_go_on(count: int) -> None:
+    names = [f"shop.t{number}" for number in range(count)]
+    ring = [
+        read(name).cascades_unseen("a cause", held_after=100, through={names[(number + 1) % count]})
+        for number, name in enumerate(names)
+    ]
+    assert [next_step(each, THERE, ring).step for each in ring] == [SnapshotStep.BEGIN] * count

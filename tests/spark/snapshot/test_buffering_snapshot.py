@@ -1,0 +1,244 @@
+"""What a batch buffers of foreign keys for tables that are being read, and in which order it is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_jobs.cascades import files as cascade_files
+from spark_jobs.cascades.derive import carried_out
+from spark_jobs.cascades.play import ChangeOrder, Event, Lost, Passed, Play
+from spark_jobs.fence import BY_HAND
+from spark_jobs.report import TableTarget
+from spark_jobs.snapshot import buffered_cascades, table_buffering
+from spark_jobs.snapshot.buffered_cascades import buffered_events
+from spark_jobs.snapshot.table_buffering import Buffering
+from spark_jobs.staged_batch import Cascade, CascadeEvents, StagedBatch, read_staged_batch
+from tests.spark.snapshot.test_apply_cascades_snapshot import KEYED, NAME, TIME, foreign_key
+from tests.spark.snapshot.test_publish_snapshot import Holding
+from tests.spark.staged import DELETE, INSERT, Changes, Image, Truncate, stage
+
+
+def key_of(child: str, parent: str, on_delete: str = "CASCADE", on_update: str = "CASCADE", **changed: Any) -> Cascade:
+    made = foreign_key(f"{parent}_id", "CASCADE", name=f"{child}_{parent}")
+    return dataclasses.replace(made, child=child, parent=parent, on_delete=on_delete, on_update=on_update, **changed)
+
+
+def played(
+    *cascades: Cascade, buffered: Mapping[str, int], live: Sequence[str], new: int | None = None
+) -> tuple[Play, dict[str, Lost]]:
+    """A row with the key 1 of the table `g` goes, or its key becomes `new`."""
+    merged = [each for each in cascades if each.child in live and each.child not in buffered]
+    play = Play(merged, dict.fromkeys(live, 0), {}, buffered=buffered)
+    after = None if new is None else {"id": new}
+    everything = frozenset({*live, *buffered})
+    play.run({}, [Event(ChangeOrder(5, 0, TIME), "g", {"id": 1}, after, cascades, everything)])
+    return play, play.lost
+
+
+def test_what_reaches_a_table_that_is_read_is_passed_to_it() -> None:
+    own = key_of("c", "g")
+    play, lost = played(own, buffered={"c": 4}, live=())
+    assert play.passed == {"c": [Passed(ChangeOrder(5, 0, TIME), own, (1,), None)]}
+    assert not lost
+    assert not play.errors
+    assert not played(own, buffered={"c": 5}, live=())[0].passed, "it is buffered already"
+
+
+def test_a_table_below_one_that_is_read_too_waits_for_it() -> None:
+    play, lost = played(key_of("c", "g"), key_of("d", "c"), key_of("e", "d"), buffered=dict.fromkeys("cde", 0), live=())
+    assert set(play.passed) == {"c"}
+    assert {name: each.through for name, each in lost.items()} == {"d": {"c"}, "e": {"d"}}
+    _, lost = played(key_of("c", "g", "SET NULL"), key_of("d", "c"), buffered={"c": 0, "d": 0}, live=())
+    assert not lost, "a foreign key that sets NULL changes no value that the one below refers to"
+
+
+def test_a_table_that_refers_to_itself_is_read_again_only_where_rows_go() -> None:
+    itself = dataclasses.replace(key_of("g", "g"), on_update="")
+    _, lost = played(itself, buffered={"g": 0}, live=())
+    assert {name: each.through for name, each in lost.items()} == {"g": frozenset()}
+    play, lost = played(dataclasses.replace(itself, on_delete="SET NULL"), buffered={"g": 0}, live=())
+    assert set(play.passed) == {"g"}
+    assert not lost
+
+
+def test_a_table_that_is_merged_below_one_that_is_read_stops_by_name() -> None:
+    play, lost = played(key_of("c", "g"), key_of("d", "c"), buffered={"c": 0}, live=("d",))
+    assert "the rows of c are being read" in play.errors["d"].reason
+    assert set(lost) == {"c"}, "so that it is not published before the batch says that d stops"
+
+
+def test_a_batch_that_is_derived_again_after_a_table_was_buffered_refuses_the_same_tables_below_it() -> None:
+    family = key_of("c", "g"), key_of("x", "c"), key_of("d", "x"), key_of("m", "x")
+    play, lost = played(*family, buffered={"c": 5, "x": 5, "d": 0}, live=("m",))
+    assert not play.passed
+    assert set(lost) == {"d"}
+    assert "the rows of x are being read" in play.errors["m"].reason
+
+
+def test_each_change_reaches_the_tables_below_one_that_cannot_be_followed() -> None:
+    odd = key_of("m", "g", unlike=True, doubt="texts differ"), key_of("n", "m"), key_of("d", "n")
+    play = Play(odd[:2], {"m": 0, "n": 0}, {}, buffered={"d": 5})
+    everything = frozenset({"m", "n", "d"})
+    play.run({}, [Event(ChangeOrder(at, 0, TIME), "g", {"id": at}, None, odd, everything) for at in (5, 6)])
+    assert set(play.errors) == {"m", "n"}
+    assert set(play.lost) == {"d"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "new", "is_lost"),
+    [
+        ({"unlike": True, "doubt": "texts differ"}, None, True),
+        ({"key": ("g_id",)}, 2, True),
+        ({"key": ("g_id",)}, None, False),
+    ],
+)
+def test_what_cannot_be_played_over_rows_that_are_read_has_them_read_again(
+    changed: dict[str, Any], new: int | None, is_lost: bool
+) -> None:
+    play, lost = played(key_of("c", "g", **changed), buffered={"c": 0}, live=(), new=new)
+    assert bool(lost) == is_lost
+    assert bool(play.passed["c"]) != is_lost
+
+
+@dataclasses.dataclass
+class Batches:
+    """Batches of the child whose rows are read; each loses a parent row in its first transaction."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.holds = Holding(self.folder / "held")
+        self.holds.begin(NAME)
+
+    def batch(self, first: int, last: int, *segments: Any) -> StagedBatch:
+        images = [Image(INSERT, last, {"id": last, "up": 1, "friend": None, "word": ""})]
+        batch = read_staged_batch(stage(self.folder, {NAME: [*segments, Changes(KEYED, images)]}, delivery=last))
+        events = batch.directory / "cascade.parquet"
+        columns: dict[str, Any] = {
+            "_sluice_operation": pa.array([DELETE], pa.int8()),
+            "_sluice_order_key": pa.array([first], pa.int64()),
+            "_sluice_commit_time": pa.array([TIME], pa.timestamp("us", "UTC")),
+            "_sluice_place": pa.array([7], pa.int64()),
+            "id": pa.array([first], pa.int32()),
+        }
+        pq.write_table(pa.table(columns), events)
+        places = batch.directory / "places"
+        places.write_bytes(np.array([9], "<i8").tobytes())
+        cascades = CascadeEvents(
+            parent="shop.parent",
+            referenced=("id",),
+            path=events,
+            cascades=(foreign_key("up", "CASCADE"),),
+            live=frozenset({NAME}),
+        )
+        table = dataclasses.replace(batch.tables[0], places=places)
+        return dataclasses.replace(batch, cascades=(cascades,), tables=(table,))
+
+    def take(self, batch: StagedBatch) -> Buffering:
+        targets = {NAME: TableTarget(path=str(self.folder / "lake"))}
+        buffering = Buffering(batch, targets, BY_HAND, self.holds, lambda _: None)
+        left = dataclasses.replace(batch, tables=())
+        carried_out(None, left, targets, {}, buffering.complete(), buffering.buffer_live)
+        return buffering
+
+    def values(self) -> list[int]:
+        held = self.holds.open[NAME]
+        return [found.old["id"] for _, found in buffered_events(held.cascades, NAME, -1, 99)]
+
+    def images(self) -> int:
+        return self.holds.open[NAME].files.rows()
+
+
+def test_a_batch_that_is_repeated_is_buffered_once_whatever_it_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def killed(*_: Any) -> None:
+        raise KilledError
+
+    made = Batches(tmp_path)
+    batch = made.batch(3, 4)
+    for module, name in ((buffered_cascades, "sync"), (buffered_cascades, "_write"), (cascade_files, "keep")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, killed)
+            with pytest.raises(KilledError):
+                made.take(batch)
+        assert made.holds.open[NAME].after == -1
+        assert not (batch.directory / "derived" / "derived.json").exists()
+    for _ in range(2):
+        made.take(batch)
+        assert (made.values(), made.images()) == ([3], 1)
+    assert json.loads((batch.directory / "derived" / "derived.json").read_text())["tables"] == {}
+    made.take(made.batch(5, 6))
+    assert (made.values(), made.images()) == ([3, 5], 2)
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyError("a defect")])
+def test_a_table_whose_changes_cannot_be_buffered_delays_those_that_foreign_keys_bind_it_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuses(*_: Any) -> None:
+        raise error
+
+    made = Batches(tmp_path)
+    batch = made.batch(3, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr(table_buffering, "buffer_changes", refuses)
+        buffering = made.take(batch)
+    assert "its changes could not be buffered" in str(buffering.errors[NAME])
+    assert not (batch.directory / "derived" / "derived.json").exists(), "a repeated run would find no changes"
+    assert not made.take(batch).errors
+    assert (made.values(), made.images()) == ([3], 1)
+
+
+def test_a_table_that_must_be_read_again_is_recorded_before_any_table_is_buffered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash between the two, the table above could be published, and the repeated batch would find nothing for the one below."""
+    made = Batches(tmp_path)
+    made.holds.begin(below := "shop.below")
+    batch = made.batch(3, 4)
+    both = frozenset({NAME, below})
+    batch = dataclasses.replace(
+        batch,
+        tables=(*batch.tables, dataclasses.replace(batch.tables[0], table="below")),
+        cascades=(dataclasses.replace(batch.cascades[0], live=both),),
+    )
+    buffering = Buffering(batch, dict.fromkeys(both, TableTarget(path="lake")), BY_HAND, made.holds, lambda _: None)
+    seen: list[int] = []
+    monkeypatch.setattr(table_buffering, "buffer_table", lambda *_: seen.append(made.holds.open[below].after))
+    buffering.buffer_live({}, {below: Lost("a cause", frozenset({NAME}))})
+    assert seen == [4, 4]
+
+
+def test_more_changes_than_a_publication_can_play_have_the_rows_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buffered_cascades, "CHANGES_MAX", 1)
+    made = Batches(tmp_path)
+    made.take(made.batch(1, 2))
+    made.take(made.batch(3, 4))
+    why, through = made.holds.lost[NAME]
+    assert "more than 1 referenced values of it" in why
+    assert not through
+    assert (made.holds.open[NAME].after, made.values(), made.images()) == (4, [], 0)
+    made.take(made.batch(5, 6))
+    assert (made.values(), made.images()) == ([5], 1)
+
+
+def test_a_batch_that_also_changes_the_table_as_a_whole_has_the_rows_read_again_after_it(tmp_path: Path) -> None:
+    made = Batches(tmp_path)
+    made.take(made.batch(3, 6, Truncate(4)))
+    assert "altered or truncated" in made.holds.lost[NAME][0]
+    assert (made.holds.open[NAME].after, made.values(), made.images()) == (6, [], 0)
