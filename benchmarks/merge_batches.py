@@ -5,7 +5,6 @@ They are built from staging's own values, so the type checker detects a change o
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batch_manifest.file import MANIFEST_FILE, manifest_json
+from batch_manifest.values import ChangesSegment, LakeColumn, Manifest, StagedTable
 from cdc_engine.position import Position
-from cdc_engine.staging.manifest import MANIFEST_FILE, ChangesSegment, Manifest, StagedColumn, StagedTable
 
 COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
 DESTINATION, DATABASE, TABLE = "bench", "bench", "t"
@@ -44,7 +44,7 @@ class StagedFiles:
         folder.mkdir(parents=True)
         pq.write_table(_rows(ids, operations, self._place().order_key), folder / FILE, compression="lz4")
         manifest = self._manifest(folder, ids, operations, start)
-        (folder / MANIFEST_FILE).write_text(json.dumps(manifest.to_json()))
+        (folder / MANIFEST_FILE).write_text(manifest_json(manifest))
         return folder
 
     def _place(self) -> Position:
@@ -59,9 +59,9 @@ class StagedFiles:
     def _manifest(self, folder: Path, ids: Any, operations: Any, start: Position) -> Manifest:
         end, rows, deletes = self._place(), len(ids), int((operations == DELETE).sum())
         size = (folder / FILE).stat().st_size
-        columns = (StagedColumn(name=name, type=kind, nullable=name != "id", mysql_type=kind) for name, kind in COLUMNS)
+        columns = (LakeColumn(name=name, type=kind, nullable=name != "id", mysql_type=kind) for name, kind in COLUMNS)
         segment = ChangesSegment(
-            file=FILE,
+            file=Path(FILE),
             size_bytes=size,
             version="0",
             rows=rows,

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from rich.console import Console
 
+from batch_manifest.file import FORMAT
 from benchmarks.memory import MemoryWatch, TreeWatch
 from benchmarks.report import median, show, write_json
 from benchmarks.servers.pipeline import Pipeline
@@ -81,8 +82,8 @@ class WideBatches:
         start, end = ({"epoch": 0, "file": "mysql-bin.000001", "offset": self._batch - 1 + add} for add in (0, 1))
         times = {"staged_at_us": TIME_US, "first_commit_time_us": TIME_US, "last_commit_time_us": TIME_US}
         return {
-            "format": 2, "destination": DATABASE, "ledger_id": LEDGER_ID, "epoch": 0, "delivery": self._batch, "start": start, "end": end,
-            "end_order_key": last, "rows": 0, "changes": 0, "bytes": 0, **times, "tables": tables,
+            "format": FORMAT, "destination": DATABASE, "ledger_id": LEDGER_ID, "epoch": 0, "delivery": self._batch,
+            "start": start, "end": end, "end_order_key": last, "rows": 0, "changes": 0, "bytes": 0, **times, "tables": tables,
         }  # fmt: skip
 
 

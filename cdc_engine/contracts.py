@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from batch_manifest.values import Alteration, Cascade
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
 
@@ -68,31 +69,6 @@ class Column:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Cascade:
-    """A foreign key that changes rows of `child` without row events when rows of `parent` change or go. Both are (database, table).
-
-    `columns` of the child reference the `referenced` columns of the parent. `on_delete`, `on_update`: CASCADE, SET NULL, or empty.
-    `doubt`: why it is uncertain that the key acts like this, or empty. `captured`: whether the child is captured. `key`: the child's
-    primary key. `generated`: the child has generated columns. `dated`: one of `columns` is a date, which conf/ may represent otherwise in
-    the lake. `unlike`: the values of both sides cannot be compared, for the reason in `doubt`.
-    """
-
-    name: str
-    parent: tuple[str, str]
-    child: tuple[str, str]
-    columns: tuple[str, ...]
-    referenced: tuple[str, ...]
-    on_delete: str = ""
-    on_update: str = ""
-    doubt: str = ""
-    captured: bool = True
-    key: tuple[str, ...] = ()
-    generated: bool = False
-    dated: bool = False
-    unlike: bool = False
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
 class TableVersion:
     """A table with the schema that is valid for the row events that refer to it. `version`: a short digest, equal for equal schemas.
 
@@ -123,32 +99,6 @@ class TableChangeKind(enum.Enum):
     SCHEMA = "schema"  #: created, or columns added: the Delta table must have these columns
     TRUNCATE = "truncate"  #: all rows are gone
     STOPPED = "stopped"  #: the table stops for the lake; `state` and `reason` contain the cause
-
-
-class AlterationKind(enum.Enum):
-    """What a DDL statement did to one column or to the key of a table. A policy is configured for each (`schema_changes`)."""
-
-    ADD = "add"
-    DROP = "drop"
-    RENAME = "rename"
-    WIDEN = "widen"  #: another type that holds every value of the old one as the same value
-    CONVERT = "convert"  #: any other type: narrower, or another kind of value
-    KEY = "key"  #: the columns of the primary key
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Alteration:
-    """One item of what a statement altered. `new_name`: for RENAME. Types are MySQL's text, for WIDEN and CONVERT; for KEY the columns.
-
-    `plan`: how the lake follows, a value of the policy for its kind (`table_meta.policy`); empty until a policy has decided.
-    """
-
-    kind: AlterationKind
-    column: str = ""
-    new_name: str = ""
-    old_type: str = ""
-    new_type: str = ""
-    plan: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

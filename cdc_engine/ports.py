@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from batch_manifest.values import Cascade
 from cdc_engine.contracts import (
     NO_SESSION,
     Batch,
     Block,
-    Cascade,
     Holder,
     OutstandingBatch,
     Staged,

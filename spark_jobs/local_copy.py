@@ -14,10 +14,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from batch_manifest.file import MANIFEST_FILE
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
 from spark_jobs.errors import SparkJobError, StagedBatchError
-from spark_jobs.staged_batch import MANIFEST
 
 FETCHED = ".fetched"
 
@@ -34,17 +34,19 @@ def local_copy(batch_dir: Path, stored: str, storage_options: Mapping[str, str])
         return
     try:
         folder = StoreFolder(stored, storage_options)
-        manifest, sizes = folder.read(MANIFEST), folder.sizes()
+        manifest, sizes = folder.read(MANIFEST_FILE), folder.sizes()
         if manifest is None:
             raise StagedBatchError(
-                f"{stored}/{MANIFEST} does not exist: the batch was never staged whole, or was removed"
+                f"{stored}/{MANIFEST_FILE} does not exist: the batch was never staged whole, or was removed"
             )
-        here = batch_dir if _read(batch_dir / MANIFEST) == manifest else batch_dir.with_name(batch_dir.name + FETCHED)
+        here = (
+            batch_dir if _read(batch_dir / MANIFEST_FILE) == manifest else batch_dir.with_name(batch_dir.name + FETCHED)
+        )
         _forget_others(batch_dir)
         _bring(folder, sizes, here)
     except (StoreError, OSError) as error:
         raise SparkJobError(f"the batch could not be downloaded from its store: {error}; it is tried again") from None
-    _keep_time(here / MANIFEST, manifest)
+    _keep_time(here / MANIFEST_FILE, manifest)
     try:
         yield here
     finally:

@@ -16,6 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from batch_manifest.values import SchemaSegment, StagedTable
 from spark_jobs.cascades.derive import NOT_FOUND, carried_out
 from spark_jobs.errors import (
     MergeError,
@@ -36,7 +37,7 @@ from spark_jobs.small.job import SmallResult, merge_small_tables
 from spark_jobs.small.merge import SmallJob
 from spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBuffers
 from spark_jobs.snapshot.table_buffering import Buffering
-from spark_jobs.staged_batch import SchemaSegment, StagedBatch, StagedTable, read_staged_batch
+from spark_jobs.staged_batch import StagedBatch, read_staged_batch
 from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
 from spark_jobs.tables.table_owner import TableRecords
 

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from batch_manifest.values import Cascade
 from benchmarks.fuzzing.damage import Event, damaged, events_of
 from cdc_engine import limits
 from cdc_engine.binlog.block import compact
@@ -27,7 +28,7 @@ from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.binlog.scan.framing import PacketFramer
 from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import NO_SESSION, Block, Bytes, Cascade, Column, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Block, Bytes, Column, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import BinlogFormatError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
 

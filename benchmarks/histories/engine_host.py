@@ -14,20 +14,13 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from batch_manifest.values import Cascade
 from benchmarks.histories.binlog_bytes import DATABASE, KEYED, KEYLESS
 from benchmarks.histories.connection import PlayedConnection
 from benchmarks.histories.faults import Actor, Crash
 from benchmarks.histories.staging import PlayedStaging
 from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import (
-    NO_SESSION,
-    Cascade,
-    Column,
-    StatementSession,
-    TableChange,
-    TableChangeKind,
-    TableVersion,
-)
+from cdc_engine.contracts import NO_SESSION, Column, StatementSession, TableChange, TableChangeKind, TableVersion
 from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
 from cdc_engine.instance.engine.engine import Engine
 from cdc_engine.meta.manager import MetaManager

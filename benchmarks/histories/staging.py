@@ -6,10 +6,12 @@ The rows are read from the same binlog bytes that scan and ring have processed.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 
+from batch_manifest.file import MANIFEST_FILE, manifest_json
+from batch_manifest.values import ChangesSegment, LakeColumn, Manifest, Segment, TruncateSegment
+from batch_manifest.values import StagedTable as ManifestTable
 from benchmarks.histories import binlog_bytes as binlog
 from benchmarks.histories.faults import Trouble
 from benchmarks.histories.statements import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Image, write_images
@@ -17,13 +19,11 @@ from cdc_engine.contracts import Batch, BlockSlice, OutstandingBatch, Staged, Ta
 from cdc_engine.errors import StagingError
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.position import Position, file_number, order_key
-from cdc_engine.staging.manifest import MANIFEST_FILE, ChangesSegment, Manifest, Segment, StagedColumn, TruncateSegment
-from cdc_engine.staging.manifest import StagedTable as ManifestTable
 from cdc_engine.staging.staging import batch_directory
 
 COLUMNS = (
-    StagedColumn(name="id", type="int", nullable=False, mysql_type="int"),
-    StagedColumn(name="number", type="bigint", nullable=False, mysql_type="bigint"),
+    LakeColumn(name="id", type="int", nullable=False, mysql_type="int"),
+    LakeColumn(name="number", type="bigint", nullable=False, mysql_type="bigint"),
 )
 
 
@@ -70,7 +70,7 @@ class PlayedStaging:
         ]
         staged = [table for table in staged if table.segments]
         manifest = _manifest(self._destination, record, (start, end), tuple(staged), size)
-        (path / MANIFEST_FILE).write_text(json.dumps(manifest.to_json()))
+        (path / MANIFEST_FILE).write_text(manifest_json(manifest))
         return Staged(
             path=path,
             rows=manifest.rows,
@@ -134,7 +134,7 @@ def _segment(images: tuple[Image, ...], name: str, path: Path) -> ChangesSegment
     ids = [image.id for image in images]
     counts = {kind: sum(image.operation == kind for image in images) for kind in (1, 2, 3, 4)}
     return ChangesSegment(
-        file=path.name,
+        file=Path(path.name),
         size_bytes=size,
         version="1",
         rows=len(images),

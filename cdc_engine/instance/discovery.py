@@ -9,8 +9,9 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 
+from batch_manifest.values import Cascade
 from cdc_engine.config import DestinationConfig, SluiceConfig, clashing_tables, path_clashes
-from cdc_engine.contracts import Cascade, TableVersion
+from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import for_runs
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.sources import source_of

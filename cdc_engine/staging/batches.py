@@ -8,14 +8,13 @@ names; the next start removes it.
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from batch_manifest.file import MANIFEST_FILE, ManifestError, read_manifest_json
 from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
 from cdc_engine.errors import StagingError
-from cdc_engine.staging.manifest import MANIFEST_FILE, Manifest
 from cdc_engine.staging.reader import has_all, is_whole
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
@@ -51,8 +50,8 @@ class StagedBatches:
             stored = self._stored(batch.ledger_id, batch.path)
             content, sizes = stored.read(MANIFEST_FILE), stored.sizes()
         try:
-            manifest = Manifest.from_json(json.loads(content or b""))
-        except (ValueError, KeyError, TypeError):
+            manifest = read_manifest_json(content or b"")
+        except ManifestError:
             return False
         return has_all(manifest, lambda file: sizes.get(file, -1))
 

@@ -23,20 +23,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batch_manifest.values import Cascade, CascadeEvents
 from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from cdc_engine.contracts import (
-    Block,
-    BlockSlice,
-    Cascade,
-    Int64s,
-    Operation,
-    RowEventKind,
-    TableVersion,
-)
+from cdc_engine.contracts import Block, BlockSlice, Int64s, Operation, RowEventKind, TableVersion
 from cdc_engine.durable_files import sync
 from cdc_engine.errors import SluiceError, TableStoppedError
-from cdc_engine.staging.manifest import CascadeEvents
 from cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
@@ -87,9 +79,9 @@ class PositionFile:
         with self.path.open("ab") as file:
             file.write(self._places.of(events, operations).astype("<i8").tobytes())
 
-    def finish(self) -> str:
+    def finish(self) -> Path:
         sync(self.path)
-        return self.path.name
+        return Path(self.path.name)
 
 
 @dataclasses.dataclass
@@ -126,7 +118,7 @@ class _Writer:
         return CascadeEvents(
             parent=(self.version.database, self.version.table),
             referenced=self.referenced,
-            file=self.path.name,
+            file=Path(self.path.name),
             rows=self.rows,
             cascades=self.version.cascades,
         )

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batch_manifest.values import StagedQuarantine
 from cdc_engine.binlog.rows.refused_values import RefusedValue
 from cdc_engine.contracts import Column, Operation
 from cdc_engine.durable_files import sync
-from cdc_engine.staging.manifest import StagedQuarantine
 
 QUARANTINE_FILE = "quarantine.parquet"
 FIELDS: list[pa.Field[Any]] = [
@@ -52,7 +52,7 @@ def write_quarantine(directory: Path, refused: Sequence[tuple[str, str, RefusedV
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
     sync(path)
     last = max(value.order_key for _, _, value in refused)
-    return StagedQuarantine(file=path.name, size_bytes=path.stat().st_size, rows=len(rows), last_order_key=last)
+    return StagedQuarantine(file=Path(path.name), size_bytes=path.stat().st_size, rows=len(rows), last_order_key=last)
 
 
 def _row(database: str, table: str, value: RefusedValue) -> dict[str, Any]:

@@ -4,27 +4,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batch_manifest.file import MANIFEST_FILE, ManifestError, read_manifest_json
+from batch_manifest.values import ChangesSegment, Manifest
 from cdc_engine.errors import StagingError
-from cdc_engine.staging.manifest import MANIFEST_FILE, ChangesSegment, Manifest
 
 
 def read_manifest(directory: Path) -> Manifest:
     """Returns the manifest in a staged batch's directory. Raises StagingError if it is missing or cannot be read."""
     path = directory / MANIFEST_FILE
     try:
-        return Manifest.from_json(json.loads(path.read_bytes()))
+        return read_manifest_json(path.read_bytes())
     except FileNotFoundError:
         raise StagingError(
             f"{directory} has no {MANIFEST_FILE}: it is not a batch that was staged to its end; roll the batch back"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ManifestError) as error:
         raise StagingError(
             f"{path} cannot be read as a manifest ({error}); roll the batch back to stage it again"
         ) from error
@@ -43,14 +43,12 @@ def has_all(manifest: Manifest, size_bytes: Callable[[str], int]) -> bool:
     """Returns whether every file that the manifest names exists with the right size. `size_bytes`: returns a file's size, -1 if it
     does not exist.
     """
-    changes = (
-        segment for table in manifest.tables for segment in table.segments if isinstance(segment, ChangesSegment)
-    )
-    sizes = {segment.file: segment.size_bytes for segment in changes}
+    changes = (segment for table in manifest.tables for segment in table.changes)
+    sizes = {segment.file.name: segment.size_bytes for segment in changes}
     if manifest.quarantine is not None:
-        sizes[manifest.quarantine.file] = manifest.quarantine.size_bytes
-    others = [events.file for events in manifest.cascades] + [table.places for table in manifest.tables if table.places]
-    if any(size_bytes(file) < 0 for file in others):
+        sizes[manifest.quarantine.file.name] = manifest.quarantine.size_bytes
+    positions = [table.positions for table in manifest.tables if table.positions]
+    if any(size_bytes(file.name) < 0 for file in (*positions, *(events.file for events in manifest.cascades))):
         return False
     return all(size_bytes(file) == wanted for file, wanted in sizes.items())
 

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batch_manifest.values import Bound, ChangesSegment
 from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
 from cdc_engine.binlog.rows.partial import with_presence
 from cdc_engine.contracts import Int64s, Operation
@@ -27,7 +28,6 @@ from cdc_engine.durable_files import sync
 from cdc_engine.errors import BinlogFormatError
 from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, WRITE_BATCH_ROWS, parquet_writer
 from cdc_engine.staging.background_writer import BackgroundWriter
-from cdc_engine.staging.manifest import Bound, ChangesSegment
 from cdc_engine.staging.moves import Moves, lacks_columns
 from cdc_engine.staging.staged_columns import staged_columns
 
@@ -240,7 +240,7 @@ class SegmentWriter:
         counts = {operation: int(self._counts[operation]) for operation in Operation}
         version = self.decoder.version
         return ChangesSegment(
-            file=self.path.name,
+            file=Path(self.path.name),
             size_bytes=self.path.stat().st_size,
             version=version.version,
             rows=self.rows,

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from batch_manifest.values import LakeColumn
 from cdc_engine.binlog.column_types.value_text import text_value
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.binlog.rows.refused_values import QUARANTINE
 from cdc_engine.contracts import Int32s, TableVersion
 from cdc_engine.errors import TableStoppedError
-from cdc_engine.staging.manifest import StagedColumn
 from cdc_engine.states import TableState
 
 RESERVED = "_sluice_"  # prefix of Sluice's own columns, whatever their case
 
 
-def staged_columns(decoder: RowDecoder) -> tuple[StagedColumn, ...]:
+def staged_columns(decoder: RowDecoder) -> tuple[LakeColumn, ...]:
     """Returns the decoder's columns with Spark's type names, in table order."""
     pairs = zip(decoder.columns, decoder.types, strict=True)
     return tuple(
-        StagedColumn(
+        LakeColumn(
             name=column.name,
             type=each.spark,
             nullable=column.nullable or each.null_beside_source or decoder.policy.undecodable == QUARANTINE,

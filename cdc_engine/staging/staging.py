@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import logging
 import re
 import shutil
@@ -19,13 +18,23 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from batch_manifest.file import MANIFEST_FILE, manifest_json
+from batch_manifest.values import (
+    Cascade,
+    CascadeEvents,
+    ChangesSegment,
+    Manifest,
+    SchemaSegment,
+    StagedQuarantine,
+    StagedTable,
+    TruncateSegment,
+)
 from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
 from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from cdc_engine.contracts import (
     NOTHING,
     Batch,
     BlockSlice,
-    Cascade,
     Int32s,
     Int64s,
     StoppedTable,
@@ -39,17 +48,6 @@ from cdc_engine.position import Position, file_number, order_key
 from cdc_engine.staging.background_writer import BackgroundWriter
 from cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, PositionFile, reached
 from cdc_engine.staging.grouping import runs_by_table
-from cdc_engine.staging.manifest import (
-    MANIFEST_FILE,
-    CascadeEvents,
-    ChangesSegment,
-    Manifest,
-    SchemaSegment,
-    StagedQuarantine,
-    StagedTable,
-    TruncateSegment,
-    manifest_alteration,
-)
 from cdc_engine.staging.quarantine import write_quarantine
 from cdc_engine.staging.renamed_rows import refuse_rows
 from cdc_engine.staging.segment_writer import SegmentWriter
@@ -65,7 +63,7 @@ NAME_CHARS_MAX = 60  # length of a database or table name in a file name: two of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StagedBatch:
+class StagingResult:
     """A staged batch: the manifest, its directory, and the tables that were stopped. Their earlier segments are in the batch."""
 
     path: Path
@@ -95,7 +93,7 @@ def stage(
     logged: Collection[str] = (),
     stopped_at: Mapping[str, int] | None = None,
     again_up_to: int = 0,
-) -> StagedBatch:
+) -> StagingResult:
     """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
 
     - `more`: called with a decoded part of the batch; returns the next part, or an empty batch after the last.
@@ -139,7 +137,7 @@ def stage(
     finally:
         staging.abandon()  # has no effect after success
         shutil.rmtree(partial, ignore_errors=True)
-    return StagedBatch(path=path, manifest=manifest, stopped=tuple(staging.stopped.values()))
+    return StagingResult(path=path, manifest=manifest, stopped=tuple(staging.stopped.values()))
 
 
 class _Staging:
@@ -206,7 +204,7 @@ class _Staging:
                 database=each.database,
                 table=each.table,
                 segments=tuple(each.segments),
-                places=each.places.finish() if each.places else "",
+                positions=each.positions.finish() if each.positions else None,
             )
             for each in self.tables.values()
             if each.segments or (each.database, each.table) in reached
@@ -369,7 +367,7 @@ class _Staging:
                     key=decoder.key,
                     columns=columns,
                     fills=staged_fills(decoder, change.fills),
-                    alterations=tuple(manifest_alteration(each) for each in change.alterations),
+                    alterations=change.alterations,
                     renamed_from=change.renamed_from,
                 )
             )
@@ -380,18 +378,18 @@ class _Staging:
         decoder = table.begun.decoder
         for rows in decoder.chunks(part.block, chosen):
             if version.follows:
-                self._note_places(table, rows, chosen[decoder.events_of(rows.num_rows)] - part.first_event)
+                self._note_positions(table, rows, chosen[decoder.events_of(rows.num_rows)] - part.first_event)
             table.add(rows)
         table.add_to_log(part.block, chosen)
 
-    def _note_places(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
+    def _note_positions(self, table: TableFiles, rows: pa.RecordBatch, events: Int64s) -> None:
         """Records the sequence numbers of the table's rows. Rows from before the foreign key was created get 0: they precede all its
         effects.
         """
-        if table.places is None:
-            table.places = PositionFile(self.directory / f"places.{self.files_begun}.i64", rows_before=table.rows)
+        if table.positions is None:
+            table.positions = PositionFile(self.directory / f"positions.{self.files_begun}.i64", rows_before=table.rows)
             self.files_begun += 1
-        table.places.add(events + self.events, rows.column(OPERATION).to_numpy())
+        table.positions.add(events + self.events, rows.column(OPERATION).to_numpy())
 
     def _turn_to(self, table: TableFiles, version: TableVersion, order_key: int) -> None:
         """Prepares for rows of another version. They get a segment of their own unless they are staged in the same way as the rows before.
@@ -483,7 +481,7 @@ def _manifest(staging: _Staging, destination: str, ledger_id: str, delivery: int
 
 def _publish(manifest: Manifest, partial: Path, path: Path) -> None:
     """Writes the manifest, then renames the directory. Each step is on disk before the next one."""
-    replace_file(partial / MANIFEST_FILE, json.dumps(manifest.to_json(), ensure_ascii=False))
+    replace_file(partial / MANIFEST_FILE, manifest_json(manifest))
     if path.exists():
         shutil.rmtree(path)
     rename(partial, path)

@@ -10,11 +10,11 @@ import dataclasses
 
 import pyarrow as pa
 
+from batch_manifest.values import Segment
 from cdc_engine.binlog.rows.decoder import RowDecoder
 from cdc_engine.binlog.rows.refused_values import RefusedValue
 from cdc_engine.contracts import Block, Int64s, TableVersion
 from cdc_engine.staging.cascades import PositionFile
-from cdc_engine.staging.manifest import Segment
 from cdc_engine.staging.segment_writer import SegmentWriter
 
 
@@ -31,7 +31,7 @@ class TableFiles:
     # The table version of the open segment, as in the history: with all columns and the primary key.
     source: TableVersion | None = None
     rows: int = 0  # of all segments
-    places: PositionFile | None = None
+    positions: PositionFile | None = None
 
     @property
     def begun(self) -> SegmentWriter:
@@ -70,7 +70,7 @@ class TableFiles:
             segment = self.writer.finish()
             if self.log is not None and self.log.rows:
                 log = self.log.finish()
-                segment = dataclasses.replace(segment, log=log.file, log_rows=log.rows)
+                segment = dataclasses.replace(segment, log=log.file.name, log_rows=log.rows)
             self.segments.append(segment)
             self.refused += self.writer.decoder.take_refused()
         self.writer = self.log = None

@@ -371,13 +371,13 @@ class _RepairWork:
         return found
 
     def _chosen(self, name: str, scope: Scope, rows: RowsRead) -> tuple[TableTarget, Read]:
+        from batch_manifest.values import LakeColumn  # noqa: PLC0415
         from spark_jobs.repair.fold import Read  # noqa: PLC0415
-        from spark_jobs.staged_batch import Column  # noqa: PLC0415
 
         keys = list(scope.keys)
         read = Read(
             key=rows.key,
-            columns=tuple(Column(name=name, type=kind, nullable=nullable) for name, kind, nullable in rows.columns),
+            columns=tuple(LakeColumn(name=name, type=kind, nullable=nullable) for name, kind, nullable in rows.columns),
             files=rows.files,
             keys=dict(zip(rows.key, scope.values(keys).values(), strict=True)),
             had=[scope.keys[key].in_source for key in keys],

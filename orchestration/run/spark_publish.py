@@ -33,11 +33,11 @@ def spark_publish(
     refusal: Callable[[], str],
 ) -> PublishOutcome:
     """Implements `ports.Publish`. Raises TableStoppedError if the table cannot be made, however often it is tried."""
+    from batch_manifest.values import LakeColumn  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
     from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.snapshot.publication import CascadesUnseenError, ColumnsDifferError, Publication  # noqa: PLC0415
     from spark_jobs.snapshot.publish import publish_snapshot  # noqa: PLC0415
-    from spark_jobs.staged_batch import Column  # noqa: PLC0415
     from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
@@ -48,7 +48,7 @@ def spark_publish(
         owner=Owner(ledger_id=ledger.ledger_id, destination=destination, table=record.name),
         target=written_target(config, destination)(record.name),
         columns=tuple(
-            Column(name=name, type=kind.lower(), nullable=nullable.get(name, True)) for name, kind in record.columns
+            LakeColumn(name=name, type=kind.lower(), nullable=nullable.get(name, True)) for name, kind in record.columns
         ),
         key=record.key,
         chunks=records.chunks(record),

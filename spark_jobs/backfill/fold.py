@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batch_manifest.values import ChangesSegment
 from spark_jobs.errors import TableError
 from spark_jobs.merging import fold
 from spark_jobs.small.fold_arrow import Mask, is_last, key_codes
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ChangesSegment
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY
 
 BATCH_ROWS = 1 << 16
 
@@ -58,7 +59,7 @@ def folded(
             name, "its columns changed while it was read, or its images lack some; ask for the backfill again"
         )
     wanted = [*first.key, ORDER_KEY]
-    images: Any = pa.concat_tables([pq.read_table(each.path, columns=wanted) for each in segments])
+    images: Any = pa.concat_tables([pq.read_table(each.file, columns=wanted) for each in segments])
     columns = [images[column].combine_chunks() for column in first.key]
     kept = last_of_keys(columns, images[ORDER_KEY], changed_up_to, up_to)
     if not kept.any():
@@ -69,9 +70,9 @@ def folded(
 
 def _write(segments: Sequence[ChangesSegment], kept: Mask, path: Path) -> None:
     at = 0
-    with pq.ParquetWriter(path, pq.read_schema(segments[0].path), compression="none") as writer:
+    with pq.ParquetWriter(path, pq.read_schema(segments[0].file), compression="none") as writer:
         for segment in segments:
-            with pq.ParquetFile(segment.path) as file:
+            with pq.ParquetFile(segment.file) as file:
                 for batch in file.iter_batches(BATCH_ROWS):
                     mask = kept[at : at + batch.num_rows]
                     at += batch.num_rows
@@ -87,7 +88,7 @@ def _segment(first: ChangesSegment, path: Path, keys: Sequence[Any]) -> ChangesS
     bounds = [bounds_of(column) for column in keys]
     return dataclasses.replace(
         first,
-        path=path,
+        file=path,
         size_bytes=path.stat().st_size,
         rows=facts.num_rows,
         inserts=counts[fold.INSERT],

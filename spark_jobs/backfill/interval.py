@@ -9,11 +9,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from batch_manifest.values import ChangesSegment, StagedTable
 from spark_jobs.errors import MergeError, SparkUnavailableError, TableError
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import LakeSession, first_line, is_away
 from spark_jobs.side_tables.history_fix import HistoryFix
-from spark_jobs.staged_batch import Backfill, ChangesSegment, StagedBatch, StagedTable, app_id_of
+from spark_jobs.staged_batch import Backfill, StagedBatch, app_id_of
 from spark_jobs.tables.commit_record import commit_record
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.table_owner import Owner, TableRecords
@@ -46,8 +47,8 @@ class StagedInterval:
             ledger_id=self.ledger_id,
             epoch=self.epoch,
             delivery=0,
-            start=self.start,
-            end=self.end,
+            start=dict(self.start),
+            end=dict(self.end),
             tables=(table,),
             backfill=dataclasses.replace(self.backfill, backfill_id=f"{self.backfill.backfill_id}{which}"),
         )

@@ -21,12 +21,13 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from batch_manifest.values import ChangesSegment
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.fence import Fence
 from spark_jobs.merging.fold import INSERT as INSERTED
 from spark_jobs.merging.fold import KEYED_NAMES, UPDATE_AFTER
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ChangesSegment
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
 from spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
 BATCHES_WAITING_MAX = 4
@@ -121,7 +122,7 @@ def _query(given: PastState, names: Sequence[str]) -> str:
 def _as_table(images: ChangesSegment, folder: Path) -> deltalake.DeltaTable:
     """Returns the images as a Delta table, which deltalake's query engine requires."""
     wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, *(column.name for column in images.columns)]
-    rows = pq.read_table(images.path, columns=wanted)
+    rows = pq.read_table(images.file, columns=wanted)
     write_deltalake(folder, rows, mode="overwrite", writer_properties=writer_properties(rows.schema))
     return deltalake.DeltaTable(folder)
 

@@ -42,7 +42,7 @@ def merge_backfill(
             segments = interval.changes(staged, name, up_to, ACT)
             if not segments:
                 return None
-            path = interval.folders[0].parent / f"{len(name)}-{segments[0].path.name}"
+            path = interval.folders[0].parent / f"{len(name)}-{segments[0].file.name}"
             segment = folded(name, segments, path, interval.changed_up_to, up_to)
             if segment is None:
                 return None

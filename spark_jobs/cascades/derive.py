@@ -12,6 +12,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
+from batch_manifest.values import Cascade, StagedTable
 from spark_jobs.cascades import files as cascade_files
 from spark_jobs.cascades.play import (
     NONE_BUFFERED,
@@ -29,7 +30,7 @@ from spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
 from spark_jobs.errors import StagedBatchError, TableError
 from spark_jobs.report import TableTarget
 from spark_jobs.session import LakeSession, is_away, table_error
-from spark_jobs.staged_batch import Cascade, StagedBatch, StagedTable
+from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.delta_table import DeltaTable
 
 CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table with row changes that could not be derived
@@ -85,7 +86,7 @@ def carried_out(  # noqa: PLR0917  two callers
 def _refused(batch: StagedBatch, error: _RaisedError) -> dict[str, TableError]:
     """Returns the errors of all tables that foreign keys may change: of those that raised, and of those that wait for them."""
     who = ", ".join(sorted(error.tables))
-    live = {table.name for table in batch.tables} & {name for events in batch.cascades for name in events.live}
+    live = {table.name for table in batch.tables} & {name for events in batch.cascades for name in events.live_names}
     return {
         name: table_error(name, error.cause, NOT_FOUND)
         if name in error.tables
@@ -122,10 +123,10 @@ class _Derivation:
     ) -> None:
         self._session, self._batch, self._storage_options = session, batch, storage_options
         self._buffered = buffered
-        live = {name for events in batch.cascades for name in events.live}
+        live = {name for events in batch.cascades for name in events.live_names}
         self._staged = {table.name: table for table in batch.tables if table.name in live}
-        cascades = [each for events in batch.cascades for each in events.cascades if each.child in self._staged]
-        self._cascades = {(each.child, each.columns): each for each in cascades}
+        cascades = [each for events in batch.cascades for each in events.cascades if each.child_name in self._staged]
+        self._cascades = {(each.child_name, each.columns): each for each in cascades}
         self._lake: dict[str, DeltaTable] = {}
         self._applied: dict[str, int] = {}
         for name, table in self._staged.items():
@@ -134,7 +135,7 @@ class _Derivation:
                 self._applied[name] = self._lake[name].refresh().applied_order_key
         self._events: list[Event] = []
         for events in batch.cascades:
-            with _about(*events.live):
+            with _about(*events.live_names):
                 self._events += events_of(events)
         self._wanted: Wanted = defaultdict(set)
         self._rows: dict[str, dict[Values, CascadeRow]] = defaultdict(dict)
@@ -182,21 +183,21 @@ class _Derivation:
 
     def _load(self, cascade: Cascade, values: set[Values]) -> None:
         """Loads the lake's rows that refer to the values."""
-        self._wanted[cascade.child, cascade.columns] |= values
+        self._wanted[cascade.child_name, cascade.columns] |= values
         self._load_rows(cascade, cascade.columns, values)
 
     def _load_rows(self, cascade: Cascade, columns: tuple[str, ...], values: set[Values]) -> None:
         """Loads the lake's rows with these values, or records why they cannot be read."""
-        rows = self._rows[cascade.child]
+        rows = self._rows[cascade.child_name]
         try:
-            with _about(cascade.child):
+            with _about(cascade.child_name):
                 found = lake_rows(
-                    self._session, self._lake[cascade.child], dataclasses.replace(cascade, columns=columns), values
+                    self._session, self._lake[cascade.child_name], dataclasses.replace(cascade, columns=columns), values
                 )
         except _RaisedError as error:
             if not isinstance(error.cause, TableError):
                 raise
-            self._unreadable[cascade.child] = error.cause
+            self._unreadable[cascade.child_name] = error.cause
             return
         for row in found:
             key = tuple(row.values[name] for name in cascade.key) if cascade.key else tuple(sorted(row.values.items()))
@@ -211,7 +212,7 @@ class _Derivation:
         return sorted(every, key=lambda each: (each.at.order_key, each.at.place, isinstance(each, Event)))
 
     def _images(self, name: str) -> list[Image]:
-        key = next(each.key for each in self._cascades.values() if each.child == name)
+        key = next(each.key for each in self._cascades.values() if each.child_name == name)
         wanted = {columns: values for (table, columns), values in self._wanted.items() if table == name}
         if not wanted:
             return []
@@ -230,5 +231,5 @@ class _Derivation:
         values = {coarse_values(each) for each in keys - self._rows[name].keys()} - self._asked[name]
         if values:
             self._asked[name] |= values
-            self._load_rows(next(each for each in self._cascades.values() if each.child == name), key, values)
+            self._load_rows(next(each for each in self._cascades.values() if each.child_name == name), key, values)
         return bool(values)

@@ -17,29 +17,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batch_manifest.file import from_record, to_record
+from batch_manifest.values import ChangesSegment, LakeColumn, Segment, StagedTable
 from object_stores.errors import StoreError
 from object_stores.folder import StoreFolder
 from spark_jobs.cascades.play import Derived
-from spark_jobs.cascades.rows import places_of
+from spark_jobs.cascades.rows import positions_of
 from spark_jobs.durable_lake import sync
 from spark_jobs.errors import SparkJobError, StagedBatchError, TableError
 from spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
-from spark_jobs.staged_batch import (
-    COMMIT_TIME,
-    GROUP_COLUMNS,
-    OPERATION,
-    ORDER_KEY,
-    PRESENT,
-    ChangesSegment,
-    Column,
-    Segment,
-    StagedBatch,
-    StagedTable,
-)
+from spark_jobs.staged_batch import COMMIT_TIME, GROUP_COLUMNS, OPERATION, ORDER_KEY, PRESENT, StagedBatch
 from spark_jobs.tables.delta_table import DeltaTable
 
 FOLDER, MANIFEST = "derived", "derived.json"
-FORMAT = 1
+FORMAT = 2
 ROW = "_sluice_row"
 DERIVED = "_sluice_derived"  # whether an image was derived; for the change log, merges do not read it
 ARROW_TYPES = {
@@ -84,7 +75,7 @@ def with_derived(batch: StagedBatch, table: StagedTable, lake: DeltaTable, deriv
             continue
         rows_before += segment.rows if isinstance(segment, ChangesSegment) else 0
         segments.append(segment)
-    return dataclasses.replace(table, segments=tuple(segments), places=None)
+    return dataclasses.replace(table, segments=tuple(segments), positions=None)
 
 
 def _file_part(table: StagedTable) -> str:
@@ -97,7 +88,7 @@ def _pieces(table: StagedTable, derived: Sequence[Derived]) -> list[_Piece]:
     """Assigns each derived image to the segment of its transaction or the one before it. If the table was altered in between, a new
     segment is inserted.
     """
-    places, begin = places_of(table), 0
+    places, begin = positions_of(table), 0
     pieces: list[_Piece] = []
     for segment in table.segments:
         rows = segment.rows if isinstance(segment, ChangesSegment) else 0
@@ -138,8 +129,8 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
             "take the table's rows anew and set binlog_row_image=FULL",
         )
     columns = staged.columns if staged else _columns_of(table, lake, piece)
-    schema = pq.read_schema(staged.path) if staged else _schema(columns)
-    own = pq.read_table(staged.path) if staged else schema.empty_table()
+    schema = pq.read_schema(staged.file) if staged else _schema(columns)
+    own = pq.read_table(staged.file) if staged else schema.empty_table()
     partial = bool(staged and staged.partial)
     added = pa.Table.from_pylist(
         [_record(image, columns, partial=partial) for image in piece.derived], schema=_loose(schema)
@@ -165,7 +156,7 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
     return _segment_of(path, rows, columns, piece)
 
 
-def _segment_of(path: Path, rows: pa.Table, columns: tuple[Column, ...], piece: _Piece) -> ChangesSegment:
+def _segment_of(path: Path, rows: pa.Table, columns: tuple[LakeColumn, ...], piece: _Piece) -> ChangesSegment:
     staged = piece.segment if isinstance(piece.segment, ChangesSegment) else None
     key = staged.key if staged else _key_of(columns, piece)
     operations: Any = rows[OPERATION].to_pylist()
@@ -173,7 +164,7 @@ def _segment_of(path: Path, rows: pa.Table, columns: tuple[Column, ...], piece: 
     times = [_us(image.at.commit_time) for image in piece.derived]
     bounds = [_bounds(staged, place, name, piece) for place, name in enumerate(key)]
     return ChangesSegment(
-        path=path,
+        file=path,
         size_bytes=path.stat().st_size,
         rows=rows.num_rows,
         inserts=operations.count(INSERT),
@@ -208,14 +199,14 @@ def _bounds(staged: ChangesSegment | None, place: int, name: str, piece: _Piece)
     return None, None
 
 
-def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[Column, ...]:
+def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[LakeColumn, ...]:
     """Returns the columns of a segment without staged images, as another segment of the table or the lake has them."""
     known = set(piece.derived[0].values)
     for segment in table.changes:
         if {column.name.lower() for column in segment.columns} == known:
             return segment.columns
     columns = [
-        Column(name=name, type=of_type)
+        LakeColumn(name=name, type=of_type)
         for lowered, (name, of_type) in lake.snapshot.columns.items()
         if lowered in known
     ]
@@ -226,12 +217,12 @@ def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[Co
     return tuple(columns)
 
 
-def _key_of(columns: tuple[Column, ...], piece: _Piece) -> tuple[str, ...]:
+def _key_of(columns: tuple[LakeColumn, ...], piece: _Piece) -> tuple[str, ...]:
     spelled = {column.name.lower(): column.name for column in columns}
     return tuple(spelled[name] for name in piece.derived[0].key)
 
 
-def _record(image: Derived, columns: tuple[Column, ...], *, partial: bool) -> dict[str, Any]:
+def _record(image: Derived, columns: tuple[LakeColumn, ...], *, partial: bool) -> dict[str, Any]:
     record: dict[str, Any] = {
         OPERATION: image.operation,
         ORDER_KEY: image.at.order_key,
@@ -246,7 +237,7 @@ def _record(image: Derived, columns: tuple[Column, ...], *, partial: bool) -> di
     return {**record, "_sluice_moved": False} if partial else record
 
 
-def _schema(columns: tuple[Column, ...]) -> pa.Schema:
+def _schema(columns: tuple[LakeColumn, ...]) -> pa.Schema:
     fields: list[pa.Field[Any]] = [
         pa.field(OPERATION, pa.int8()),
         pa.field(ORDER_KEY, pa.int64()),
@@ -312,8 +303,7 @@ def _kept(batch: StagedBatch, table: StagedTable, segment: Segment) -> Any:
     staged = next(each for each in batch.tables if each.name == table.name)
     if segment in staged.segments:
         return staged.segments.index(segment)
-    record = dataclasses.asdict(segment)
-    return {**record, "path": record["path"].name}
+    return to_record(segment)
 
 
 def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | None:
@@ -327,7 +317,9 @@ def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | 
             raise ValueError(f"format {record['format']}")
         tables = {
             table.name: dataclasses.replace(
-                table, segments=tuple(_read(batch, table, item) for item in record["tables"][table.name]), places=None
+                table,
+                segments=tuple(_read(batch, table, item) for item in record["tables"][table.name]),
+                positions=None,
             )
             for table in batch.tables
             if table.name in record["tables"]
@@ -344,10 +336,8 @@ def kept(batch: StagedBatch) -> tuple[dict[str, StagedTable], dict[str, str]] | 
 def _read(batch: StagedBatch, table: StagedTable, item: Any) -> Segment:
     if isinstance(item, int):
         return table.segments[item]
-    lists = {name: tuple(item[name]) for name in ("key", "key_min", "key_max")}
-    columns = tuple(Column(**column) for column in item["columns"])
-    path = batch.directory / FOLDER / item["path"]
-    if not path.is_file() or path.stat().st_size != item["size_bytes"]:
-        raise ValueError(f"{path} is not there as it was written")
-    stored = f"{batch.stored}/{FOLDER}/{item['path']}" if batch.stored else ""
-    return ChangesSegment(**{**item, **lists, "columns": columns, "path": path, "stored": stored})
+    segment = from_record(ChangesSegment, item, batch.directory / FOLDER)
+    if not segment.file.is_file() or segment.file.stat().st_size != segment.size_bytes:
+        raise ValueError(f"{segment.file} is not there as it was written")
+    stored = f"{batch.stored}/{FOLDER}/{segment.file.name}" if batch.stored else ""
+    return dataclasses.replace(segment, stored=stored)

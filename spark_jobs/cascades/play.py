@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from batch_manifest.values import Cascade
 from spark_jobs.errors import TableError
 from spark_jobs.merging.fold import DELETE, UPDATE_AFTER, UPDATE_BEFORE
-from spark_jobs.staged_batch import Cascade
 
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 ALTERED = "the table was altered in the same batch"
@@ -185,8 +185,8 @@ class Play:
         by_child: dict[str, set[tuple[str, ...]]] = defaultdict(set)
         keys = {}
         for each in cascades:
-            by_child[each.child].add(each.columns)
-            keys[each.child] = each.key
+            by_child[each.child_name].add(each.columns)
+            keys[each.child_name] = each.key
         self._tables = {name: _Table(keys[name], columns) for name, columns in by_child.items()}
         self._applied, self._wanted, self._unreadable = applied, wanted, unreadable
         self._again_up_to, self._buffered = again_up_to, buffered
@@ -249,7 +249,7 @@ class Play:
             parent, old, new = waiting.pop()
             for cascade in event.cascades:
                 told = not begin or set(cascade.referenced) == set(event.old)
-                if cascade.parent == parent and told and cascade.child in event.live:
+                if cascade.parent_name == parent and told and cascade.child_name in event.live:
                     waiting += self._follow(event, cascade, old, new)
             begin = False
 
@@ -264,18 +264,18 @@ class Play:
         action = cascade.on_delete if after is None else cascade.on_update
         if None in before or before == after or not (action or cascade.doubt):
             return []
-        if cascade.child in self._buffered:
+        if cascade.child_name in self._buffered:
             self._pass_on(event, Passed(event.at, cascade, before, after))
             return []
-        if cascade.child not in self._tables:
-            self._refuse(event, cascade.child, _error(cascade, "the table has stopped"))
+        if cascade.child_name not in self._tables:
+            self._refuse(event, cascade.child_name, _error(cascade, "the table has stopped"))
             return []
-        if cascade.child in self._unreadable:
-            self._refuse(event, cascade.child, self._unreadable[cascade.child])
-        if cascade.child in self.errors:
-            self._hide_below(event, cascade.child)
+        if cascade.child_name in self._unreadable:
+            self._refuse(event, cascade.child_name, self._unreadable[cascade.child_name])
+        if cascade.child_name in self.errors:
+            self._hide_below(event, cascade.child_name)
             return []
-        if self._applied.get(cascade.child, -1) >= event.at.order_key:
+        if self._applied.get(cascade.child_name, -1) >= event.at.order_key:
             if event.at.order_key <= self._again_up_to:
                 self._refuse_below(event, cascade)
             return []
@@ -285,20 +285,20 @@ class Play:
             keys = self._hit(event, cascade, before)
             return [change for key in keys for change in self._change(event, cascade, action, key, after)]
         except TableError as error:
-            self._refuse(event, cascade.child, error)
+            self._refuse(event, cascade.child_name, error)
             return []
 
     def _pass_on(self, event: Event, change: Passed) -> None:
         """Keeps the change for the publication of its child. The changes in the tables below cannot be derived until then, also if
         an earlier try of the batch has buffered the child already.
         """
-        cascade, child = change.cascade, change.cascade.child
+        cascade, child = change.cascade, change.cascade.child_name
         for below in event.cascades:
-            if below.parent != child or below.child not in event.live or not goes_on(change, below):
+            if below.parent_name != child or below.child_name not in event.live or not goes_on(change, below):
                 continue
-            if below.child not in self._buffered:
+            if below.child_name not in self._buffered:
                 # it stops with the batch; if the child was published before that, a repeated run would derive nothing for it
-                self._lose(event, child, f"foreign keys continue from it to {below.child}, which is merged")
+                self._lose(event, child, f"foreign keys continue from it to {below.child_name}, which is merged")
             self._hide(event, below)
         if event.at.order_key <= self._buffered[child]:
             return
@@ -322,9 +322,13 @@ class Play:
         changes in the child can no longer be derived, nor what followed from them in tables that were not merged then.
         """
         for below in event.cascades:
-            if below.parent == cascade.child and below.child in event.live and self._is_behind(event, below.child):
-                why = f"the way leads through {cascade.child}, which is merged already, and the files that told of it are gone"
-                self._refuse(event, below.child, _error(below, why))
+            if (
+                below.parent_name == cascade.child_name
+                and below.child_name in event.live
+                and self._is_behind(event, below.child_name)
+            ):
+                why = f"the way leads through {cascade.child_name}, which is merged already, and the files that told of it are gone"
+                self._refuse(event, below.child_name, _error(below, why))
 
     def _is_behind(self, event: Event, table: str) -> bool:
         """Returns whether the lake, or what is buffered of the table, is older than the event."""
@@ -346,12 +350,12 @@ class Play:
         if table not in self._hidden:
             self._hidden.add(table)
             for cascade in event.cascades:
-                if cascade.parent == table != cascade.child and cascade.child in event.live:
+                if cascade.parent_name == table != cascade.child_name and cascade.child_name in event.live:
                     self._hide(event, cascade)
 
     def _hide(self, event: Event, cascade: Cascade) -> None:
         """Records that the changes in the child cannot be derived, because those in its parent are not known."""
-        parent, child = cascade.parent, cascade.child
+        parent, child = cascade.parent_name, cascade.child_name
         if child in self._buffered:
             why = f"foreign keys change its rows with those of {parent}, which cannot be followed"
             if parent in self._buffered:
@@ -367,9 +371,9 @@ class Play:
 
     def _hit(self, event: Event, cascade: Cascade, before: Values) -> list[Values]:
         """Returns the keys of the child's rows that refer to the values. Raises TableError if that is uncertain."""
-        table, coarse = self._tables[cascade.child], coarse_values(before)
-        if coarse not in self._wanted.get((cascade.child, cascade.columns), ()):
-            self.missing[cascade.child, cascade.columns].add(coarse)
+        table, coarse = self._tables[cascade.child_name], coarse_values(before)
+        if coarse not in self._wanted.get((cascade.child_name, cascade.columns), ()):
+            self.missing[cascade.child_name, cascade.columns].add(coarse)
         self._refuse_order(cascade, coarse)
         keys = []
         for key in sorted(table.found[cascade.columns].get(coarse, ()), key=repr):
@@ -392,21 +396,21 @@ class Play:
         order, which is unknown.
         """
         for (name, _), row in self._touched.items():
-            shared = name == cascade.child and row.by != cascade.name and row.written & set(cascade.columns)
+            shared = name == cascade.child_name and row.by != cascade.name and row.written & set(cascade.columns)
             if shared and coarse in (_coarse_of(row.was, cascade.columns), _coarse_of(row.now, cascade.columns)):
                 raise _error(cascade, f"it and the foreign key {row.by} change the same column of a row at once")
 
     def _change(
         self, event: Event, cascade: Cascade, action: str, key: Values, after: Values | None
     ) -> list[tuple[str, dict[str, Any], dict[str, Any] | None]]:
-        table = self._tables[cascade.child]
+        table = self._tables[cascade.child_name]
         row = table.rows[key]
-        derived = self.derived[cascade.child]
-        touched = self._touched.setdefault((cascade.child, key), _Touched(row.values, row.values, cascade.name))
+        derived = self.derived[cascade.child_name]
+        touched = self._touched.setdefault((cascade.child_name, key), _Touched(row.values, row.values, cascade.name))
         if action == CASCADE and after is None:
             table.drop(key)
             derived += [Derived(event.at, DELETE, row.values, table.key)] * row.count
-            return [(cascade.child, row.values, None)]
+            return [(cascade.child_name, row.values, None)]
         if row.stale or cascade.generated:
             why = row.stale or "the table has generated columns"
             raise _error(cascade, f"it changed a row's columns, and the others cannot be told, for {why}")
@@ -420,7 +424,7 @@ class Play:
             derived.append(Derived(event.at, UPDATE_AFTER, values, table.key))
         table.drop(key)
         table.put(CascadeRow(values, event.at.order_key, count=row.count))
-        return [(cascade.child, row.values, values)]
+        return [(cascade.child_name, row.values, values)]
 
 
 def goes_on(change: Passed, below: Cascade) -> bool:
@@ -463,7 +467,7 @@ def _coarse_of(values: Mapping[str, Any], columns: tuple[str, ...]) -> Values:
 
 def _error(cascade: Cascade, why: str) -> TableError:
     return TableError(
-        cascade.child,
-        f"the foreign key {cascade.name} to {cascade.parent} changed rows of it without row events, and they cannot be followed: {why}; "
-        "take the table's rows anew, or say `cascades: ignore` or `stop` for it",
+        cascade.child_name,
+        f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of it without row events, and they cannot be "
+        f"followed: {why}; take the table's rows anew, or say `cascades: ignore` or `stop` for it",
     )

@@ -14,25 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batch_manifest.values import Cascade, CascadeEvents, ChangesSegment, SchemaSegment, StagedTable
 from spark_jobs import sql_text
 from spark_jobs.cascades.play import CascadeRow, ChangeOrder, Event, Image, Values, coarse
 from spark_jobs.errors import TableError
 from spark_jobs.merging.fold import DELETE, LOG_NAMES, UPDATE_BEFORE
 from spark_jobs.session import LakeSession
-from spark_jobs.staged_batch import (
-    COMMIT_TIME,
-    DELETED,
-    GROUP_COLUMNS,
-    MOVED,
-    OPERATION,
-    ORDER_KEY,
-    PRESENT,
-    Cascade,
-    CascadeEvents,
-    ChangesSegment,
-    SchemaSegment,
-    StagedTable,
-)
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, GROUP_COLUMNS, MOVED, OPERATION, ORDER_KEY, PRESENT
 from spark_jobs.tables.delta_table import DeltaTable
 
 PLACE = "_sluice_place"
@@ -42,7 +30,7 @@ PLACE_BYTES = 8
 
 def events_of(events: CascadeEvents) -> Iterator[Event]:
     """Yields the events that triggered cascades, in the order of the stream."""
-    rows = pq.read_table(events.path).to_pylist()
+    rows = pq.read_table(events.file).to_pylist()
     before: dict[str, Any] = {}
     for row in rows:
         values = {name.lower(): value for name, value in row.items() if not name.startswith("_sluice_")}
@@ -51,14 +39,14 @@ def events_of(events: CascadeEvents) -> Iterator[Event]:
             continue
         old, new = (values, None) if row[OPERATION] == DELETE else (before, values)
         at = ChangeOrder(row[ORDER_KEY], row[PLACE], row[COMMIT_TIME])
-        yield Event(at, events.parent, old, new, events.cascades, events.live)
+        yield Event(at, events.parent_name, old, new, events.cascades, events.live_names)
 
 
-def places_of(table: StagedTable) -> list[int]:
+def positions_of(table: StagedTable) -> list[int]:
     """Returns the sequence numbers of the rows of the table's segments, one per row."""
-    if table.places is None:
+    if table.positions is None:
         return [0] * table.rows
-    content = table.places.read_bytes()
+    content = table.positions.read_bytes()
     array = pa.Array.from_buffers(pa.int64(), len(content) // PLACE_BYTES, [None, pa.py_buffer(content)])
     return cast("list[int]", array.to_pylist())
 
@@ -78,7 +66,7 @@ class StagedImages:
         all images of a row whose key changes.
         """
         pointing = keys | self._pointing(wanted)
-        places, begin = places_of(self.table), 0
+        places, begin = positions_of(self.table), 0
         for segment in self.table.segments:
             if not isinstance(segment, ChangesSegment):
                 at = ChangeOrder(segment.order_key, -1, None)
@@ -113,13 +101,13 @@ class StagedImages:
         """Yields, per image, the columns of the key and of foreign keys that the image has."""
         needed = dict.fromkeys([*self.key, *(name for columns in names for name in columns)])
         if not segment.partial:
-            table = pq.read_table(segment.path, columns=[spelled[name] for name in needed])
+            table = pq.read_table(segment.file, columns=[spelled[name] for name in needed])
             yield from table.rename_columns(list(needed)).to_pylist()
             return
         numbers = {name: number for number, name in enumerate(spelled)}
         groups = {f"{PRESENT}{numbers[name] // GROUP_COLUMNS}" for name in needed}
         for row in pq.read_table(
-            segment.path, columns=[*(spelled[name] for name in needed), *groups, MOVED]
+            segment.file, columns=[*(spelled[name] for name in needed), *groups, MOVED]
         ).to_pylist():
             known = {name: row[spelled[name]] for name in needed if _has(segment, row, numbers[name])}
             yield {**known, MOVED: row[MOVED]}
@@ -133,7 +121,7 @@ class StagedImages:
     ) -> Iterator[Image]:
         spelled = {column.name.lower(): column.name for column in segment.columns}
         names = [columns for columns in wanted if all(name in spelled for name in columns)]
-        rows = pq.read_table(segment.path)
+        rows = pq.read_table(segment.file)
         if self.key:
             first = spelled[self.key[0]]
             values = pa.array([key[0] for key in keys], rows.schema.field(first).type)
@@ -193,7 +181,7 @@ def lake_rows(
     for name in (*cascade.columns, *cascade.key):
         if name not in table.snapshot.columns:
             reason = (
-                f"the foreign key {cascade.name} to {cascade.parent} changed rows of it without row events, and the column {name}, "
+                f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of it without row events, and the column {name}, "
                 "by which they are found, is not in the lake; have it captured, or say `cascades: ignore` or `stop` for the table"
             )
             raise TableError(table.name, reason)

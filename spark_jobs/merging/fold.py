@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from batch_manifest.values import ChangesSegment
 from spark_jobs import sql_text
 from spark_jobs.object_store import spark_path
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, ChangesSegment
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, staged_types
 from spark_jobs.uploaded_files import UploadedFiles
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
@@ -22,7 +23,7 @@ RANK = "_sluice_rank"
 
 def staged_view(view: str, segment: ChangesSegment, uploaded: UploadedFiles) -> str:
     """Returns the statement for a view of the staged file: in its object store, or where the run makes local files readable for Spark."""
-    return parquet_view(view, segment.stored or uploaded.place(segment.path), segment.staged_types)
+    return parquet_view(view, segment.stored or uploaded.place(segment.file), staged_types(segment))
 
 
 def parquet_view(view: str, place: str, types: Mapping[str, str]) -> str:

@@ -14,23 +14,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from batch_manifest.file import MANIFEST_FILE
+from batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegment, Segment, StagedTable, TruncateSegment
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.merging import fold, merge_clauses, merge_sql
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import LakeSession, first_line
-from spark_jobs.staged_batch import (
-    DELETED,
-    MANIFEST,
-    ChangesSegment,
-    Column,
-    SchemaSegment,
-    Segment,
-    StagedBatch,
-    StagedTable,
-    TruncateSegment,
-    last_order_key,
-)
+from spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
 from spark_jobs.tables import alteration_steps as following
 from spark_jobs.tables.casting import INTEGERS
 from spark_jobs.tables.commit_record import commit_record, maintenance_record
@@ -142,7 +133,7 @@ def refuse_other_owner(table: DeltaTable, writer: LakeWriter, record: TableRecor
 
 def staged_at(batch: StagedBatch) -> float:
     """Returns when the batch was staged, in seconds of the file system's clock. No commit of the batch is older."""
-    return (batch.directory / MANIFEST).stat().st_mtime
+    return (batch.directory / MANIFEST_FILE).stat().st_mtime
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,7 +237,7 @@ class _TableMerge:
         statement = take_over(self.table, segment, self.target, origin, self.writer.owner)
         return self._commit(statement, segment.order_key)
 
-    def _give_columns(self, source: tuple[Column, ...], key: tuple[str, ...]) -> None:
+    def _give_columns(self, source: tuple[LakeColumn, ...], key: tuple[str, ...]) -> None:
         wanted = wanted_columns(source, soft_deletes=self.target.deletes == "soft" and bool(key))
         statements = schema_statements(self.table, self.target, wanted, key, self.writer.owner.to_text())
         for statement in statements:

@@ -7,9 +7,7 @@ left out per source table, because a source table that was resumed has older val
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import deltalake
@@ -18,11 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from batch_manifest.values import StagedQuarantine
 from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import StagedBatchError, TableError
 from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import staged_at
-from spark_jobs.staged_batch import MANIFEST, StagedBatch
+from spark_jobs.staged_batch import StagedBatch
 
 NAME = "quarantine"
 
@@ -31,12 +30,11 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
     """Appends the values and returns the number of rows. Raises StagedBatchError if the staged file differs from its manifest,
     TableError if Delta refuses the write.
     """
-    entry = json.loads((batch.directory / MANIFEST).read_bytes()).get("quarantine")
-    if not entry:
+    if batch.quarantine is None:
         return 0
     if not path:
         raise StagedBatchError(f"{batch.directory} has values for the quarantine, and no path of it is configured")
-    staged = _staged(batch.directory / Path(entry["file"]).name, entry)
+    staged = _staged(batch.quarantine)
     try:
         fresh, transactions = _lacking(staged, batch, path, storage_options)
         if fresh.num_rows:
@@ -86,14 +84,14 @@ def _tables(staged: pa.Table) -> list[tuple[str, str]]:
     return sorted(zip(pairs["database"].to_pylist(), pairs["table"].to_pylist(), strict=True))
 
 
-def _staged(file: Path, entry: Mapping[str, Any]) -> pa.Table:
-    again = "; roll the batch back to have it staged again"
+def _staged(quarantine: StagedQuarantine) -> pa.Table:
+    file, again = quarantine.file, "; roll the batch back to have it staged again"
     try:
         staged = pq.read_table(file)
     except (pa.ArrowException, OSError) as error:
         raise StagedBatchError(f"{file} is named by the manifest and cannot be read: {error}{again}") from error
-    if staged.num_rows != entry["rows"]:
-        raise StagedBatchError(f"{file} has {staged.num_rows} rows, its manifest says {entry['rows']}{again}")
+    if staged.num_rows != quarantine.rows:
+        raise StagedBatchError(f"{file} has {staged.num_rows} rows, its manifest says {quarantine.rows}{again}")
     return staged
 
 

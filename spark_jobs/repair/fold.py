@@ -19,11 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batch_manifest.values import ChangesSegment, LakeColumn
 from spark_jobs.backfill.fold import bounds_of
 from spark_jobs.errors import TableError
 from spark_jobs.merging.fold import DELETE, INSERT
 from spark_jobs.small.fold_arrow import Mask, Numbers, is_last, key_codes
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, ChangesSegment, Column
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 BATCH_ROWS = 1 << 16
 OURS = pa.schema(
@@ -39,7 +40,7 @@ class Read:
     """
 
     key: tuple[str, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[LakeColumn, ...]
     files: tuple[Path, ...]
     keys: dict[str, list[Any]]
     had: Sequence[bool]
@@ -112,7 +113,7 @@ def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Pa
         raise TableError(name, "its columns changed while its rows were read; start the repair again", own=False)
     asked = _asked(read, schema)
     rows = _keys(read.files, read.key, schema)
-    images = _keys([each.path for each in segments], (*read.key, ORDER_KEY), schema)
+    images = _keys([each.file for each in segments], (*read.key, ORDER_KEY), schema)
     decided = decide(asked, read.had, rows, images[:-1], np.asarray(images[-1]) <= up_to)
     counts = [int(mask.sum()) for mask in (decided.none, decided.rows, decided.images)]
     if decided.lost.any() and not sum(counts):
@@ -126,7 +127,7 @@ def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Pa
         return Fold(segment=None, lost=decided.lost)
     with pq.ParquetWriter(path, pa.schema([*OURS, *schema]), compression="none") as writer:
         writing = _Writing(writer, schema, up_to)
-        writing.images([each.path for each in segments], decided.images)
+        writing.images([each.file for each in segments], decided.images)
         writing.rows(read.files, decided.rows, read.read_at_us)
         writing.none(dict(zip(read.key, asked, strict=True)), decided.none, read.read_at_us)
     return Fold(segment=_segment(read, path, sum(counts), up_to), lost=decided.lost)
@@ -223,7 +224,7 @@ def _segment(read: Read, path: Path, rows: int, up_to: int) -> ChangesSegment:
     keys: Any = pq.read_table(path, columns=list(read.key))
     bounds = [bounds_of(keys[name].combine_chunks()) for name in read.key]
     return ChangesSegment(
-        path=path,
+        file=path,
         size_bytes=path.stat().st_size,
         rows=rows,
         inserts=rows - deletes,

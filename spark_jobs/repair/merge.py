@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from batch_manifest.values import ChangesSegment
 from spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
 from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import NO_RECORDS, merge_table
 from spark_jobs.repair.fold import Read, cleared, repaired
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import LakeSession, SparkSettings, open_sessions
-from spark_jobs.staged_batch import ChangesSegment, StagedBatch, read_staged_batch
+from spark_jobs.staged_batch import StagedBatch, read_staged_batch
 from spark_jobs.tables.table_owner import TableRecords
 
 ACT, REASON = "repair", "a repair is merged by Spark"

@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from batch_manifest.values import SchemaSegment, StagedTable
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.side_tables import change_log, history
 from spark_jobs.side_tables.side_table import SideTable
 from spark_jobs.snapshot.buffering import report_of
-from spark_jobs.staged_batch import SchemaSegment, StagedTable, epoch_of
+from spark_jobs.staged_batch import epoch_of
 from spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
 from spark_jobs.tables.table_owner import FoundTable, LakeWriter, TableRecord, refuse_unless_ours
 

@@ -18,19 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
+from batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegment, Segment, TruncateSegment
 from object_stores.stored_files import StoredFiles
 from spark_jobs.cascades.files import DERIVED
 from spark_jobs.side_tables.columns import placed
 from spark_jobs.side_tables.log_rows import LogRows, event_row, log_schema
 from spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, types_of
-from spark_jobs.staged_batch import (
-    ChangesSegment,
-    Column,
-    SchemaSegment,
-    Segment,
-    TruncateSegment,
-    last_order_key,
-)
+from spark_jobs.staged_batch import last_order_key
 from spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "log"
@@ -68,7 +62,7 @@ def append_event(
 def append_read(
     table: SideTable,
     chunks: StoredFiles,
-    columns: Sequence[Column],
+    columns: Sequence[LakeColumn],
     *,
     since: int,
     place: tuple[int, int],
@@ -94,16 +88,16 @@ def append_read(
 
 
 def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: str) -> bool:
-    types = {field.name: field.type for field in pq.read_schema(segment.path)}
+    types = {field.name: field.type for field in pq.read_schema(segment.file)}
     place = placed(table.name, segment.columns, _images_of(table))
     own = LogRows(names=place.names, types=types)
 
     def batches() -> Iterator[pa.RecordBatch]:
         # `applied` cannot be read while deltalake consumes the batches.
         fresh = dataclasses.replace(own, after=table.applied)
-        logged = fresh.rows(_batches(segment.path.parent / segment.log)) if segment.log else ()
+        logged = fresh.rows(_batches(segment.file.parent / segment.log)) if segment.log else ()
         carried = dataclasses.replace(fresh, origin=FOREIGN_KEY)
-        derived = carried.rows(_derived(segment.path)) if segment.derived else ()
+        derived = carried.rows(_derived(segment.file)) if segment.derived else ()
         return itertools.chain(logged, derived)
 
     return _append(table, own.schema, batches, segment.last_order_key, user_metadata)

@@ -11,8 +11,8 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 
+from batch_manifest.values import Alteration, AlterationKind, LakeColumn
 from spark_jobs.errors import TableError
-from spark_jobs.staged_batch import Alteration, Column
 
 WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 DECIMAL = re.compile(r"decimal\(\d+, ?(\d+)\)")
@@ -25,10 +25,12 @@ class MappedColumns:
     """`names`: column of the source → column of the table, in the source's order. `added`: columns that the table lacks."""
 
     names: Mapping[str, str]
-    added: tuple[Column, ...]
+    added: tuple[LakeColumn, ...]
 
 
-def placed(name: str, columns: Sequence[Column], there: Mapping[str, str], taken: Sequence[str] = ()) -> MappedColumns:
+def placed(
+    name: str, columns: Sequence[LakeColumn], there: Mapping[str, str], taken: Sequence[str] = ()
+) -> MappedColumns:
     """Maps the source's columns to columns of the table. `name`: "database.table". `there`: columns of the table → Spark's names of their
     types. `taken`: names of Sluice's columns.
 
@@ -36,7 +38,7 @@ def placed(name: str, columns: Sequence[Column], there: Mapping[str, str], taken
     """
     known = {column.lower(): (column, kind) for column, kind in there.items()}
     names: dict[str, str] = {}
-    added: list[Column] = []
+    added: list[LakeColumn] = []
     for column in columns:
         _refuse_name(name, column.name, taken)
         wanted = column.name
@@ -49,7 +51,7 @@ def placed(name: str, columns: Sequence[Column], there: Mapping[str, str], taken
             raise TableError(name, f"{why}; move that change log or history away, and a new one begins", for_good=True)
         names[column.name] = spelled
         if spelled.lower() not in known:
-            added.append(Column(name=spelled, type=column.type))
+            added.append(LakeColumn(name=spelled, type=column.type))
     return MappedColumns(names=names, added=tuple(added))
 
 
@@ -78,13 +80,16 @@ class TakenOver:
 
 
 def taken_over(
-    place: MappedColumns, columns: Sequence[Column], there: Mapping[str, str], alterations: Sequence[Alteration] = ()
+    place: MappedColumns,
+    columns: Sequence[LakeColumn],
+    there: Mapping[str, str],
+    alterations: Sequence[Alteration] = (),
 ) -> tuple[TakenOver, ...]:
     """Returns the columns of a history that copy values from other columns. `there`: its columns before `place.added` were added, as
     in `placed`.
     """
-    renames = {each.new_name.lower(): each.column for each in alterations if each.kind == "rename"}
-    begin = {each.column.lower() for each in alterations if each.kind == "add"}
+    renames = {each.new_name.lower(): each.column for each in alterations if each.kind is AlterationKind.RENAME}
+    begin = {each.column.lower() for each in alterations if each.kind is AlterationKind.ADD}
     altered = {each.column.lower() for each in alterations if each.kind in ALTERS_TYPE}
     added = {each.name for each in place.added}
     found = []

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import QueryBuilder
 
+from batch_manifest.values import Alteration, ChangesSegment, LakeColumn, SchemaSegment, Segment, TruncateSegment
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
 from spark_jobs.merging.fold import parquet_view
@@ -40,20 +41,7 @@ from spark_jobs.side_tables.versions import (
     folded,
 )
 from spark_jobs.small.ways import BYTES_MAX, FEATURES, ROWS_MAX
-from spark_jobs.staged_batch import (
-    COMMIT_TIME,
-    DELETED,
-    OPERATION,
-    ORDER_KEY,
-    ROW,
-    Alteration,
-    ChangesSegment,
-    Column,
-    SchemaSegment,
-    Segment,
-    TruncateSegment,
-    last_order_key,
-)
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ROW, last_order_key
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.exact_bounds import writer_properties
 
@@ -129,7 +117,7 @@ class History:
         self, at: DeltaTable, key: Sequence[str], place: tuple[int, int], user_metadata: str, *, at_place: bool
     ) -> bool:
         columns = [
-            Column(name=name, type=kind)
+            LakeColumn(name=name, type=kind)
             for name, kind in at.snapshot.schema
             if name not in {ORDER_KEY, COMMIT_TIME, OPERATION, DELETED}
         ]
@@ -168,7 +156,7 @@ class History:
     def take_read(
         self,
         selection: str,
-        read: tuple[Sequence[Column], pa.Schema],
+        read: tuple[Sequence[LakeColumn], pa.Schema],
         key: Sequence[str],
         place: tuple[int, int],
         user_metadata: str,
@@ -207,9 +195,9 @@ class History:
         if segment.partial:
             raise TableError(self.table.name, PARTIAL, state=IMAGE_NOT_FULL, for_good=True)
         comes = (segment.last_order_key, user_metadata)
-        names = self._give(segment.columns, segment.key, pq.read_schema(segment.path), comes)
+        names = self._give(segment.columns, segment.key, pq.read_schema(segment.file), comes)
         wanted = [OPERATION, ORDER_KEY, COMMIT_TIME, ROW, *names]
-        images = pq.read_table(segment.path, columns=wanted)
+        images = pq.read_table(segment.file, columns=wanted)
         fresh: Any = pc.greater(images[ORDER_KEY], pa.scalar(self.table.applied, pa.int64()))
         source = as_source(folded(images.filter(fresh), segment.key, list(names)), dict(names), self._schema())
         return self._merge(source, _spelled(names, segment.key), self._commit(segment.last_order_key, user_metadata))
@@ -281,7 +269,7 @@ class History:
         return self._merge(source, _spelled(place.names, segment.key), self._commit(segment.order_key, user_metadata))
 
     def _give(
-        self, columns: Sequence[Column], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
+        self, columns: Sequence[LakeColumn], key: Sequence[str], types: pa.Schema, at: tuple[int, str]
     ) -> Mapping[str, str]:
         """Gives the table these columns and returns column of the source → column of the table. `at`: order key and record of the next
         commit.
@@ -308,7 +296,7 @@ class History:
 
     def _widen(
         self,
-        columns: Sequence[Column],
+        columns: Sequence[LakeColumn],
         key: Sequence[str],
         at: tuple[int, str],
         alterations: Sequence[Alteration] = (),

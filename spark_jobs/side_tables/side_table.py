@@ -20,11 +20,12 @@ from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
+from batch_manifest.values import LakeColumn, StagedTable
 from spark_jobs import sql_text
 from spark_jobs.durable_lake import before_checkpoint, sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.fence import READ_ONLY, Fence
-from spark_jobs.staged_batch import Column, StagedBatch, StagedTable
+from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.commit_record import lost_commit
 from spark_jobs.tables.table_owner import TABLE_OWNED, TableRecord
 
@@ -131,7 +132,7 @@ class SideTable:
                 ),
             )
 
-    def add(self, columns: tuple[Column, ...]) -> None:
+    def add(self, columns: tuple[LakeColumn, ...]) -> None:
         """Adds columns that the table lacks."""
         if columns:
             fields = [deltalake.Field(each.name, PrimitiveType(sql_text.delta_type(each.type))) for each in columns]

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from batch_manifest.values import LakeColumn
 from spark_jobs.merging.fold import KEYED_NAMES
 from spark_jobs.small.fold_arrow import key_codes, operation_names, removes
-from spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY, ROW, Column
+from spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY, ROW
 
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 FROM_KEY, TO_KEY, OPERATION_NAME = "_sluice_from_order_key", "_sluice_to_order_key", "_sluice_operation"
@@ -32,12 +33,12 @@ PERIOD_TYPES = {
     OPERATION_NAME: pa.string(),
 }
 PERIOD = (  # Sluice's columns, after those of the source
-    Column(name=VALID_FROM, type="timestamp"),
-    Column(name=VALID_TO, type="timestamp"),
-    Column(name=IS_CURRENT, type="boolean"),
-    Column(name=FROM_KEY, type="bigint"),
-    Column(name=TO_KEY, type="bigint"),
-    Column(name=OPERATION_NAME, type="string"),
+    LakeColumn(name=VALID_FROM, type="timestamp"),
+    LakeColumn(name=VALID_TO, type="timestamp"),
+    LakeColumn(name=IS_CURRENT, type="boolean"),
+    LakeColumn(name=FROM_KEY, type="bigint"),
+    LakeColumn(name=TO_KEY, type="bigint"),
+    LakeColumn(name=OPERATION_NAME, type="string"),
 )
 CLOSES = "_sluice_closes"  # in a row of the source: whether it closes the open version or is a new version
 

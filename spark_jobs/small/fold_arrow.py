@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from batch_manifest.values import ChangesSegment
 from object_stores.files import opened
 from spark_jobs.merging import fold
 from spark_jobs.staged_batch import (
@@ -27,7 +28,7 @@ from spark_jobs.staged_batch import (
     ORIGIN,
     PRESENT,
     ROW,
-    ChangesSegment,
+    staged_types,
 )
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -60,8 +61,8 @@ class Lake:
 
 def staged_images(segment: ChangesSegment, storage_options: Mapping[str, str]) -> pa.Table:
     """Returns all images of the segment's file, in stream order. `storage_options`: of the object store, if the file is in one."""
-    file = opened(segment.stored, storage_options) if segment.stored else segment.path
-    return pq.read_table(file, columns=list(segment.staged_types), memory_map=False)
+    file = opened(segment.stored, storage_options) if segment.stored else segment.file
+    return pq.read_table(file, columns=list(staged_types(segment)), memory_map=False)
 
 
 def fresh_images(images: pa.Table, applied_order_key: int) -> pa.Table:

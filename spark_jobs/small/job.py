@@ -122,12 +122,13 @@ def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 
+    import batch_manifest  # noqa: PLC0415
     import object_stores  # noqa: PLC0415
     import spark_jobs  # noqa: PLC0415
 
     register: Any = cloudpickle.register_pickle_by_value
-    register(spark_jobs)
-    register(object_stores)
+    for package in (batch_manifest, object_stores, spark_jobs):
+        register(package)
     return work
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, PostCommitHookProperties, QueryBuilder, Transaction, exceptions, write_deltalake
 
+from batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegment, Segment, StagedTable, TruncateSegment
 from spark_jobs.durable_lake import before_checkpoint, local_folder
 from spark_jobs.errors import TableError
 from spark_jobs.merging import fold, merge_clauses
@@ -24,20 +25,7 @@ from spark_jobs.merging.merge import apply_lacking, refuse_other_owner, writer_o
 from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.small import fold_arrow
 from spark_jobs.small.ways import MergeChoice, MergeFacts, choose
-from spark_jobs.staged_batch import (
-    COMMIT_TIME,
-    DELETED,
-    OPERATION,
-    ORDER_KEY,
-    ChangesSegment,
-    Column,
-    SchemaSegment,
-    Segment,
-    StagedBatch,
-    StagedTable,
-    TruncateSegment,
-    last_order_key,
-)
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, StagedBatch, last_order_key
 from spark_jobs.tables import alteration_steps
 from spark_jobs.tables.commit_record import commit_record
 from spark_jobs.tables.delta_table import (
@@ -179,7 +167,7 @@ class _SmallMerge:
     def _needs_mapping(self, segment: ChangesSegment | SchemaSegment) -> bool:
         return MAPPING_PROPERTY in self._properties(segment)
 
-    def _wanted(self, segment: ChangesSegment | SchemaSegment) -> tuple[Column, ...]:
+    def _wanted(self, segment: ChangesSegment | SchemaSegment) -> tuple[LakeColumn, ...]:
         return wanted_columns(segment.columns, soft_deletes=self.target.deletes == "soft" and bool(segment.key))
 
     def _properties(self, segment: ChangesSegment | SchemaSegment) -> dict[str, str]:

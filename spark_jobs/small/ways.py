@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from spark_jobs.staged_batch import ChangesSegment, Segment, TruncateSegment
+from batch_manifest.values import ChangesSegment, Segment, TruncateSegment
 
 Way = Literal["spark", "small"]
 SmallSetting = Literal["auto", "spark", "small"]

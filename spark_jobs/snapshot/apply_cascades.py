@@ -71,8 +71,8 @@ def given_again(events: Sequence[Event]) -> str:
                 and _values(cascade.columns, cascade.referenced, event.new or {}, shared) in gone[columns, shared]
             ):
                 return (
-                    f"the foreign key {cascade.name} gave its rows a value that rows of {cascade.parent} had lost while they were read, "
-                    "and it is unknown which of the two a row was read with"
+                    f"the foreign key {cascade.name} gave its rows a value that rows of {cascade.parent_name} had lost while they were "
+                    "read, and it is unknown which of the two a row was read with"
                 )
         for columns in every:
             shared = tuple(name for name in cascade.columns if name in columns)

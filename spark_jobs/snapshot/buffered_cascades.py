@@ -24,14 +24,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batch_manifest.file import from_record, to_record
+from batch_manifest.values import Cascade, StagedTable
 from object_stores.errors import StoreError
 from object_stores.stored_files import StoredFiles
 from spark_jobs.cascades.play import ChangeOrder, Event, Passed, Values
-from spark_jobs.cascades.rows import places_of
+from spark_jobs.cascades.rows import positions_of
 from spark_jobs.durable_lake import sync
 from spark_jobs.errors import TableError
 from spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
-from spark_jobs.staged_batch import ORDER_KEY, Cascade, StagedTable
+from spark_jobs.staged_batch import ORDER_KEY
 
 CHANGES_MAX = 100_000  # per snapshot: a publication replays them in the memory of its run
 COUNT_DIGITS = 9
@@ -103,7 +105,7 @@ def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -
         if COMPLETE in name:
             continue
         table = pq.read_table(cascades.opened(name))
-        known = [_cascade(each) for each in json.loads((table.schema.metadata or {})[CASCADES])]
+        known = [from_record(Cascade, each) for each in json.loads((table.schema.metadata or {})[CASCADES])]
         rows = [row for row in table.to_pylist() if after < row["order_key"] <= up_to]
         found += [(row["images"], _event(row, known[row["cascade"]], child)) for row in rows]
     return sorted(found, key=lambda each: (each[1].at.order_key, each[1].at.place))
@@ -113,15 +115,15 @@ def _event(row: Mapping[str, Any], cascade: Cascade, child: str) -> Event:
     at = ChangeOrder(row["order_key"], row["place"], row["commit_time"])
     old = dict(zip(cascade.referenced, _decoded(row["before"]), strict=True))
     new = None if row["after"] is None else dict(zip(cascade.referenced, _decoded(row["after"]), strict=True))
-    return Event(at, cascade.parent, old, new, (cascade,), frozenset({child}))
+    return Event(at, cascade.parent_name, old, new, (cascade,), frozenset({child}))
 
 
 def _images_before(table: StagedTable, changes: Sequence[Passed]) -> list[int]:
     """Returns for each change how many images of the table precede it in its transaction."""
-    segments = [np.asarray(pq.read_table(each.path, columns=[ORDER_KEY])[ORDER_KEY]) for each in table.changes]
+    segments = [np.asarray(pq.read_table(each.file, columns=[ORDER_KEY])[ORDER_KEY]) for each in table.changes]
     if not segments:
         return [0] * len(changes)
-    keys, places = np.concatenate(segments), np.asarray(places_of(table), np.int64)
+    keys, places = np.concatenate(segments), np.asarray(positions_of(table), np.int64)
     order = np.lexsort((places, keys))
     keys, places = keys[order], places[order]
     counts = []
@@ -145,7 +147,7 @@ def _rows(changes: Sequence[Passed], images: Sequence[int]) -> pa.Table:
         }
         for each, count in zip(changes, images, strict=True)
     ]
-    text = json.dumps([_json_of(each) for each in cascades])
+    text = json.dumps([to_record(each) for each in cascades])
     return pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata({CASCADES: text.encode()}))
 
 
@@ -205,14 +207,3 @@ def _decoded(text: str) -> Values:
     return tuple(
         _KINDS[next(iter(each))][2](*each.values()) if isinstance(each, dict) else each for each in json.loads(text)
     )
-
-
-def _json_of(cascade: Cascade) -> dict[str, Any]:
-    return {name: getattr(cascade, name) for name in Cascade.__dataclass_fields__}
-
-
-def _cascade(record: Mapping[str, Any]) -> Cascade:
-    values: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in record.items()
-    }
-    return Cascade(**values)

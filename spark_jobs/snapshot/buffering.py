@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from batch_manifest.values import ChangesSegment, Segment, StagedTable, TruncateSegment
 from object_stores.errors import StoreError
 from object_stores.stored_files import StoredFiles
 from spark_jobs.durable_lake import link, sync
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableReport, TableTarget
-from spark_jobs.staged_batch import ORDER_KEY, ChangesSegment, Segment, StagedTable, TruncateSegment, last_order_key
+from spark_jobs.staged_batch import ORDER_KEY, last_order_key
 
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 KEY_DIGITS = 19  # decimal digits of an int64
@@ -135,11 +136,11 @@ def _hold(name: str, segment: ChangesSegment, held: BufferedChanges) -> int:
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
     """Does the same as `_keep` if the buffer is in an object store, because the publication may run on another host."""
     if segment.first_order_key > after:
-        files.put(segment.path, _name(segment))
+        files.put(segment.file, _name(segment))
         return segment.rows
     with tempfile.TemporaryDirectory(prefix="sluice-held-") as folder:
         rest = Path(folder) / _name(segment)
-        rows = _write_rest(segment.path, rest, after)
+        rows = _write_rest(segment.file, rest, after)
         files.put(rest, rest.name)
     return rows
 
@@ -157,10 +158,10 @@ def _keep(segment: ChangesSegment, files: StoredFiles, after: int) -> int:
     beside = folder / f".{path.stem}.tmp"  # Spark ignores it if a crash leaves it behind
     beside.unlink(missing_ok=True)
     if segment.first_order_key > after:
-        link(segment.path, beside)
+        link(segment.file, beside)
         rows = segment.rows
     else:
-        rows = _write_rest(segment.path, beside, after)
+        rows = _write_rest(segment.file, beside, after)
     for each in (beside, None, folder, folder.parent):
         if each is None:
             beside.replace(path)

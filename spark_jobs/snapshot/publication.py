@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from batch_manifest.values import LakeColumn
 from object_stores.stored_files import StoredFiles
 from spark_jobs.report import TableTarget
 from spark_jobs.snapshot.buffered_cascades import complete_up_to
 from spark_jobs.snapshot.buffering import buffered_up_to
-from spark_jobs.staged_batch import PRESENT, Column
+from spark_jobs.staged_batch import PRESENT
 from spark_jobs.tables.commit_record import PublicationRecord
 from spark_jobs.tables.table_owner import Owner
 
@@ -43,7 +44,7 @@ class Publication:
     snapshot_id: str
     owner: Owner
     target: TableTarget
-    columns: tuple[Column, ...]
+    columns: tuple[LakeColumn, ...]
     key: tuple[str, ...]
     chunks: StoredFiles
     rows: int

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from batch_manifest.values import LakeColumn
 from spark_jobs import sql_text
 from spark_jobs.merging import fold
 from spark_jobs.merging.fold import DELETE, INSERT, RANK, UPDATE_AFTER, UPDATE_BEFORE
@@ -24,7 +25,6 @@ from spark_jobs.staged_batch import (
     PRESENT,
     ROW,
     STAGED_TYPES,
-    Column,
 )
 
 READ = "snapshot"  # the operation of a row that was read, in addition to insert, update and delete
@@ -40,7 +40,7 @@ class Rows:
     are buffered changes. `partial`: whether some of them lack columns.
     """
 
-    columns: tuple[Column, ...]
+    columns: tuple[LakeColumn, ...]
     key: tuple[str, ...]
     label: int
     read_at_us: int
@@ -50,12 +50,12 @@ class Rows:
     partial: bool = False
 
 
-def chunk_types(columns: tuple[Column, ...]) -> dict[str, str]:
+def chunk_types(columns: tuple[LakeColumn, ...]) -> dict[str, str]:
     """Returns the columns of a chunk's file with their types."""
     return {column.name: column.type for column in columns}
 
 
-def change_types(columns: tuple[Column, ...], *, partial: bool = False) -> dict[str, str]:
+def change_types(columns: tuple[LakeColumn, ...], *, partial: bool = False) -> dict[str, str]:
     """Returns the columns of a buffered file with their types. `partial`: includes the presence bits. A file without presence bits has
     all columns in each image.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from batch_manifest.values import StagedTable
 from object_stores.errors import StoreError
 from spark_jobs.cascades.play import Lost, Passed
 from spark_jobs.errors import TableError
@@ -19,7 +20,7 @@ from spark_jobs.snapshot.buffered_cascades import (
     mark_complete,
 )
 from spark_jobs.snapshot.buffering import BufferedChanges, SnapshotBuffers, buffer_table
-from spark_jobs.staged_batch import StagedBatch, StagedTable
+from spark_jobs.staged_batch import StagedBatch
 
 NOT_BUFFERED = "its changes could not be buffered"
 
@@ -45,7 +46,7 @@ class Buffering:
             done,
         )
         self._tables = [table for table in batch.tables if holds.get(table.name) is not None]
-        reached = {name for events in batch.cascades for name in events.live}
+        reached = {name for events in batch.cascades for name in events.live_names}
         self.live = frozenset(table.name for table in self._tables) & reached
         self.reports: dict[str, TableReport] = {}
         self.errors: dict[str, Exception] = {}

@@ -21,13 +21,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batch_manifest.values import LakeColumn
 from spark_jobs.durable_lake import link, local_folder, sync
 from spark_jobs.fence import Fence
 from spark_jobs.small.ways import ASKED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 from spark_jobs.snapshot.buffered_keys import BufferedKeys
 from spark_jobs.snapshot.publication import Publication, is_partial
 from spark_jobs.snapshot.publish_sql import READ
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, Column, app_id_of
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, app_id_of
 from spark_jobs.tables.delta_table import DeltaSnapshot, wanted_columns
 from spark_jobs.tables.file_statistics import statistics
 from spark_jobs.tables.new_table import Contents, make_table
@@ -132,7 +133,7 @@ def _aside(place: Path, snapshot_id: str) -> str:
     return f".{place.name}.snapshot-{snapshot_id}"
 
 
-def _contents(filling: _Filling, wanted: Sequence[Column], indexed: int, label: int) -> Contents:
+def _contents(filling: _Filling, wanted: Sequence[LakeColumn], indexed: int, label: int) -> Contents:
     given, adds = filling.given, list[Mapping[str, Any]]()
     rows = size = 0
     for file in filling.files():

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import json
 
+from batch_manifest.values import ChangesSegment, SchemaSegment
 from spark_jobs.session import LakeSession
-from spark_jobs.staged_batch import ChangesSegment, SchemaSegment
 from spark_jobs.tables import alterations, shards
 from spark_jobs.tables.alterations import PLAN_PROPERTY, AlterationPlan
 from spark_jobs.tables.delta_table import DeltaTable, set_properties

@@ -15,8 +15,8 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from batch_manifest.values import Alteration, AlterationKind, LakeColumn, SchemaSegment
 from spark_jobs import sql_text
-from spark_jobs.staged_batch import Alteration, Column, SchemaSegment
 from spark_jobs.tables.casting import converted, widens
 
 KEPT_PROPERTY = "sluice.droppedColumns"
@@ -89,16 +89,18 @@ class _Names:
 
     def take(self, alterations: tuple[Alteration, ...]) -> None:
         for alteration in alterations:
-            if alteration.kind == "drop" and (origin := self.origins.pop(alteration.column.lower(), None)):
+            if alteration.kind is AlterationKind.DROP and (origin := self.origins.pop(alteration.column.lower(), None)):
                 (self.drops if alteration.plan == "apply" else self.kept).append(origin.name)
-        renames = [alteration for alteration in alterations if alteration.kind == "rename"]
+        renames = [alteration for alteration in alterations if alteration.kind is AlterationKind.RENAME]
         origins = [self.origins.pop(alteration.column.lower(), None) for alteration in renames]
         for alteration, origin in zip(renames, origins, strict=True):
             if origin is not None:
                 self._rename(origin, alteration)
         for alteration in alterations:
-            if alteration.kind in {"widen", "convert"} and (origin := self.origins.get(alteration.column.lower())):
-                origin.plan = WIDEN if (alteration.kind, alteration.plan) == ("widen", "apply") else alteration.plan
+            widens_it = alteration.kind is AlterationKind.WIDEN
+            changes_type = widens_it or alteration.kind is AlterationKind.CONVERT
+            if changes_type and (origin := self.origins.get(alteration.column.lower())):
+                origin.plan = WIDEN if widens_it and alteration.plan == "apply" else alteration.plan
 
     def _rename(self, origin: _Origin, alteration: Alteration) -> None:
         if alteration.plan == "new_column":
@@ -180,7 +182,7 @@ class _Steps:
         if wanted is not None and changes:  # widened in place, under the new name
             self.widened.append((wanted.name, wanted.type))
 
-    def _replace(self, wanted: Column, origin: _Origin) -> None:
+    def _replace(self, wanted: LakeColumn, origin: _Origin) -> None:
         """Adds a column of the new type with the converted values of the old one. With plan `new_column` the new column is empty and the
         old one is kept under another name.
         """
@@ -191,7 +193,7 @@ class _Steps:
         self._copy(wanted, sql_text.identifier(temporary), origin.name)
         self.leftovers.append(temporary)
 
-    def _copy(self, wanted: Column | None, expression: str, source: str) -> None:
+    def _copy(self, wanted: LakeColumn | None, expression: str, source: str) -> None:
         old_type = self.names.columns[source][1]
         if wanted is not None:
             same = wanted.type == old_type

@@ -12,7 +12,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spark_jobs.staged_batch import ChangesSegment, Segment, StagedBatch, StagedTable
+from batch_manifest.values import ChangesSegment, Segment, StagedTable
+from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.table_owner import Owner, our_record
 
 # Metrics of Delta and deltalake for rows inserted, updated and deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE).

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import exceptions
 
+from batch_manifest.values import LakeColumn
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, Column, epoch_of
+from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, epoch_of
 from spark_jobs.tables import layout, shards
 from spark_jobs.tables.commit_record import first_count, is_another_try, lost_commit, own_commit, row_counts
 from spark_jobs.tables.marked_rows import marked_rows
@@ -27,11 +28,11 @@ from spark_jobs.tables.shards import Shard
 from spark_jobs.tables.table_owner import FoundTable, TableRecord
 
 METADATA_COLUMNS = (
-    Column(name=ORDER_KEY, type="bigint"),
-    Column(name=COMMIT_TIME, type="timestamp"),
-    Column(name=OPERATION, type="string"),
+    LakeColumn(name=ORDER_KEY, type="bigint"),
+    LakeColumn(name=COMMIT_TIME, type="timestamp"),
+    LakeColumn(name=OPERATION, type="string"),
 )
-DELETED_COLUMN = Column(name=DELETED, type="boolean")
+DELETED_COLUMN = LakeColumn(name=DELETED, type="boolean")
 VECTORS_PROPERTY = "delta.enableDeletionVectors"
 MAPPING_PROPERTY = "delta.columnMapping.mode"
 MAPPING_METADATA = "delta.columnMapping."
@@ -349,7 +350,7 @@ def _may_meet(lowest: Any, highest: Any, low: Any, high: Any) -> Any:
     return pc.invert(pc.fill_null(apart, False))
 
 
-def wanted_columns(source: Iterable[Column], *, soft_deletes: bool) -> tuple[Column, ...]:
+def wanted_columns(source: Iterable[LakeColumn], *, soft_deletes: bool) -> tuple[LakeColumn, ...]:
     """Returns the columns of the Delta table: the source's, then Sluice's. Sluice's are last, so that statistics cover the source's
     first.
     """
@@ -357,7 +358,7 @@ def wanted_columns(source: Iterable[Column], *, soft_deletes: bool) -> tuple[Col
 
 
 def schema_statements(
-    table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str
+    table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...], key: tuple[str, ...], owner: str
 ) -> list[str]:
     """Returns the statements that give a table the wanted columns and its owner; empty if it has them. Columns that the source dropped
     stay.
@@ -375,7 +376,7 @@ def schema_statements(
     return [*changes, *_clustering(table, target, wanted)]
 
 
-def _refuse_clashes(name: str, wanted: tuple[Column, ...]) -> None:
+def _refuse_clashes(name: str, wanted: tuple[LakeColumn, ...]) -> None:
     lowered = [column.name.lower() for column in wanted]
     for column in wanted:
         if lowered.count(column.name.lower()) > 1:
@@ -384,14 +385,16 @@ def _refuse_clashes(name: str, wanted: tuple[Column, ...]) -> None:
             )
 
 
-def _create(name: str, target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> str:
+def _create(name: str, target: TableTarget, wanted: tuple[LakeColumn, ...], key: tuple[str, ...], owner: str) -> str:
     columns = ", ".join(f"{sql_text.identifier(column.name)} {column.type}" for column in wanted)
     properties = pairs(new_properties(target, wanted, key, owner))
     laid = layout.clause(name, target.layout, wanted)
     return f"CREATE TABLE IF NOT EXISTS {sql_text.delta_path(target.path)} ({columns}) USING delta{laid} TBLPROPERTIES ({properties})"
 
 
-def new_properties(target: TableTarget, wanted: tuple[Column, ...], key: tuple[str, ...], owner: str) -> dict[str, str]:
+def new_properties(
+    target: TableTarget, wanted: tuple[LakeColumn, ...], key: tuple[str, ...], owner: str
+) -> dict[str, str]:
     """Returns the properties of a new table with the wanted columns."""
     return {
         **shards.new_properties(target.shard, owner),
@@ -403,7 +406,7 @@ def new_properties(target: TableTarget, wanted: tuple[Column, ...], key: tuple[s
     }
 
 
-def _statistics_columns(wanted: tuple[Column, ...], key: tuple[str, ...]) -> int:
+def _statistics_columns(wanted: tuple[LakeColumn, ...], key: tuple[str, ...]) -> int:
     """Returns how many columns get statistics: at least up to the last key column, because no file can be skipped without key
     statistics.
     """
@@ -411,7 +414,7 @@ def _statistics_columns(wanted: tuple[Column, ...], key: tuple[str, ...]) -> int
     return max([STATISTICS_COLUMNS, *places])
 
 
-def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...], owner: str) -> list[str]:
+def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...], owner: str) -> list[str]:
     properties = table.snapshot.properties
     whose = shards.new_properties(target.shard, owner)
     changes = {name: value for name, value in whose.items() if properties.get(name) != value}
@@ -425,7 +428,7 @@ def _property_changes(table: DeltaTable, target: TableTarget, wanted: tuple[Colu
     return [set_properties(target.path, changes)] if changes else []
 
 
-def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...]) -> list[str]:
+def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...]) -> list[str]:
     added = []
     for column in wanted:
         name, type_name = table.snapshot.columns.get(column.name.lower(), ("", ""))
@@ -440,7 +443,7 @@ def _added_columns(table: DeltaTable, target: TableTarget, wanted: tuple[Column,
     return [f"ALTER TABLE {sql_text.delta_path(target.path)} ADD COLUMNS ({', '.join(added)})"] if added else []
 
 
-def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ...]) -> list[str]:
+def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[LakeColumn, ...]) -> list[str]:
     """Returns the statements that change the clustering. They run after columns are added, because a table may be clustered by a new
     column.
     """
@@ -452,7 +455,7 @@ def _clustering(table: DeltaTable, target: TableTarget, wanted: tuple[Column, ..
     return [f"ALTER TABLE {sql_text.delta_path(target.path)} {words}", set_properties(target.path, properties)]
 
 
-def _needs_mapping(wanted: tuple[Column, ...]) -> bool:
+def _needs_mapping(wanted: tuple[LakeColumn, ...]) -> bool:
     return any(UNMAPPED_CHARACTERS & set(column.name) for column in wanted)
 
 

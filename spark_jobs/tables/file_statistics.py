@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from spark_jobs.staged_batch import Column
+from batch_manifest.values import LakeColumn
 
 TEXT_CHARS_MAX = 32  # length to which Delta truncates bounds of strings
 LAST_CHARACTER = "\U0010ffff"
@@ -29,7 +29,7 @@ INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint"})
 FLOATS = {"float": "<f", "double": "<d"}
 
 
-def statistics(footer: pq.FileMetaData, columns: Sequence[Column], indexed: int) -> str:
+def statistics(footer: pq.FileMetaData, columns: Sequence[LakeColumn], indexed: int) -> str:
     """Returns JSON with the number of rows and, for the first `indexed` columns of the table, the number of NULLs and the minimum and
     maximum.
     """

@@ -9,9 +9,9 @@ import dataclasses
 import json
 from collections.abc import Collection, Mapping
 
+from batch_manifest.values import LakeColumn
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
-from spark_jobs.staged_batch import Column
 
 FEED_PROPERTY = "delta.enableChangeDataFeed"
 CLUSTERING = "clustering"  # the name of Delta's feature
@@ -40,7 +40,7 @@ PLAIN = Layout()
 def clause(
     name: str,
     layout: Layout,
-    wanted: tuple[Column, ...],
+    wanted: tuple[LakeColumn, ...],
     stays: tuple[str, ...] = (),
     features: Collection[str] = (),
 ) -> str:

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from batch_manifest.values import LakeColumn
 from spark_jobs import sql_text
 from spark_jobs.durable_lake import LOG, local_folder, sync
-from spark_jobs.staged_batch import Column
 from spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FEATURE, VECTORS_PROPERTY
 
 LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
@@ -44,7 +44,7 @@ def empty(_folder: Path) -> Contents:
 
 def make_table(
     path: str,
-    columns: tuple[Column, ...],
+    columns: tuple[LakeColumn, ...],
     properties: Mapping[str, str],
     fill: Callable[[Path], Contents] = empty,
     *,
@@ -85,7 +85,7 @@ def make_table(
     return True
 
 
-def _commit(columns: tuple[Column, ...], properties: Mapping[str, str], contents: Contents) -> str:
+def _commit(columns: tuple[LakeColumn, ...], properties: Mapping[str, str], contents: Contents) -> str:
     now = int(time.time() * 1000)
     schema = {"type": "struct", "fields": [_field(column) for column in columns]}
     metadata = {
@@ -118,7 +118,7 @@ def _commit(columns: tuple[Column, ...], properties: Mapping[str, str], contents
     return "".join(json.dumps(action, ensure_ascii=False, separators=(",", ":")) + "\n" for action in actions)
 
 
-def _protocol(columns: tuple[Column, ...], properties: Mapping[str, str]) -> dict[str, Any]:
+def _protocol(columns: tuple[LakeColumn, ...], properties: Mapping[str, str]) -> dict[str, Any]:
     """Returns the lowest protocol that the table needs, as Spark chooses it."""
     vectors = [VECTORS_FEATURE] if properties.get(VECTORS_PROPERTY) == "true" else []
     times = [LOCAL_TIMES_FEATURE] if any(column.type == "timestamp_ntz" for column in columns) else []
@@ -133,5 +133,5 @@ def _protocol(columns: tuple[Column, ...], properties: Mapping[str, str]) -> dic
     }
 
 
-def _field(column: Column) -> dict[str, Any]:
+def _field(column: LakeColumn) -> dict[str, Any]:
     return {"name": column.name, "type": sql_text.delta_type(column.type), "nullable": True, "metadata": {}}

@@ -12,10 +12,11 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 
+from batch_manifest.values import LakeColumn, SchemaSegment
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
 from spark_jobs.report import TableTarget
-from spark_jobs.staged_batch import DELETED, Column, SchemaSegment, StagedBatch, app_id_of
+from spark_jobs.staged_batch import DELETED, StagedBatch, app_id_of
 from spark_jobs.tables import layout
 from spark_jobs.tables.alterations import KEPT_PROPERTY, LOCAL_TIMES, kept_columns
 from spark_jobs.tables.delta_table import (
@@ -107,7 +108,7 @@ def take_over(table: DeltaTable, segment: SchemaSegment, target: TableTarget, or
     left = [name for name in kept_columns(there.properties) if name.lower() in there.columns]
     staged = {column.name.lower() for column in segment.columns}
     left = [name for name in left if name.lower() not in staged]
-    kept = [Column(name=there.columns[name.lower()][0], type=there.columns[name.lower()][1]) for name in left]
+    kept = [LakeColumn(name=there.columns[name.lower()][0], type=there.columns[name.lower()][1]) for name in left]
     soft = target.deletes == "soft" and bool(segment.key)
     wanted = wanted_columns((*segment.columns, *kept), soft_deletes=soft)
     values = ", ".join(_value(table.name, column, origin) for column in wanted)
@@ -133,7 +134,7 @@ def _rows(origin: Origin, *, soft: bool) -> str:
     return f"{sql_text.delta_path(origin.path)} VERSION AS OF {origin.snapshot.version}{alive}"
 
 
-def _value(name: str, column: Column, origin: Origin) -> str:
+def _value(name: str, column: LakeColumn, origin: Origin) -> str:
     there, kind = origin.snapshot.columns.get(column.name.lower(), ("", column.type))
     has_none = not origin.snapshot.exists or column.name == DELETED
     if kind != column.type or not (there or has_none):

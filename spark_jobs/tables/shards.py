@@ -11,9 +11,16 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 
+from batch_manifest.values import (
+    AlterationKind,
+    ChangesSegment,
+    LakeColumn,
+    SchemaSegment,
+    StagedTable,
+    TruncateSegment,
+)
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
-from spark_jobs.staged_batch import ChangesSegment, Column, SchemaSegment, StagedTable, TruncateSegment
 from spark_jobs.tables.casting import widens
 from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 
@@ -22,9 +29,9 @@ LOCKS_PROPERTY = "sluice.shardLocks"  # where writers of the table take its lock
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
 # Kind of alteration → plans that do not change other shards.
 FOLLOWED = {
-    "add": ("apply",),
-    "drop": ("keep",),
-    "widen": ("apply",),
+    AlterationKind.ADD: ("apply",),
+    AlterationKind.DROP: ("keep",),
+    AlterationKind.WIDEN: ("apply",),
 }
 
 
@@ -134,7 +141,7 @@ def dropped(shard: Shard, properties: Mapping[str, str]) -> tuple[str, ...]:
 
 def dropped_after(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[str, ...]:
     """Returns the dropped columns after a statement. A column stays in the list if it is added again; `left_columns` excludes it."""
-    gone = [each.column.lower() for each in segment.alterations if each.kind == "drop"]
+    gone = [each.column.lower() for each in segment.alterations if each.kind is AlterationKind.DROP]
     return tuple(dict.fromkeys([*dropped(shard, properties), *gone]))
 
 
@@ -144,10 +151,10 @@ def left_columns(shard: Shard, properties: Mapping[str, str], segment: ChangesSe
     return tuple(name for name in dropped(shard, properties) if name not in staged)
 
 
-def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[Column, ...]:
+def back_again(shard: Shard, properties: Mapping[str, str], segment: SchemaSegment) -> tuple[LakeColumn, ...]:
     """Returns the columns that a statement adds and that the shard had before. Existing rows must not keep their old values in them."""
     had = dropped(shard, properties)
-    added = {each.column.lower() for each in segment.alterations if each.kind == "add"}
+    added = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.ADD}
     return tuple(column for column in segment.columns if column.name.lower() in added and column.name.lower() in had)
 
 
@@ -172,7 +179,7 @@ def refuse_alterations(name: str, segment: SchemaSegment) -> None:
 
 def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Returns (column, type) of the columns to widen. If another shard widened them before, nothing is left to do."""
-    asked = {each.column.lower() for each in segment.alterations if each.kind == "widen"}
+    asked = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.WIDEN}
     found = ((column, there.get(column.name.lower(), ("", ""))) for column in segment.columns)
     return tuple(
         (name, column.type)

@@ -7,8 +7,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import ChangesSegment
 from benchmarks.merge_batches import LEDGER_ID, StagedFiles
-from spark_jobs.staged_batch import ChangesSegment, read_staged_batch
+from spark_jobs.staged_batch import read_staged_batch
 
 
 @pytest.mark.parametrize("keys", ["close", "anywhere"])
@@ -20,6 +21,6 @@ def test_batches_of_the_bench_are_read_by_a_run_and_follow_one_another(keys: str
     (segment,) = second.tables[0].segments
     assert isinstance(segment, ChangesSegment)
     assert segment.first_order_key > first.end_order_key
-    ids: list[int] = pq.read_table(segment.path)["id"].to_numpy().tolist()
+    ids: list[int] = pq.read_table(segment.file)["id"].to_numpy().tolist()
     assert len(set(ids)) == segment.rows == 100
     assert (segment.key_min, segment.key_max) == ((min(ids),), (max(ids),))

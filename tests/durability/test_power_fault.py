@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import StagedQuarantine
 from cdc_engine.contracts import Block, RowEventKind
 from cdc_engine.durable_files import keep_file, rename
 from cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
@@ -148,8 +149,7 @@ def quarantined(directory: Path, *order_keys: int) -> StagedBatch:
         {"database": ["shop"] * len(order_keys), "table": ["orders"] * len(order_keys), "order_key": order_keys}
     )
     pq.write_table(table, directory / "quarantine.parquet")
-    entry = {"file": "quarantine.parquet", "rows": len(order_keys)}
-    (directory / "manifest.json").write_text(json.dumps({"quarantine": entry}))
+    (directory / "manifest.json").touch()
     return StagedBatch(
         directory=directory,
         destination="shop",
@@ -160,6 +160,9 @@ def quarantined(directory: Path, *order_keys: int) -> StagedBatch:
         start={},
         end={},
         tables=(),
+        quarantine=StagedQuarantine(
+            file=directory / "quarantine.parquet", size_bytes=0, rows=len(order_keys), last_order_key=max(order_keys)
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 
+from batch_manifest.values import ChangesSegment
 from cdc_engine.contracts import Batch
 from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.parser.stream.event_parser import EventParser
@@ -22,8 +23,7 @@ from cdc_engine.position import Position
 from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.server import Source
-from cdc_engine.staging import StagedBatch, stage
-from cdc_engine.staging.manifest import ChangesSegment
+from cdc_engine.staging import StagingResult, stage
 from cdc_engine.staging.reader import read_rows
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.table_meta.change.policy import SchemaDecisions
@@ -58,7 +58,7 @@ class Pipeline:
         made._history().seed(snapshot, begin)
         return made
 
-    def staged(self, **options: Any) -> StagedBatch:
+    def staged(self, **options: Any) -> StagingResult:
         """Everything written since the beginning, as one staged batch; `options` are those of `stage`."""
         self.deliveries += 1
         return stage(self.batch(), "fidelity", self.deliveries, self.folder / "staging", **options)
@@ -66,7 +66,7 @@ class Pipeline:
     def batch(self) -> Batch:
         return self._read().get(RING_BYTES, RING_EVENTS)
 
-    def batches(self, **options: Any) -> Iterator[StagedBatch]:
+    def batches(self, **options: Any) -> Iterator[StagingResult]:
         """Everything written since the beginning, in the batches that the store makes of it."""
         store = self._read()
         while not (batch := store.get(RING_BYTES, RING_EVENTS)).empty:
@@ -114,7 +114,7 @@ def binlog_end(connection: pymysql.Connection[Any]) -> Position:
     return Position(epoch=1, file=str(row[0]), offset=int(row[1]))
 
 
-def images(staged: StagedBatch, table: str) -> pa.Table:
+def images(staged: StagingResult, table: str) -> pa.Table:
     """The staged row images of a table, of every segment, in stream order. Fails where the table stopped."""
     assert not staged.stopped, [f"{each.state}: {each.reason}" for each in staged.stopped]
     segments = [

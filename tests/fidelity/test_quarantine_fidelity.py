@@ -11,7 +11,7 @@ import pytest
 
 from cdc_engine.binlog.rows import refused_values
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.staging import StagedBatch
+from cdc_engine.staging import StagingResult
 from console.toolchain.database.server import DatabaseServer
 from spark_jobs.fence import BY_HAND
 from spark_jobs.quarantine.append import append_quarantine
@@ -48,7 +48,7 @@ def written(mysql80: DatabaseServer, tmp_path_factory: pytest.TempPathFactory) -
     return pipeline
 
 
-def staged(pipeline: Pipeline, **policy: object) -> StagedBatch:
+def staged(pipeline: Pipeline, **policy: object) -> StagingResult:
     return pipeline.staged(policies={f"{DATABASE}.{table}": ValuePolicy(**policy) for table in NAMES})  # type: ignore[arg-type]
 
 

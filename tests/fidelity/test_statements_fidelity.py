@@ -8,7 +8,7 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from cdc_engine.staging import StagedBatch
+from cdc_engine.staging import StagingResult
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 
@@ -29,14 +29,14 @@ def begun(server: DatabaseServer, folder: Path, *more: str) -> Pipeline:
     return Pipeline.of(server, DATABASE, folder)
 
 
-def stops(staged: StagedBatch) -> dict[str, str]:
+def stops(staged: StagingResult) -> dict[str, str]:
     return {stopped.table: stopped.state for stopped in staged.stopped}
 
 
-def ids(staged: StagedBatch, table: str) -> list[int]:
+def ids(staged: StagingResult, table: str) -> list[int]:
     left = [each for each in staged.stopped if each.table != table]
     assert len(left) == len(staged.stopped)
-    kept = StagedBatch(path=staged.path, manifest=staged.manifest, stopped=())
+    kept = StagingResult(path=staged.path, manifest=staged.manifest, stopped=())
     return [row["id"] for row in images(kept, table).to_pylist()]
 
 
@@ -177,7 +177,7 @@ def test_a_label_that_the_servers_do_not_show_is_not_taken_for_a_question_mark_f
     staged = pipeline.staged()
     assert stops(staged) == dict.fromkeys(("labels_b", "labels_c"), "TYPE_UNSUPPORTED")
     assert all("binlog_row_metadata=FULL" in stopped.reason for stopped in staged.stopped)
-    kept = StagedBatch(path=staged.path, manifest=staged.manifest, stopped=())
+    kept = StagingResult(path=staged.path, manifest=staged.manifest, stopped=())
     shown = [images(kept, table).to_pylist()[0] for table in ("labels_a", "narrow", "labels_d")]
     assert [(row["e"], row["s"]) for row in shown] == [
         ("a", "x"),

@@ -11,10 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.entries.elements import FIRST_STATE
 from cdc_engine.binlog.rows.decoder import OPERATION
 from cdc_engine.config import DestinationConfig, TableConfig, load_config
-from cdc_engine.contracts import Cascade, RowEventKind, StoppedTable, TableChangeKind
+from cdc_engine.contracts import RowEventKind, StoppedTable, TableChangeKind
 from cdc_engine.errors import ConfigurationError, ConsumerStoppedError
 from cdc_engine.instance.consumers.consumer_stream import Selection
 from cdc_engine.instance.consumers.forms import Forms

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
+from batch_manifest.values import Cascade
 from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import Cascade, Column, TableVersion
+from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.source.settings import SourceConfig
 from cdc_engine.table_meta.history import tables_file
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE

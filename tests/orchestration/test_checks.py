@@ -11,7 +11,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.contracts import Cascade, StoppedTable
+from batch_manifest.values import Cascade
+from cdc_engine.contracts import StoppedTable
 from cdc_engine.destination_files import LakeTables
 from cdc_engine.instance.status import EngineStatus, write_status
 from cdc_engine.position import Position

@@ -8,16 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import (
-    NO_SESSION,
-    Block,
-    Cascade,
-    StatementSession,
-    TableChange,
-    TableChangeKind,
-    TableVersion,
-)
+from cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableChangeKind, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.parser.shared.sharing import Sharing
 from cdc_engine.parser.start_position import DumpStart, StartChoice

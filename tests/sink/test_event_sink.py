@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.block import compact, end_position, held_bytes, keep_events, last_transaction
-from cdc_engine.contracts import Block, Cascade, TableChange, TableChangeKind, TableVersion
+from cdc_engine.contracts import Block, TableChange, TableChangeKind, TableVersion
 from cdc_engine.sink.empty_transactions import EVENT_TIME_US_MAX, SKIPPED_TRANSACTIONS_MAX, Thinning
 from cdc_engine.sink.event_sink import CapturedTables, EventSink, dropped_uncaptured
 from cdc_engine.sink.table_filter import TableFilter

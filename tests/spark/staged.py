@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from batch_manifest.file import FORMAT
 from spark_jobs.tables.table_owner import TableRecord
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
@@ -106,7 +107,7 @@ def stage(
     keys = [key for segments in tables.values() for segment in segments for key in order_keys(segment)]
     position = {"epoch": epoch, "file": "mysql-bin.000001", "offset": 4}
     manifest = {
-        "format": 2,
+        "format": FORMAT,
         "destination": destination,
         "ledger_id": ledger_id,
         "epoch": epoch,

@@ -16,6 +16,7 @@ import deltalake
 import pytest
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
+from batch_manifest.values import ChangesSegment
 from console.toolchain.ports import free_port
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
@@ -23,7 +24,7 @@ from spark_jobs import SparkSettings, SparkUnavailableError, session
 from spark_jobs.fence import BY_HAND
 from spark_jobs.merging import fold, merge_sql
 from spark_jobs.session import LakeSession, open_sessions
-from spark_jobs.staged_batch import ChangesSegment, read_staged_batch
+from spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, LEDGER_ID, UPDATE_AFTER, Changes, Image, Schema
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from batch_manifest.values import ChangesSegment, LakeColumn
 from spark_jobs import sql_text
 from spark_jobs.merging import fold, merge_sql
-from spark_jobs.staged_batch import ChangesSegment, Column
 
 SEGMENT = ChangesSegment(
-    path=Path("/staging/shop.orders.0.parquet"),
+    file=Path("/staging/shop.orders.0.parquet"),
     size_bytes=1,
     rows=3,
     inserts=3,
@@ -27,7 +27,7 @@ SEGMENT = ChangesSegment(
     key=("id",),
     key_min=(1,),
     key_max=(9,),
-    columns=(Column(name="id", type="bigint", nullable=False), Column(name="name", type="string")),
+    columns=(LakeColumn(name="id", type="bigint", nullable=False), LakeColumn(name="name", type="string")),
 )
 
 
@@ -69,6 +69,6 @@ def test_only_what_the_table_lacks_is_read() -> None:
 
 
 def test_bounds_of_a_nullable_key_let_null_through() -> None:
-    nullable = dataclasses.replace(SEGMENT, columns=(Column(name="id", type="bigint"),))
+    nullable = dataclasses.replace(SEGMENT, columns=(LakeColumn(name="id", type="bigint"),))
     assert merge_sql.condition(SEGMENT) == "t.`id` = s.`id` AND t.`id` >= 1L AND t.`id` <= 9L"
     assert merge_sql.condition(nullable) == "t.`id` <=> s.`id` AND (t.`id` IS NULL OR (t.`id` >= 1L AND t.`id` <= 9L))"

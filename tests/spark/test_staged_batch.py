@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
 from spark_jobs import SparkSettings, StagedBatchError, TableTarget, merge_batch
-from spark_jobs.staged_batch import ChangesSegment, SchemaSegment, TruncateSegment, read_staged_batch
+from spark_jobs.staged_batch import read_staged_batch
 from tests.spark.staged import INSERT, LEDGER_ID, Changes, Image, Schema, SchemaChange, Truncate, stage
 
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))
@@ -58,15 +59,15 @@ def test_a_directory_without_a_manifest_is_no_batch(tmp_path: Path) -> None:
         b"",
         b"\x00\xff\x01",
         b"[]",
-        b'{"format": 2}',
-        b'{"format": 2, "tables": [3]}',
-        b'{"format": 2, "tables": {"a": 1}}',
+        b'{"format": 3}',
+        b'{"format": 3, "tables": [3]}',
+        b'{"format": 3, "tables": {"a": 1}}',
     ],
 )
 def test_a_garbage_manifest(tmp_path: Path, garbage: bytes) -> None:
     directory = staged(tmp_path)
     (directory / "manifest.json").write_bytes(garbage)
-    with pytest.raises(StagedBatchError, match=r"manifest\.json .*(cannot be read|is not a manifest)"):
+    with pytest.raises(StagedBatchError, match=r"manifest\.json is not a manifest that can be merged"):
         read_staged_batch(directory)
 
 

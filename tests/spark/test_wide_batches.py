@@ -19,7 +19,7 @@ def test_each_batch_is_staged_whole_and_comes_after_the_one_before(tmp_path: Pat
     after = 0
     for batch in made:
         (segment,) = batch.tables[-1].changes
-        rows = pq.read_table(segment.path)
+        rows = pq.read_table(segment.file)
         ids: list[Any] = rows["id"].to_pylist()
         operations = rows["_sluice_operation"].to_pylist()
         assert len(set(ids)) == len(ids)

@@ -95,8 +95,8 @@ def require_life_of_a_batch(store: Store, tmp_path: Path) -> None:
     with local_copy(elsewhere, stored.url, store.options) as here:
         brought = read_staged_batch(here, stored.url)
         (segment,) = brought.tables[0].changes
-        assert segment.stored == f"{stored.url}/{segment.path.name}"
-        assert pq.read_table(segment.path).num_rows == 3
+        assert segment.stored == f"{stored.url}/{segment.file.name}"
+        assert pq.read_table(segment.file).num_rows == 3
         assert (here / "manifest.json").stat().st_mtime <= json.loads((here / "manifest.json").read_text())[
             "staged_at_us"
         ] / 1e6

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.staging import StagedBatch
-from cdc_engine.staging.manifest import ChangesSegment
+from batch_manifest.values import ChangesSegment
+from cdc_engine.staging import StagingResult
 from cdc_engine.staging.reader import read_manifest, read_rows
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, run
@@ -33,7 +33,7 @@ def begun(server: DatabaseServer, folder: Path) -> Pipeline:
     return Pipeline.of(server, DATABASE, folder)
 
 
-def told(staged: StagedBatch) -> dict[tuple[str, ...], list[dict[str, Any]]]:
+def told(staged: StagingResult) -> dict[tuple[str, ...], list[dict[str, Any]]]:
     return {
         (events.parent[1], *events.referenced): pq.read_table(staged.path / events.file).to_pylist()
         for events in staged.manifest.cascades
@@ -97,7 +97,8 @@ def test_cascade_places_order_rows_of_all_tables_also_within_a_transaction(
     (table,) = (each for each in staged.manifest.tables if each.table == "c")
     segments = [segment for segment in table.segments if isinstance(segment, ChangesSegment)]
     keys = [row for segment in segments for row in read_rows(staged.path, segment)["id"].to_pylist()]
-    places = np.fromfile(staged.path / table.places, "<i8").tolist()
+    assert table.positions is not None
+    places = np.fromfile(staged.path / table.positions, "<i8").tolist()
     deletes = told(staged)["p", "id"]
     order = sorted([*zip(places, keys, strict=True), *((row["_sluice_place"], -row["id"]) for row in deletes)])
     assert [key for _, key in order] == [10, -1, 11, 12, 11, 111, 12, 112, -2, 13]

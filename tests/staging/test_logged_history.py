@@ -30,7 +30,7 @@ def test_every_preimage_is_in_the_log_and_the_segment_stays_as_it_is_history(tmp
     plain = stage(batch(whole(given)), "shop", 7, tmp_path / "plain").path
     path = stage(batch(whole(given)), "shop", 7, tmp_path / "logged", logged=LOGGED).path
     (segment,) = changes(path)
-    assert files(plain)[segment.file] == files(path)[segment.file]
+    assert files(plain)[segment.file.name] == files(path)[segment.file.name]
     assert operations(path / segment.log) == [(1, 1), (2, 1), (3, 1), (2, 1), (3, 2), (4, 2)]
     assert segment.log_rows == 6
     assert read_staged_batch(path).tables[0].changes[0].log == segment.log

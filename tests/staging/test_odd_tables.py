@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.contracts import Cascade, TableVersion
+from cdc_engine.contracts import TableVersion
 from cdc_engine.errors import StagingError
 from cdc_engine.staging import cascades, stage
 from cdc_engine.staging.segment_writer import SegmentWriter

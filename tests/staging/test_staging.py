@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
 from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY
 from cdc_engine.contracts import (
     Batch,
@@ -29,7 +30,6 @@ from cdc_engine.contracts import (
 from cdc_engine.errors import BinlogFormatError, StagingError
 from cdc_engine.position import Position
 from cdc_engine.staging import segment_writer, stage, staging
-from cdc_engine.staging.manifest import ChangesSegment, SchemaSegment, TruncateSegment
 from cdc_engine.staging.reader import read_manifest, read_rows
 from cdc_engine.staging.segment_writer import ROW
 from spark_jobs.staged_batch import read_staged_batch
@@ -121,7 +121,7 @@ def test_the_manifest_is_the_json_of_the_architecture_page(tmp_path: Path) -> No
     schema = change(TableChangeKind.SCHEMA, 90_000, schema=ORDERS)
     staged = stage(batch(whole(given_block), change(TableChangeKind.TRUNCATE, 80_000), schema), "shop", 7, tmp_path)
     page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
-    example = page[page.index('{"format": 2, "destination"') :]
+    example = page[page.index('{"format": 3, "destination"') :]
     example = example[: example.index("```")].replace("{POSITION}", "0")
     record, shown = json.loads((staged.path / "manifest.json").read_bytes()), json.loads(example)
     assert record.keys() == shown.keys()
@@ -329,7 +329,7 @@ def test_a_missing_manifest_is_a_staging_error(tmp_path: Path) -> None:
     with pytest.raises(StagingError, match="not a batch that was staged to its end"):
         read_manifest(tmp_path)
     (tmp_path / "manifest.json").write_text('{"format": 1}')
-    with pytest.raises(StagingError, match="format 1 is not 2"):
+    with pytest.raises(StagingError, match="it has format 1, and this Sluice reads format 3"):
         read_manifest(tmp_path)
 
 

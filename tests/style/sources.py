@@ -18,6 +18,7 @@ PRODUCT = (
     "equality",
     "lake_cut",
     "object_stores",
+    "batch_manifest",
     "canal_client",
     "console",
 )

@@ -26,6 +26,7 @@ VALUES = {
     "cdc_engine.time_text",
     "cdc_engine.file_lock",
     "cdc_engine.environment",
+    "batch_manifest",
 }
 STAGES = ("parser", "snapshot", "sink", "store", "meta", "ha", "staging", "table_meta")
 # room → what of our own it may import, beside itself
@@ -33,8 +34,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.errors": set(),
     "cdc_engine.position": {"cdc_engine.errors"},
     "cdc_engine.gtid": {"cdc_engine.errors", "cdc_engine.position"},
-    "cdc_engine.contracts": {"cdc_engine.position", "cdc_engine.errors", "cdc_engine.states"},
-    "cdc_engine.ports": {"cdc_engine.contracts", "cdc_engine.position", "cdc_engine.errors"},
+    "cdc_engine.contracts": {"cdc_engine.position", "cdc_engine.errors", "cdc_engine.states", "batch_manifest"},
+    "cdc_engine.ports": {"cdc_engine.contracts", "cdc_engine.position", "cdc_engine.errors", "batch_manifest"},
     "cdc_engine.limits": set(),
     "cdc_engine.time_text": {"cdc_engine.errors"},
     "cdc_engine.file_lock": set(),
@@ -106,7 +107,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "lake_cut",
         "object_stores",
     },
-    "spark_jobs": {"lake_cut", "object_stores"},
+    "batch_manifest": set(),
+    "spark_jobs": {"batch_manifest", "lake_cut", "object_stores"},
     "lake_cut": set(),
     "object_stores": set(),
     "canal_client": set(),

@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.events.table_map import parse_table_map
-from cdc_engine.contracts import Bytes, Cascade, TableChange, TableChangeKind, TableVersion
+from cdc_engine.contracts import Bytes, TableChange, TableChangeKind, TableVersion
 from cdc_engine.errors import NotATableError, TableStoppedError
 from cdc_engine.ports import SchemaHistory
 from cdc_engine.position import Position

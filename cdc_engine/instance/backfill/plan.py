@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from batch_manifest.values import ChangesSegment, StagedTable
 from cdc_engine.config import DestinationConfig
 from cdc_engine.instance.backfill import rules
 from cdc_engine.instance.backfill.reading import Interval, binlog_files
@@ -29,8 +30,7 @@ from cdc_engine.parser.start_position import StartChoice
 from cdc_engine.position import Position
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.staging.manifest import ChangesSegment, StagedTable
-from cdc_engine.staging.staging import StagedBatch
+from cdc_engine.staging.staging import StagingResult
 from cdc_engine.table_meta.history.kept.repository import HistoryRecord
 from cdc_engine.time_text import time_text
 
@@ -162,7 +162,7 @@ def facts_of(
     config: DestinationConfig,
     directory: Path,
     schemas: IntervalSchemas,
-    staged: Sequence[StagedBatch],
+    staged: Sequence[StagingResult],
 ) -> tuple[TableFacts, ...]:
     """Returns the facts for `rules.refusal`, after intervals were staged. Raises MetaError."""
     ledger, versions, keys = read_ledger(directory), schemas.versions(), keys_of(config)
@@ -191,7 +191,7 @@ def facts_of(
     )
 
 
-def _with_bad_values(staged: StagedBatch) -> frozenset[str]:
+def _with_bad_values(staged: StagingResult) -> frozenset[str]:
     quarantine = staged.manifest.quarantine
     if quarantine is None:
         return frozenset()
@@ -204,7 +204,7 @@ def _changes(table: StagedTable) -> tuple[ChangesSegment, ...]:
 
 
 def _table(
-    facts: TableFacts, staged: StagedBatch, sample: Interval, place: BinlogInterval, known: frozenset[str]
+    facts: TableFacts, staged: StagingResult, sample: Interval, place: BinlogInterval, known: frozenset[str]
 ) -> BackfillTablePlan:
     table = next((each for each in staged.manifest.tables if each.name == facts.name), None)
     counted = sum(each.inserts + each.updates + each.deletes for each in _changes(table)) if table else 0

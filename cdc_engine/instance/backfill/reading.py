@@ -25,7 +25,7 @@ from cdc_engine.parser.server_facts import read_facts
 from cdc_engine.parser.start_position import DumpStart
 from cdc_engine.position import Position
 from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.staging.staging import StagedBatch, stage
+from cdc_engine.staging.staging import StagingResult, stage
 
 
 def binlog_files(config: DestinationConfig) -> BinlogFiles:
@@ -60,7 +60,7 @@ class Interval:
         self.seconds = 0.0
         self.whole = False
 
-    def staged(self, directory: Path) -> StagedBatch:
+    def staged(self, directory: Path) -> StagingResult:
         """Stages the interval as one batch in a folder of `directory`. Raises SluiceError."""
         began, parts = time.monotonic(), self._parts()
         nothing_yet = Batch(batch_id=0, start=self.start, end=self.start)

@@ -11,9 +11,10 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.charsets.statement_text import Literals, shown
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.ddl.lower_case import lowered

@@ -26,7 +26,7 @@ from cdc_engine.meta.ledger import Ledger
 from cdc_engine.meta.managers import read_ledger
 from cdc_engine.position import Position
 from cdc_engine.records.location import as_location
-from cdc_engine.staging.staging import StagedBatch
+from cdc_engine.staging.staging import StagingResult
 from cdc_engine.table_meta.history.tables_file import TABLES_FILE
 
 POLL_SECONDS = 0.2
@@ -96,7 +96,7 @@ class BackfillReading:
         self.place = find(config, self._ledger, asked)
         self._schemas = schemas_of(config, history_kept(directory).look(), self.place)
         self.names = tables_of(self._ledger, self._schemas, asked)
-        self.staged: list[StagedBatch] = []
+        self.staged: list[StagingResult] = []
         self.read_to = self.place.begin
         self.refused: dict[str, str] = {}
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from batch_manifest.values import Cascade
 from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import Cascade, StoppedTable, TableVersion
+from cdc_engine.contracts import StoppedTable, TableVersion
 from cdc_engine.limits import FAILOVER_BACK_SECONDS
 from cdc_engine.parser.positions.by_time import start_by_time
 from cdc_engine.parser.start_position import DumpStart

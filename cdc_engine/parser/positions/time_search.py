@@ -11,17 +11,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.block import end_position
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import (
-    NO_SESSION,
-    Block,
-    Cascade,
-    LoggedStatement,
-    StatementSession,
-    TableChange,
-    TableVersion,
-)
+from cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import PositionLostError, TableStoppedError
 from cdc_engine.limits import FAILOVER_BACK_SECONDS
 from cdc_engine.parser.positions.binlog_files import BinlogFiles

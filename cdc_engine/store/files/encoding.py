@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from batch_manifest.values import Alteration, AlterationKind, Cascade
 from cdc_engine.binlog.block import EVENT_ARRAYS, TRANSACTION_ARRAYS
 from cdc_engine.contracts import (
     FRAME,
-    Alteration,
-    AlterationKind,
     Block,
-    Cascade,
     Column,
     LoggedStatement,
     StatementSession,

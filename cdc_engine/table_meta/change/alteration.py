@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from batch_manifest.values import Alteration, AlterationKind
 from cdc_engine.binlog.charsets.collations import charset_of_name
 from cdc_engine.binlog.charsets.statement_text import LiteralUnknownError, as_bytes, raw_in
 from cdc_engine.binlog.row_rules.history_rows import HIDDEN, HIDDEN_END, ROW_END
-from cdc_engine.contracts import NO_SESSION, Alteration, AlterationKind, StatementSession
+from cdc_engine.contracts import NO_SESSION, StatementSession
 from cdc_engine.table_meta.change.evolution import (
     SCHEMA_MISMATCH,
     SCHEMA_UNKNOWN,

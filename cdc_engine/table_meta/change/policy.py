@@ -15,9 +15,9 @@ import dataclasses
 import enum
 from collections.abc import Callable, Mapping, Sequence
 
+from batch_manifest.values import Alteration, AlterationKind
 from cdc_engine.binlog.column_types import type_of
 from cdc_engine.binlog.column_types.entry import TypeUnsupportedError
-from cdc_engine.contracts import Alteration, AlterationKind
 from cdc_engine.states import TableState
 from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 

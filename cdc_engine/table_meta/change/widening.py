@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from batch_manifest.values import AlterationKind
 from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.contracts import AlterationKind
 from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type
 from cdc_engine.table_meta.schema import DeclaredColumn
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.row_rules.history_rows import HIDDEN
-from cdc_engine.contracts import Cascade
 from cdc_engine.table_meta.ddl.reader import mistake
 from cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from cdc_engine.table_meta.schema import DeclaredColumn, ForeignKey, TableSchema

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, Cascade, LoggedStatement, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, LoggedStatement, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from cdc_engine.contracts import NO_SESSION, Alteration, StatementSession, TableChangeKind
+from batch_manifest.values import Alteration
+from cdc_engine.contracts import NO_SESSION, StatementSession, TableChangeKind
 from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.evolution import Fills
 from cdc_engine.table_meta.change.policy import PendingChange

@@ -14,8 +14,9 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from batch_manifest.values import Alteration
 from cdc_engine.binlog.charsets.statement_text import shown
-from cdc_engine.contracts import Alteration, TableChangeKind
+from cdc_engine.contracts import TableChangeKind
 from cdc_engine.states import RESOLVABLE
 from cdc_engine.table_meta.change import foreign_keys
 from cdc_engine.table_meta.change.alteration import Altered, altered, difference, followed

@@ -19,9 +19,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.charsets.statement_text import Literals
 from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, Cascade, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import MetaError, NotATableError, SluiceError, TableStoppedError
 from cdc_engine.position import Position
 from cdc_engine.states import TableState

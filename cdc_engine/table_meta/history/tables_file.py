@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.row_rules.history_rows import HIDDEN
-from cdc_engine.contracts import Cascade, Column, TableVersion
+from cdc_engine.contracts import Column, TableVersion
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import MetaError
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from batch_manifest.values import Cascade
 from cdc_engine.binlog.events.table_map import TableMap
 from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import NO_SESSION, Block, Bytes, Cascade, StatementSession, TableChange, TableVersion
+from cdc_engine.contracts import NO_SESSION, Block, Bytes, StatementSession, TableChange, TableVersion
 from cdc_engine.errors import TableStoppedError
 from cdc_engine.position import Position
 

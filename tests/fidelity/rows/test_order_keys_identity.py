@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from batch_manifest.values import ChangesSegment, SchemaSegment
 from cdc_engine.binlog.rows.decoder import ORDER_KEY
 from cdc_engine.position import Position
-from cdc_engine.staging import StagedBatch
-from cdc_engine.staging.manifest import ChangesSegment, SchemaSegment
+from cdc_engine.staging import StagingResult
 from cdc_engine.staging.reader import read_rows
 from cdc_engine.staging.segment_writer import ROW
 from console.toolchain.database.options import Options
@@ -66,7 +66,7 @@ def second_half(server: DatabaseServer, database: str) -> list[str]:
     ]
 
 
-def keys_of(staged: StagedBatch) -> Keys:
+def keys_of(staged: StagingResult) -> Keys:
     """By table the order keys of its images."""
     assert not staged.stopped
     found: Keys = {}

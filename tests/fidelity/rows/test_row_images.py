@@ -20,8 +20,8 @@ import pyarrow as pa
 import pytest
 from pymysql.constants import FIELD_TYPE
 
-from cdc_engine.staging import StagedBatch
-from cdc_engine.staging.manifest import ChangesSegment
+from batch_manifest.values import ChangesSegment
+from cdc_engine.staging import StagingResult
 from cdc_engine.staging.reader import read_rows
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
@@ -69,7 +69,7 @@ def kinds_of(server: str) -> tuple[str, ...]:
 class Captured:
     """What was staged, and by table what SELECT returned at the end."""
 
-    staged: StagedBatch
+    staged: StagingResult
     selected: dict[str, list[tuple[Any, ...]]]
 
 
@@ -98,7 +98,7 @@ def capture(server: DatabaseServer, name: str, folder: Path) -> Captured:
     return Captured(pipeline.staged(), selected)
 
 
-def replayed(staged: StagedBatch, table: str) -> list[tuple[Any, ...]]:
+def replayed(staged: StagingResult, table: str) -> list[tuple[Any, ...]]:
     """The rows that the staged images of a table leave, by key."""
     rows: dict[Any, Row] = {}
     before: Row = {}
@@ -122,7 +122,7 @@ def replayed(staged: StagedBatch, table: str) -> list[tuple[Any, ...]]:
     return [tuple(rows[key].values()) for key in sorted(rows)]
 
 
-def changes(staged: StagedBatch, table: str) -> list[ChangesSegment]:
+def changes(staged: StagingResult, table: str) -> list[ChangesSegment]:
     return [
         segment
         for each in staged.manifest.tables

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 import pymysql
 import pytest
 
-from cdc_engine.staging import StagedBatch
+from batch_manifest.values import ChangesSegment, StagedTable, TruncateSegment
+from cdc_engine.staging import StagingResult
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch, run_batch
@@ -26,7 +27,7 @@ from spark_jobs.cascades import files as cascade_files
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.errors import MergeError
 from spark_jobs.merging.merge import merge_table
-from spark_jobs.staged_batch import ChangesSegment, StagedTable, TruncateSegment, read_staged_batch
+from spark_jobs.staged_batch import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, images, run
 from tests.fidelity.tables.cascade_tree import (
     DATABASE,
@@ -82,7 +83,7 @@ def folded(table: StagedTable, key: tuple[str, ...]) -> Rows:
             continue
         names = [column.name for column in segment.columns]
         moving: dict[str, Any] = {}
-        for image in pq.read_table(segment.path).to_pylist():
+        for image in pq.read_table(segment.file).to_pylist():
             present = image.get("_sluice_present_0", (1 << len(names)) - 1)
             values = {name: plain(image[name]) for bit, name in enumerate(names) if present >> bit & 1}
             there = image["_sluice_operation"] in {1, 3}
@@ -168,14 +169,14 @@ class Lake:
     left_out: frozenset[str] = frozenset()
     way: Literal["spark", "small"] = "spark"
 
-    def stage(self, **options: Any) -> StagedBatch:
+    def stage(self, **options: Any) -> StagingResult:
         """Everything since the last batch."""
         staged = self.pipeline.staged(**options)
         assert not staged.stopped, [(each.table, each.reason) for each in staged.stopped]
         self.pipeline.begin = type(self.pipeline.begin).from_json(dict(staged.manifest.end))
         return staged
 
-    def merge(self, staged: StagedBatch) -> None:
+    def merge(self, staged: StagingResult) -> None:
         targets = {
             f"{DATABASE}.{table.table}": TableTarget(
                 path=str(self.folder / table.table),

@@ -14,11 +14,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import ChangesSegment, TruncateSegment
 from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableTarget, merge_batch
-from spark_jobs.staged_batch import ChangesSegment, StagedBatch, TruncateSegment, read_staged_batch
+from spark_jobs.staged_batch import StagedBatch, read_staged_batch
 from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records
 
@@ -127,7 +128,7 @@ class Replayed:
 
     @staticmethod
     def _change(rows: dict[Any, tuple[dict[str, Any], int]], segment: ChangesSegment) -> None:
-        for image in pq.read_table(segment.path).to_pylist():
+        for image in pq.read_table(segment.file).to_pylist():
             there = image["_sluice_operation"] in {1, 3}
             row = {column.name: image[column.name] for column in segment.columns}
             if segment.key:

@@ -18,7 +18,7 @@ from cdc_engine.config.shards import ShardsConfig
 from cdc_engine.instance.tables.value_policies import keys_of, policies_of
 from cdc_engine.source.server import Source
 from cdc_engine.source.settings import SourceConfig
-from cdc_engine.staging import StagedBatch
+from cdc_engine.staging import StagingResult
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
@@ -80,7 +80,7 @@ class Merged:
     records: Records = dataclasses.field(default_factory=Records)
     taken: set[int] = dataclasses.field(default_factory=set)
 
-    def merge(self) -> StagedBatch:
+    def merge(self) -> StagingResult:
         """All since the beginning, staged anew under another delivery: what is merged already is left out."""
         settings = self.config.destinations[DESTINATION]
         staged = self.pipeline.staged(policies=policies_of(settings), keys=keys_of(settings))

@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import ChangesSegment
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.staging import StagedBatch
-from cdc_engine.staging.manifest import ChangesSegment
+from cdc_engine.staging import StagingResult
 from cdc_engine.staging.reader import read_rows
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, images, row_metadata, run
@@ -54,7 +54,7 @@ REPLACES = (
 )
 
 
-def there(staged: StagedBatch, table: str) -> Counter[tuple[Any, ...]]:
+def there(staged: StagingResult, table: str) -> Counter[tuple[Any, ...]]:
     """The rows that the images leave, of nothing before."""
     rows: dict[Any, dict[str, Any]] = {}
     log: Counter[tuple[Any, ...]] = Counter()
@@ -69,7 +69,7 @@ def there(staged: StagedBatch, table: str) -> Counter[tuple[Any, ...]]:
     return +log if table.startswith("keyless") else Counter(tuple(row[name] for name in NAMES) for row in rows.values())
 
 
-def told_by(staged: StagedBatch, table: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def told_by(staged: StagingResult, table: str) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """The images of a table, each with the columns that it has."""
     assert not staged.stopped, [f"{each.table} {each.state}: {each.reason}" for each in staged.stopped]
     segments = [segment for each in staged.manifest.tables if each.table == table for segment in each.segments]

@@ -10,8 +10,9 @@ from typing import cast
 
 import pytest
 
+from batch_manifest.values import Cascade
 from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import Cascade, TableVersion
+from cdc_engine.contracts import TableVersion
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.instance.engine.stager import keyed_tables
 from cdc_engine.instance.failover.by_time import by_time_of, cannot_repeat, stops_of

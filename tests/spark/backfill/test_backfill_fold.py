@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import ChangesSegment
 from spark_jobs.backfill.fold import folded
 from spark_jobs.errors import TableError
-from spark_jobs.staged_batch import ChangesSegment, read_staged_batch
+from spark_jobs.staged_batch import read_staged_batch
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, stage
 
 ITEMS = Schema({"id": "int", "code": "string", "price": "decimal(12,2)"}, key=("id", "code"))
@@ -33,7 +34,7 @@ def test_files_become_one_with_an_image_a_key_backfill(tmp_path: Path) -> None:
     then = [image(UPDATE_AFTER, 40, 1), image(DELETE, 50, 2), image(UPDATE_AFTER, 60, 9), image(DELETE, 70, 1)]
     made = folded("shop.items", segments(tmp_path, first, then), tmp_path / "out.parquet", 30, 60)
     assert made is not None
-    rows = pq.read_table(made.path).to_pylist()
+    rows = pq.read_table(made.file).to_pylist()
     assert [(row["id"], row["code"], row["_sluice_order_key"], row["_sluice_operation"]) for row in rows] == [
         (2, "b", 20, INSERT),
         (3, "a", 30, UPDATE_AFTER),
@@ -44,8 +45,8 @@ def test_files_become_one_with_an_image_a_key_backfill(tmp_path: Path) -> None:
     assert (made.first_order_key, made.last_order_key) == (20, 50)
     assert (made.key_min, made.key_max) == ((1, "a"), (3, "b"))
     assert made.unique_keys
-    assert made.size_bytes == made.path.stat().st_size
-    assert pq.read_schema(made.path) == pq.read_schema(segments(tmp_path / "again", first)[0].path)
+    assert made.size_bytes == made.file.stat().st_size
+    assert pq.read_schema(made.file) == pq.read_schema(segments(tmp_path / "again", first)[0].file)
 
 
 def test_nothing_that_the_lake_has_makes_no_file_backfill(tmp_path: Path) -> None:

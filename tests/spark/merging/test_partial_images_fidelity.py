@@ -16,10 +16,10 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from batch_manifest.values import ChangesSegment
 from cdc_engine.contracts import Batch, Block, BlockSlice, RowEventKind, TableVersion
 from cdc_engine.position import Position
 from cdc_engine.staging import stage
-from cdc_engine.staging.manifest import ChangesSegment
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings
 from spark_jobs.errors import MergeError

@@ -17,13 +17,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batch_manifest.values import ChangesSegment, LakeColumn
 from spark_jobs.errors import TableError
 from spark_jobs.repair.fold import Read, cleared, repaired
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, ChangesSegment, Column
+from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 from tests.spark.fix_stream import AFTER, DELETE, INSERT, Image, stream
 
 KEYS = st.integers(0, 4)
-COLUMNS = (Column(name="n", type="bigint", nullable=False), Column(name="v", type="bigint"))
+COLUMNS = (LakeColumn(name="n", type="bigint", nullable=False), LakeColumn(name="v", type="bigint"))
 SCHEMA = pa.schema([("n", pa.int64()), ("v", pa.int64())])
 
 
@@ -56,7 +57,7 @@ def lake_of(images: list[Image], place: int) -> Lake:
 def merged(lake: Lake, segment: ChangesSegment | None) -> Lake:
     """`merge_clauses.again` of a repair's images."""
     after = dict(lake)
-    for image in pq.read_table(segment.path).to_pylist() if segment else []:
+    for image in pq.read_table(segment.file).to_pylist() if segment else []:
         key, at = image["n"], image[ORDER_KEY]
         rows = lake.get(key, ())
         leaves = image[OPERATION] in (INSERT, AFTER)
@@ -100,7 +101,7 @@ def _segment(path: Path, images: list[Image]) -> ChangesSegment:
     names = ("first_order_key", "last_order_key", "first_commit_time_us", "last_commit_time_us")
     places: dict[str, Any] = dict.fromkeys(names, 0)
     return ChangesSegment(
-        path=path, unique_keys=False, key=("n",), key_min=(), key_max=(), columns=COLUMNS, **counts, **places
+        file=path, unique_keys=False, key=("n",), key_min=(), key_max=(), columns=COLUMNS, **counts, **places
     )
 
 
@@ -155,7 +156,7 @@ def test_chosen_keys_become_right_and_stay_so_repair(
         made, away = fold.segment, cleared(given_, fold.lost, folder / "away.parquet", place)
         after = merged(merged(lake, away), made)
         twice = merged(after, made)
-        told = {row["n"] for row in pq.read_table(made.path).to_pylist()} if made else set()
+        told = {row["n"] for row in pq.read_table(made.file).to_pylist()} if made else set()
     values = {key: tuple(row.value for row in found) for key, found in after.items()}
     assert values == {key: tuple(row.value for row in found) for key, found in right.items()}
     assert twice == after

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import LakeColumn
 from console.toolchain.spark.server import SparkConnectServer
 from object_stores.stored_files import StoredFiles
 from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
@@ -24,7 +25,6 @@ from spark_jobs.small.ways import SmallSetting
 from spark_jobs.snapshot.publication import Publication, PublishedSnapshot
 from spark_jobs.snapshot.publish import publish_snapshot
 from spark_jobs.sql_text import delta_path
-from spark_jobs.staged_batch import Column
 from spark_jobs.tables.shards import Shard
 from spark_jobs.tables.table_owner import Owner
 from tests.spark.conftest import Lake
@@ -137,7 +137,7 @@ class Shards:
             snapshot_id="0123456789ab",
             owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=name),
             target=target,
-            columns=tuple(Column(name=each, type=kind) for each, kind in ORDERS.columns.items()),
+            columns=tuple(LakeColumn(name=each, type=kind) for each, kind in ORDERS.columns.items()),
             key=("id",),
             chunks=StoredFiles(folder=folder),
             rows=len(rows),

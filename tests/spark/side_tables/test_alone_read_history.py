@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import LakeColumn
 from cdc_engine.config import load_config
 from cdc_engine.destination_files import LakeTables
 from equality.history_side import HistorySide
@@ -20,7 +21,7 @@ from orchestration.run.cuts import keep_cut
 from spark_jobs.fence import BY_HAND
 from spark_jobs.snapshot.publication import Publication
 from spark_jobs.snapshot.publish import publish
-from spark_jobs.staged_batch import Column, read_staged_batch
+from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.tables.table_owner import Owner
 from tests.fix_ledgers import FileLedger, full_ledger
 from tests.spark.side_tables.fix_beside import NAME, changes, delete, insert, update
@@ -46,7 +47,7 @@ def test_rows_that_were_read_are_in_the_log_once_before_what_changed_since_snaps
         snapshot_id="0123456789ab",
         owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=NAME),
         target=type(alone.target)(**vars(target)),
-        columns=(Column(name="id", type="bigint"), Column(name="note", type="string")),
+        columns=(LakeColumn(name="id", type="bigint"), LakeColumn(name="note", type="string")),
         key=("id",),
         chunks=StoredFiles(folder=chunks),
         rows=2,

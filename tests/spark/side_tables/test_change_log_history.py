@@ -116,10 +116,10 @@ def test_what_foreign_keys_changed_is_in_the_log_by_name_history(beside: Beside)
     folder = batch.directory / "derived"
     folder.mkdir()
     other = read_staged_batch(beside.stage(changes(derived))).tables[0].changes[0]
-    images = pa.concat_tables([pq.read_table(segment.path), pq.read_table(other.path)])
+    images = pa.concat_tables([pq.read_table(segment.file), pq.read_table(other.file)])
     pq.write_table(images.append_column(DERIVED, pa.array([False, True, True])), folder / "shop.orders.parquet")
     carried = dataclasses.replace(
-        segment, path=folder / "shop.orders.parquet", log=f"../{segment.log}", derived=True, rows=3
+        segment, file=folder / "shop.orders.parquet", log=f"../{segment.log}", derived=True, rows=3
     )
     share = Share(
         batch=batch,

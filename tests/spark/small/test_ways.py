@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from batch_manifest.values import Alteration, AlterationKind, ChangesSegment, LakeColumn, SchemaSegment, TruncateSegment
 from spark_jobs.small.ways import ASKED, BYTES_MAX, ROWS_MAX, MergeChoice, MergeFacts, choose
-from spark_jobs.staged_batch import Alteration, ChangesSegment, Column, SchemaSegment, TruncateSegment
 
-ID, NOTE = Column(name="id", type="bigint", nullable=False), Column(name="note", type="string")
+ID, NOTE = LakeColumn(name="id", type="bigint", nullable=False), LakeColumn(name="note", type="string")
 CHANGES = ChangesSegment(
-    path=Path("f"), size_bytes=1, rows=1, inserts=1, updates=0, deletes=0, key_changes=0, unique_keys=True, first_order_key=1,
+    file=Path("f"), size_bytes=1, rows=1, inserts=1, updates=0, deletes=0, key_changes=0, unique_keys=True, first_order_key=1,
     last_order_key=1, first_commit_time_us=1, last_commit_time_us=1, key=("id",), key_min=(1,), key_max=(1,), columns=(ID, NOTE),
 )  # fmt: skip
 FACTS = MergeFacts(
@@ -34,7 +34,7 @@ def schema(**changed: Any) -> SchemaSegment:
     return SchemaSegment(order_key=1, commit_time_us=1, key=("id",), columns=(ID, NOTE), **changed)
 
 
-def keyed(column: Column) -> ChangesSegment:
+def keyed(column: LakeColumn) -> ChangesSegment:
     return dataclasses.replace(CHANGES, columns=(column, NOTE))
 
 
@@ -69,10 +69,10 @@ def test_what_is_small_and_plain_goes_to_the_job(facts: MergeFacts) -> None:
         ("'a b'", {"columns": (("a b", "int"),)}),
         ("is a struct", {"columns": (("x", "struct<a:int>"),)}),
         ("truncated", {"segments": (TruncateSegment(order_key=1, commit_time_us=1),)}),
-        ("altered", {"segments": (schema(alterations=(Alteration(kind="drop", column="x"),)), CHANGES)}),
+        ("altered", {"segments": (schema(alterations=(Alteration(kind=AlterationKind.DROP, column="x"),)), CHANGES)}),
         ("altered", {"segments": (schema(fills=(("x", "7"),)),)}),
-        ("may be NULL", {"segments": (keyed(Column(name="id", type="bigint")),)}),
-        ("is a double", {"segments": (keyed(Column(name="id", type="double", nullable=False)),)}),
+        ("may be NULL", {"segments": (keyed(LakeColumn(name="id", type="bigint")),)}),
+        ("is a double", {"segments": (keyed(LakeColumn(name="id", type="double", nullable=False)),)}),
     ],
 )
 def test_what_deltalake_is_not_for_goes_to_spark_whatever_was_asked_for(reason: str, changed: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import Cascade, StagedTable
 from spark_jobs import SparkSettings
 from spark_jobs.cascades.play import ChangeOrder, Event, Passed
 from spark_jobs.errors import TableError
@@ -31,7 +32,7 @@ from spark_jobs.snapshot.buffered_cascades import (
 )
 from spark_jobs.snapshot.buffering import buffer_table
 from spark_jobs.snapshot.publication import CascadesUnseenError
-from spark_jobs.staged_batch import Cascade, StagedTable, read_staged_batch
+from spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import Holding, Reading
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage
@@ -48,8 +49,8 @@ def foreign_key(
 ) -> Cascade:
     return Cascade(
         name=name or f"fk_{column}",
-        parent="shop.parent",
-        child=NAME,
+        parent=("shop", "parent"),
+        child=("shop", "child"),
         columns=(column,),
         referenced=("id",),
         on_delete=on_delete,
@@ -159,7 +160,9 @@ class Read:
         batch = read_staged_batch(stage(root, {NAME: segments}, delivery=self.batches))
         places = root / f"{self.batches}.places"
         places.write_bytes(np.array([each.values["_place"] for each in images], "<i8").tobytes())
-        return dataclasses.replace(batch.tables[0], places=places), [each for each in every if isinstance(each, Passed)]
+        return dataclasses.replace(batch.tables[0], positions=places), [
+            each for each in every if isinstance(each, Passed)
+        ]
 
     def take(self, transactions: Sequence[Sequence[Image | Passed]], end: int, stops_after: str = "") -> None:
         """Buffers a batch, or what a crash leaves of it."""

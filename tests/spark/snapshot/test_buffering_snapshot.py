@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from batch_manifest.values import Cascade, CascadeEvents
 from spark_jobs.cascades import files as cascade_files
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.cascades.play import ChangeOrder, Event, Lost, Passed, Play
@@ -21,7 +22,7 @@ from spark_jobs.report import TableTarget
 from spark_jobs.snapshot import buffered_cascades, table_buffering
 from spark_jobs.snapshot.buffered_cascades import buffered_events
 from spark_jobs.snapshot.table_buffering import Buffering
-from spark_jobs.staged_batch import Cascade, CascadeEvents, StagedBatch, read_staged_batch
+from spark_jobs.staged_batch import StagedBatch, read_staged_batch
 from tests.spark.snapshot.test_apply_cascades_snapshot import KEYED, NAME, TIME, foreign_key
 from tests.spark.snapshot.test_publish_snapshot import Holding
 from tests.spark.staged import DELETE, INSERT, Changes, Image, Truncate, stage
@@ -29,14 +30,15 @@ from tests.spark.staged import DELETE, INSERT, Changes, Image, Truncate, stage
 
 def key_of(child: str, parent: str, on_delete: str = "CASCADE", on_update: str = "CASCADE", **changed: Any) -> Cascade:
     made = foreign_key(f"{parent}_id", "CASCADE", name=f"{child}_{parent}")
-    return dataclasses.replace(made, child=child, parent=parent, on_delete=on_delete, on_update=on_update, **changed)
+    names: Any = {"child": (child,), "parent": (parent,)}  # without a database
+    return dataclasses.replace(made, **names, on_delete=on_delete, on_update=on_update, **changed)
 
 
 def played(
     *cascades: Cascade, buffered: Mapping[str, int], live: Sequence[str], new: int | None = None
 ) -> tuple[Play, dict[str, Lost]]:
     """A row with the key 1 of the table `g` goes, or its key becomes `new`."""
-    merged = [each for each in cascades if each.child in live and each.child not in buffered]
+    merged = [each for each in cascades if each.child_name in live and each.child_name not in buffered]
     play = Play(merged, dict.fromkeys(live, 0), {}, buffered=buffered)
     after = None if new is None else {"id": new}
     everything = frozenset({*live, *buffered})
@@ -134,13 +136,14 @@ class Batches:
         places = batch.directory / "places"
         places.write_bytes(np.array([9], "<i8").tobytes())
         cascades = CascadeEvents(
-            parent="shop.parent",
+            parent=("shop", "parent"),
             referenced=("id",),
-            path=events,
+            file=events,
+            rows=1,
             cascades=(foreign_key("up", "CASCADE"),),
-            live=frozenset({NAME}),
+            live=(("shop", "child"),),
         )
-        table = dataclasses.replace(batch.tables[0], places=places)
+        table = dataclasses.replace(batch.tables[0], positions=places)
         return dataclasses.replace(batch, cascades=(cascades,), tables=(table,))
 
     def take(self, batch: StagedBatch) -> Buffering:
@@ -213,7 +216,7 @@ def test_a_table_that_must_be_read_again_is_recorded_before_any_table_is_buffere
     batch = dataclasses.replace(
         batch,
         tables=(*batch.tables, dataclasses.replace(batch.tables[0], table="below")),
-        cascades=(dataclasses.replace(batch.cascades[0], live=both),),
+        cascades=(dataclasses.replace(batch.cascades[0], live=(("shop", "child"), ("shop", "below"))),),
     )
     buffering = Buffering(batch, dict.fromkeys(both, TableTarget(path="lake")), BY_HAND, made.holds, lambda _: None)
     seen: list[int] = []

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from batch_manifest.values import LakeColumn
 from cdc_engine.snapshot.read import Marks
 from console.lake.history import HistoryTable, history_of
 from console.toolchain.spark.server import SparkConnectServer
@@ -26,7 +27,6 @@ from spark_jobs.side_tables.side_table import SideTable
 from spark_jobs.snapshot.buffering import BufferedChanges
 from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, PublishedSnapshot
 from spark_jobs.snapshot.publish import publish_snapshot
-from spark_jobs.staged_batch import Column
 from spark_jobs.tables.layout import PLAIN, Layout
 from spark_jobs.tables.table_owner import Owner
 from tests.spark.conftest import Lake
@@ -123,7 +123,7 @@ class Reading:
             owner=Owner(ledger_id=LEDGER_ID, destination="shop", table=self.name),
             target=self.lake.target(self.name, **options),
             columns=tuple(
-                Column(name=name, type=kind, nullable=name not in self.schema.key)
+                LakeColumn(name=name, type=kind, nullable=name not in self.schema.key)
                 for name, kind in self.schema.columns.items()
             ),
             key=self.schema.key,
@@ -319,7 +319,7 @@ def _publish_as(reading: Reading, owner: Owner) -> None:
         snapshot_id="0123456789ab",
         owner=owner,
         target=reading.lake.target("shop.orders"),
-        columns=(Column(name="id", type="int", nullable=False), Column(name="value", type="string")),
+        columns=(LakeColumn(name="id", type="int", nullable=False), LakeColumn(name="value", type="string")),
         key=("id",),
         chunks=StoredFiles(folder=reading.lake.folder / "shop.orders-chunks"),
         rows=0,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from batch_manifest.values import LakeColumn
 from spark_jobs.snapshot.publish_sql import Rows, incomplete, selection
-from spark_jobs.staged_batch import Column
 
-COLUMNS = (Column(name="id", type="int", nullable=False), Column(name="a", type="string"))
+COLUMNS = (LakeColumn(name="id", type="int", nullable=False), LakeColumn(name="a", type="string"))
 
 
 def test_a_key_may_be_spelled_otherwise_than_its_column_fidelity() -> None:

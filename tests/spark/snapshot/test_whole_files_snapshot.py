@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batch_manifest.values import LakeColumn
 from cdc_engine.snapshot.read import Marks
 from object_stores.stored_files import StoredFiles
 from spark_jobs import SparkSettings
@@ -31,7 +32,7 @@ from spark_jobs.snapshot.buffered_keys import BufferedKeys
 from spark_jobs.snapshot.buffering import buffer_table
 from spark_jobs.snapshot.publication import PublishedSnapshot
 from spark_jobs.snapshot.publish import publish
-from spark_jobs.staged_batch import Column, read_staged_batch
+from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.tables import new_table
 from spark_jobs.tables.delta_table import NO_TABLE, DeltaTable
 from spark_jobs.tables.file_statistics import statistics
@@ -251,7 +252,7 @@ def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(
         ({}, {"merge": "spark"}, "conf/ says so"),
         ({}, {"layout": Layout(cluster_by=("value",))}, "lays it out"),
         ({}, {"path": "s3://lake/orders"}, "no folder of this machine"),
-        ({"columns": (Column(name="a b", type="int"),)}, {}, "more than letters"),
+        ({"columns": (LakeColumn(name="a b", type="int"),)}, {}, "more than letters"),
         ({"since": SINCE + 1}, {}, "without a place of their own"),
         ({"read_at_us": 0}, {}, "without a place of their own"),
     ],
@@ -271,7 +272,7 @@ def test_a_snapshot_leaves_many_held_changes_to_spark(reading: Reading, monkeypa
     assert not whole_files.why_not(given, NO_TABLE, ())
     monkeypatch.setattr(whole_files, "BUFFERED_ROWS_MAX", 1)
     assert "2 changes of it were held" in whole_files.why_not(given, NO_TABLE, ())
-    nullable = dataclasses.replace(given, columns=(Column(name="id", type="int"), given.columns[1]))
+    nullable = dataclasses.replace(given, columns=(LakeColumn(name="id", type="int"), given.columns[1]))
     assert "may be NULL" in whole_files.why_not(nullable, NO_TABLE, ())
 
 
@@ -311,10 +312,10 @@ VALUES: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
-def _typed() -> tuple[tuple[Column, ...], pa.Table]:
+def _typed() -> tuple[tuple[LakeColumn, ...], pa.Table]:
     columns = (
-        Column(name="id", type="int", nullable=False),
-        *(Column(name=f"c{n}", type=t) for n, t in enumerate(VALUES)),
+        LakeColumn(name="id", type="int", nullable=False),
+        *(LakeColumn(name=f"c{n}", type=t) for n, t in enumerate(VALUES)),
     )
     arrays = [pa.array([1, 2], pa.int32()), *(pa.array(values, kind) for kind, values in VALUES.values())]
     return columns, pa.Table.from_arrays(arrays, names=[column.name for column in columns])

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.staged_batch import Alteration, Column, SchemaSegment
+from batch_manifest.values import Alteration, AlterationKind, LakeColumn, SchemaSegment
 from spark_jobs.tables.alterations import (
     AlterationPlan,
     closing_statements,
@@ -51,18 +51,20 @@ def changes(draw: st.DrawFn) -> Change:
     for place, (name, old_type) in enumerate(before.items()):
         if draw(st.booleans()):
             plan = draw(st.sampled_from(("keep", "apply")))
-            drops.append(Alteration(kind="drop", column=name, plan=plan))
+            drops.append(Alteration(kind=AlterationKind.DROP, column=name, plan=plan))
             kept |= {name} if plan == "keep" else set()
             continue
         new_name, new_type = targets[place], draw(st.sampled_from(TYPES))
         after[new_name], expected[new_name] = new_type, name
         if new_name != name:
             plan = draw(st.sampled_from(("apply", "new_column")))
-            renames.append(Alteration(kind="rename", column=name, new_name=new_name, plan=plan))
+            renames.append(Alteration(kind=AlterationKind.RENAME, column=name, new_name=new_name, plan=plan))
             kept |= {name} if plan == "new_column" else set()
         if new_type != old_type:
-            kind = "widen" if widens(old_type, new_type) else "convert"
-            plan = draw(st.sampled_from(("apply", "rewrite") if kind == "widen" else ("apply", "new_column")))
+            kind = AlterationKind.WIDEN if widens(old_type, new_type) else AlterationKind.CONVERT
+            plan = draw(
+                st.sampled_from(("apply", "rewrite") if kind is AlterationKind.WIDEN else ("apply", "new_column"))
+            )
             types.append(Alteration(kind=kind, column=new_name, plan=plan))
             if plan == "new_column" and name not in kept:
                 kept.add(name)
@@ -70,7 +72,7 @@ def changes(draw: st.DrawFn) -> Change:
     for name in targets[len(before) :]:
         if draw(st.booleans()):
             after[name], expected[name] = draw(st.sampled_from(TYPES)), ""
-            adds.append(Alteration(kind="add", column=name))
+            adds.append(Alteration(kind=AlterationKind.ADD, column=name))
     return Change(before, after, (*drops, *renames, *types, *adds), expected, kept)
 
 
@@ -114,7 +116,7 @@ def test_ddl_every_column_has_the_values_it_is_to_have(change: Change, left: set
     left -= set(change.before)
     table = Played({name: (type_name, name) for name, type_name in change.before.items()})
     table.columns |= {name: ("string", f"{name} of before") for name in left}
-    columns = tuple(Column(name=name, type=type_name) for name, type_name in change.after.items())
+    columns = tuple(LakeColumn(name=name, type=type_name) for name, type_name in change.after.items())
     segment = SchemaSegment(order_key=KEY, commit_time_us=0, key=(), columns=columns, alterations=change.alterations)
     plan = plan_of(table.there, tuple(left), segment)
     for _ in range(2):  # a step that is behind the table changes nothing when it comes again
@@ -139,12 +141,12 @@ def test_ddl_a_plan_that_is_behind_the_table_has_no_steps() -> None:
         order_key=KEY,
         commit_time_us=0,
         key=(),
-        columns=(Column(name="b", type="int"),),
+        columns=(LakeColumn(name="b", type="int"),),
         alterations=(
-            Alteration(kind="rename", column="a", new_name="b"),
-            Alteration(kind="drop", column="gone"),
-            Alteration(kind="widen", column="b"),
-            Alteration(kind="add", column="b"),
+            Alteration(kind=AlterationKind.RENAME, column="a", new_name="b"),
+            Alteration(kind=AlterationKind.DROP, column="gone"),
+            Alteration(kind=AlterationKind.WIDEN, column="b"),
+            Alteration(kind=AlterationKind.ADD, column="b"),
         ),
     )
     assert plan_of({"b": ("b", "int")}, (), segment) == AlterationPlan(kept=())

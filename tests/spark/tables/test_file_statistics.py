@@ -20,8 +20,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from batch_manifest.values import LakeColumn
 from cdc_engine.parquet_files import lake_writer
-from spark_jobs.staged_batch import Column
 from spark_jobs.tables.file_statistics import statistics
 from spark_jobs.tables.new_table import Contents, make_table
 
@@ -108,7 +108,7 @@ def _for_duck(value: Any) -> Any:
 
 def _make(path: Path, type_name: str, kind: pa.DataType, files: Sequence[Sequence[Any]]) -> None:
     """One data file for each list, of row groups of two rows; the other column always has bounds."""
-    columns = (Column(name="value", type=type_name), Column(name="other", type="int"))
+    columns = (LakeColumn(name="value", type=type_name), LakeColumn(name="other", type="int"))
     schema = pa.schema([("value", kind), ("other", pa.int32())])
 
     def fill(folder: Path) -> Contents:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.staged_batch import Column
+from batch_manifest.values import LakeColumn
 from spark_jobs.tables import new_table
 from spark_jobs.tables.new_table import make_table
 from tests.spark.conftest import Lake
@@ -81,7 +81,7 @@ def test_spark_makes_the_tables_where_it_has_been_told_more_about_them(lake: Lak
 
 
 UNASKED: Any = lambda: None  # noqa: E731  nobody else writes here
-COLUMNS = (Column(name="id", type="bigint"),)
+COLUMNS = (LakeColumn(name="id", type="bigint"),)
 
 
 def test_fault_a_table_is_made_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

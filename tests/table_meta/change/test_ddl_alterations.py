@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import Alteration, AlterationKind, TableChangeKind
+from batch_manifest.values import Alteration, AlterationKind
+from cdc_engine.contracts import TableChangeKind
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.alteration import Altered, altered
 from cdc_engine.table_meta.ddl.reader import (

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batch_manifest.values import Alteration, AlterationKind
 from cdc_engine.config import SchemaChangesConfig
-from cdc_engine.contracts import Alteration, AlterationKind, TableChange, TableChangeKind
+from cdc_engine.contracts import TableChange, TableChangeKind
 from cdc_engine.errors import MetaError
 from cdc_engine.position import Position
 from cdc_engine.table_meta.change.policy import (
@@ -79,8 +80,10 @@ def test_ddl_a_decision_follows_the_policy_and_an_approval_answers_hold_alone(
             assert word != HOLD or approved not in item.plans or followed == approved
     told = [item.alteration for item in wanted if item.alteration is not None]
     if decision.verdict is PolicyAnswer.FOLLOW:
-        assert [dataclasses.replace(each, plan="") for each in decision.alterations] == told
-        assert all(each.plan for each in decision.alterations)
+        plans = [word for item, word in zip(wanted, decision.words, strict=True) if item.alteration is not None]
+        assert list(decision.alterations) == [
+            dataclasses.replace(each, plan=plan) for each, plan in zip(told, plans, strict=True)
+        ]
     else:
         assert decision.alterations == ()
 

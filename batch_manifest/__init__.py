@@ -1,0 +1,4 @@
+"""The manifest of a staged batch: the values that it lists (`values`) and its JSON file (`file`). Format: docs/architecture.md.
+
+The engine writes it (`cdc_engine.staging`), runs read it (`spark_jobs.staged_batch`). This package imports only the standard library.
+"""

@@ -1,0 +1,124 @@
+"""Writes a manifest as JSON and reads it. The only module that knows the format's version.
+
+Whatever is not exactly a manifest is refused: fields that are missing or unknown, and values of another type.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+from batch_manifest.values import Manifest
+
+FORMAT = 3
+MANIFEST_FILE = "manifest.json"
+T = typing.TypeVar("T")
+
+
+class ManifestError(ValueError):
+    """The text is not a manifest of this format. The message says why."""
+
+
+def manifest_json(manifest: Manifest) -> str:
+    """Returns the manifest as JSON. Files are written by their names."""
+    return json.dumps({"format": FORMAT, **to_record(manifest)}, ensure_ascii=False)
+
+
+def read_manifest_json(text: bytes | str, directory: Path = Path()) -> Manifest:
+    """Returns the manifest that `manifest_json` wrote; its files are in `directory`. Raises ManifestError."""
+    try:
+        record = json.loads(text)
+    except ValueError as error:
+        raise ManifestError(f"it is not JSON: {error}") from error
+    if not isinstance(record, dict):
+        raise ManifestError(f"it is a JSON {type(record).__name__}")
+    if (version := record.pop("format", None)) != FORMAT:
+        raise ManifestError(f"it has format {version!r}, and this Sluice reads format {FORMAT}")
+    return from_record(Manifest, record, directory)
+
+
+def to_record(value: Any) -> dict[str, Any]:
+    """Returns a value of a manifest as JSON's types, with files by their names."""
+    plain: dict[str, Any] = _plain(value)
+    return plain
+
+
+def from_record(kind: type[T], record: Any, directory: Path = Path()) -> T:
+    """Returns the value that `to_record` was given. Raises ManifestError."""
+    try:
+        found: T = _value(kind, record, directory)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ManifestError(f"it is not a {kind.__name__}: {error}") from error
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return value.name if isinstance(value, Path) else value
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    """Returns the type of each field."""
+    return typing.get_type_hints(kind)
+
+
+def _value(kind: Any, value: Any, directory: Path) -> Any:
+    """Returns the value of this type. Raises KeyError, TypeError or ValueError."""
+    if type(value) is kind:
+        return value
+    if dataclasses.is_dataclass(kind):
+        return _fields(kind, value, directory)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is tuple and isinstance(value, list):
+        kinds = arguments[:1] * len(value) if arguments[-1] is ... else arguments
+        return tuple(_value(one, each, directory) for one, each in zip(kinds, value, strict=True))
+    if origin is dict and isinstance(value, dict):
+        return value
+    if origin is types.UnionType:
+        return _value(_member(arguments, value), value, directory)
+    if origin is typing.Literal and value in arguments:
+        return value
+    if isinstance(value, str) and kind is Path:
+        return directory / Path(value).name
+    if isinstance(value, str) and isinstance(kind, type) and issubclass(kind, str):
+        return kind(value)
+    raise TypeError(f"{value!r} is not {getattr(kind, '__name__', kind)}")
+
+
+def _fields(kind: Any, record: Any, directory: Path) -> Any:
+    if not isinstance(record, dict):
+        raise TypeError(f"{record!r} is not a {kind.__name__}")
+    hints = _hints(kind)
+    if unknown := record.keys() - hints.keys():
+        raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
+    return kind(**{name: _value(hints[name], item, directory) for name, item in record.items()})
+
+
+def _member(kinds: tuple[Any, ...], value: Any) -> Any:
+    """Returns the type of a union that the value has: the one with the record's `kind`, or the one of its type; a record's or a text's
+    type if only one can be.
+    """
+    if value is None:
+        return type(None)
+    kinds = tuple(kind for kind in kinds if kind is not type(None))
+    if len(kinds) == 1:
+        return kinds[0]
+    if isinstance(value, dict):
+        found = [kind for kind in kinds if dataclasses.is_dataclass(kind) and _kind_of(kind) == value["kind"]]
+        if not found:
+            raise ValueError(f"unknown kind of segment {value['kind']!r}")
+        return found[0]
+    return type(value) if type(value) in kinds else kinds[0]
+
+
+def _kind_of(kind: Any) -> Any:
+    return typing.get_args(_hints(kind)["kind"])[0]
