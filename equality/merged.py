@@ -103,22 +103,6 @@ def _stopped_word(path: Path) -> str:
     return f"the engine stopped in the state {state}{told}" if state in {*ENDED, EngineState.STOPPED} else ""
 
 
-class NothingToWaitFor:
-    """The progress if everything is known to be merged: for a table that nobody writes to."""
-
-    def wait(self, place: BinlogEnd, seconds: float) -> bool:  # noqa: ARG002
-        return True
-
-    def order_key(self, place: BinlogEnd) -> int | None:  # noqa: ARG002
-        return None
-
-    def told(self) -> str:
-        return "everything"
-
-    def halted(self) -> str:
-        return ""
-
-
 def reached(cursor: Position | None, place: BinlogEnd) -> bool:
     """Returns whether a cursor includes everything up to a position: by file and offset on the same server, by GTIDs on another one.
 

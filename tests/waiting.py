@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -25,3 +26,13 @@ def wait_for(what: str, condition: Callable[[], T | None], seconds_max: float = 
         threading.Event().wait(pause)
         pause = min(2 * pause, LOOK_SECONDS)
     pytest.fail(f"not within {seconds_max:.0f} s: {what}")
+
+
+def wait_until_gone(pid: int, deadline_seconds: float) -> bool:
+    """Waits for the end of a process that is not our child. Returns False if it still runs at the deadline."""
+    end = time.monotonic() + deadline_seconds
+    while time.monotonic() < end:
+        if not Path(f"/proc/{pid}").exists():
+            return True
+        threading.Event().wait(LOOK_SECONDS / 2)
+    return False

@@ -12,7 +12,6 @@ from cdc_engine.binlog.events import event_types as types
 Event = bytes
 MAGIC = b"\xfebin"
 CHECKSUM_BYTES = 4
-ALGORITHM_AT = -1  # of a format description without its checksum: the last byte is the algorithm
 INTERESTING = (0, 1, 0x7F, 0x80, 0xFA, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
 PLAIN_BYTES_MAX = 1 << 24  # a larger one is a bomb that an earlier change made, and is not changed
 STRETCH_MAX = 40  # events per round

@@ -39,7 +39,6 @@ class PlayedConnection(SourceConnection):
         self._file: BinlogFile | None = None
         self._groups_sent = 0
         self._exclude = GtidSet()
-        self._from_offset = 0
         self._heard_at = 0.0
         self._looks = False  # only for the beginning of a file
 
@@ -126,7 +125,7 @@ class PlayedConnection(SourceConnection):
         return translated_error(self.source, DUMP_REFUSED, text)
 
     def _begin(self, file: BinlogFile, offset: int) -> None:
-        self._file, self._from_offset = file, offset
+        self._file = file
         self._server.readers.append(self)
         self._groups_sent = sum(group.begin < offset for group in file.groups)
         within = binlog.format_description(file.created, server_id=self._server.server_id, first=False)

@@ -148,7 +148,6 @@ class _Named:
     fields: Sequence[_Field] = ()
     id: str = ""
     configuration: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    min_reader_version: int = 3
     min_writer_version: int = 7
     reader_features: Sequence[str] = ()
     writer_features: Sequence[str] = ()

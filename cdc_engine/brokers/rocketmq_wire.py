@@ -22,7 +22,7 @@ from typing import Any
 from cdc_engine.errors import PublishError
 
 SEND_MESSAGE_V2, SEND_BATCH_MESSAGE, GET_ROUTE = 310, 320, 105
-SUCCESS, SYSTEM_BUSY, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 2, 13, 16, 17
+SUCCESS, MESSAGE_ILLEGAL, NO_PERMISSION, TOPIC_NOT_EXIST = 0, 13, 16, 17
 # The master has it, but its disk or a replica that it waits for does not.
 KEPT_IN_PART = {10: "its disk was too slow", 11: "it has no replica", 12: "its replica was too slow"}
 VERSION = 401  # 4.9.4: the oldest version with answers in standard JSON

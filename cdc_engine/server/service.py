@@ -122,9 +122,6 @@ class CanalService:
         if destination.filter_changed is not None:
             destination.filter_changed("")
 
-    def list_subscribed(self, destination: str) -> tuple[ClientIdentity, ...]:
-        return self._destination(ClientIdentity(destination=destination)).meta.ledger.clients
-
     def outstanding(self, client: ClientIdentity) -> tuple[OutstandingBatch, ...]:
         """Returns the batches in flight, in the order of their acks."""
         return self._subscribed(client).meta.ledger.outstanding

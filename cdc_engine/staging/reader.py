@@ -1,17 +1,12 @@
-"""Reads a staged batch: its manifest and the rows of a segment. For `instance`, the console and tests; runs have their own reader
-(spark_jobs).
-"""
+"""Reads the manifest of a staged batch and checks that its files are complete. Runs have their own reader (spark_jobs)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from batch_manifest.file import MANIFEST_FILE, ManifestError, read_manifest_json
-from batch_manifest.values import ChangesSegment, Manifest
+from batch_manifest.values import Manifest
 from cdc_engine.errors import StagingError
 
 
@@ -58,8 +53,3 @@ def _size_bytes(file: Path) -> int:
         return file.stat().st_size
     except OSError:
         return -1
-
-
-def read_rows(directory: Path, segment: ChangesSegment) -> pa.Table:
-    """Returns the segment's row images, in stream order."""
-    return pq.read_table(directory / segment.file)

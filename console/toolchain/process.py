@@ -144,13 +144,3 @@ def wait_until_listening(port: int, processes: Sequence[ChildProcess], deadline_
             return True
         time.sleep(POLL_SECONDS)
     return False
-
-
-def wait_until_gone(pid: int, deadline_seconds: float) -> bool:
-    """Waits for the end of a process that is not our child. Returns False if it still runs at the deadline."""
-    end = time.monotonic() + deadline_seconds
-    while time.monotonic() < end:
-        if not Path(f"/proc/{pid}").exists():
-            return True
-        time.sleep(POLL_SECONDS)
-    return False

@@ -15,8 +15,9 @@ from cdc_engine.source.server import Source
 from cdc_engine.source.settings import SourceConfig
 from console.toolchain.database.server import DatabaseServer
 from equality.destination import ComparedDestination, compare_destination
-from equality.merged import Merged, NothingToWaitFor
+from equality.merged import Merged
 from equality.values import Extent, TableResult
+from tests.equality.unwritten import NothingToWaitFor
 
 
 class Shelf:

@@ -21,10 +21,11 @@ from console.toolchain.database.server import DatabaseServer
 from equality import chunks as chunking
 from equality import destination
 from equality.destination import compare_destination
-from equality.merged import DestinationMerged, NothingToWaitFor
+from equality.merged import DestinationMerged
 from equality.source_side import BinlogEnd, SourceSide
 from equality.values import Extent, Verdict
 from tests.equality.shelf import Shelf, changed
+from tests.equality.unwritten import NothingToWaitFor
 from tests.fix_ledgers import FileLedger
 
 pytestmark = pytest.mark.servers

@@ -24,12 +24,12 @@ from cdc_engine.sink.event_sink import EventSink
 from cdc_engine.sink.table_filter import TableFilter
 from cdc_engine.source.server import Source
 from cdc_engine.staging import StagingResult, stage
-from cdc_engine.staging.reader import read_rows
 from cdc_engine.store.memory_store import MemoryEventStore
 from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.history.history import TableHistory
 from cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot
 from console.toolchain.database.server import DatabaseServer
+from tests.staging.staged_rows import read_rows
 from tests.waiting import wait_for
 
 RING_BYTES, RING_EVENTS = 64 << 20, 1 << 20

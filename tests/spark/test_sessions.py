@@ -170,25 +170,15 @@ def test_a_large_merge_marks_rows_only_where_the_table_may(
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)  # a cold start of Spark
-def test_the_command_line_merges_in_a_session_of_its_own(tmp_path: Path) -> None:
+def test_a_process_merges_in_a_session_of_its_own(tmp_path: Path) -> None:
     lake = Lake(tmp_path, SparkSettings())
     directory = lake.stage(
         {"shop.orders": [Changes(ORDERS, ROWS)], "shop.log": [Changes(Schema(ORDERS.columns), ROWS)]}
     )
     toolchain = set_up([])
     jars = ",".join(str(jar) for jar in toolchain.delta_jars)
-    arguments = [
-        "--batch",
-        str(directory),
-        "--lake",
-        str(tmp_path / "lake"),
-        "--master",
-        "local[2]",
-        "--option",
-        f"spark.jars={jars}",
-    ]
     environment = {**os.environ, "JAVA_HOME": str(toolchain.java.home)}
-    command = [sys.executable, "-m", "spark_jobs.merge_batch", *arguments]
+    command = [sys.executable, "-m", "tests.spark.merge_once", str(directory), str(tmp_path / "lake"), jars]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     reports = [json.loads(line) for line in done.stdout.splitlines()]

@@ -11,9 +11,10 @@ import pytest
 
 from batch_manifest.values import ChangesSegment
 from cdc_engine.staging import StagingResult
-from cdc_engine.staging.reader import read_manifest, read_rows
+from cdc_engine.staging.reader import read_manifest
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, run
+from tests.staging.staged_rows import read_rows
 
 pytestmark = pytest.mark.servers
 

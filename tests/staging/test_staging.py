@@ -30,10 +30,11 @@ from cdc_engine.contracts import (
 from cdc_engine.errors import BinlogFormatError, StagingError
 from cdc_engine.position import Position
 from cdc_engine.staging import segment_writer, stage, staging
-from cdc_engine.staging.reader import read_manifest, read_rows
+from cdc_engine.staging.reader import read_manifest
 from cdc_engine.staging.segment_writer import ROW
 from spark_jobs.staged_batch import read_staged_batch
 from tests.binlog.rows.event_bytes import ID, KEYLESS, NOTE, ORDERS, Row, block, event
+from tests.staging.staged_rows import read_rows
 
 INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE
 FILE = "binlog.000002"

@@ -10,8 +10,8 @@ from console.toolchain.database.data_folder import provide_data_folder
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.database_packages import ServerHome, server_home
 from console.toolchain.errors import SetupError
-from console.toolchain.process import wait_until_gone
 from tests.fix_servers import ServerFactory
+from tests.waiting import wait_until_gone
 
 
 def _fetch(server: DatabaseServer, statement: str) -> object:

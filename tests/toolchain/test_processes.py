@@ -13,9 +13,9 @@ import pytest
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.errors import PortTakenError
 from console.toolchain.ports import is_free, listens
-from console.toolchain.process import ChildProcess, last_lines, wait_until_gone
+from console.toolchain.process import ChildProcess, last_lines
 from console.toolchain.spark.server import SparkConnectServer
-from tests.waiting import wait_for
+from tests.waiting import wait_for, wait_until_gone
 
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
 

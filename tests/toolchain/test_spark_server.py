@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from console.toolchain.process import wait_until_gone
 from console.toolchain.spark.server import SparkConnectServer
+from tests.waiting import wait_until_gone
 
 pytestmark = pytest.mark.spark
 

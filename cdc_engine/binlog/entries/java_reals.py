@@ -9,7 +9,7 @@ from cdc_engine.contracts import Bytes, Int32s
 
 BYTES_MAX = 32  # of one number
 DIGITS_MAX = 24
-MINUS, POINT, ZERO, NINE, BIG_E, SMALL_E = 45, 46, 48, 57, 69, 101
+MINUS, POINT, ZERO, NINE, BIG_E = 45, 46, 48, 57, 69
 PLAIN_FROM, PLAIN_UPTO = -3, 6  # exponents of numbers that are printed without an exponent
 
 

@@ -48,7 +48,7 @@ class SqlType(enum.IntEnum):
 
 
 SOURCE_MYSQL: Final = 2
-VARINT, BYTES = 0, 2
+BYTES = 2
 
 
 def tag(field: int, wire: int) -> int:

@@ -87,7 +87,6 @@ class StreamCounters:
     transactions: int = 0
     blocks: int = 0
     connections: int = 0
-    connected_since: float = 0.0
     received_at: float = 0.0
     last_commit_time_us: int = 0
 
@@ -250,7 +249,6 @@ class EventParser:
             return
         scanner, framer = begin_dump(connection, start, self._history, self._captured, prepared=self._prepared)
         self.counters.connections += 1
-        self.counters.connected_since = time.time()
         self._continue_from_cursor, self._scanned = "", (start.position.file, start.position.offset)
         self._tell(STREAMING, "")
         self._read(connection, scanner, framer, self._found_line)

@@ -64,7 +64,6 @@ class Window:
         self._putter: threading.Thread | None = None
         self._fenced: threading.Thread | None = None  # its open transaction was dropped by another thread
         self._closed = False
-        self.put_at = time.monotonic()
 
     # ── the parser's side ──
 
@@ -87,7 +86,6 @@ class Window:
             self._bytes += each.size_bytes
             self._tail = each.end
             self._evict()
-            self.put_at = time.monotonic()
             self._changed.notify_all()
 
     def drop_open(self) -> None:

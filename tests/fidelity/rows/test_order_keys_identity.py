@@ -12,7 +12,6 @@ from batch_manifest.values import ChangesSegment, SchemaSegment
 from cdc_engine.binlog.rows.decoder import ORDER_KEY
 from cdc_engine.position import Position
 from cdc_engine.staging import StagingResult
-from cdc_engine.staging.reader import read_rows
 from cdc_engine.staging.segment_writer import ROW
 from console.toolchain.database.options import Options
 from console.toolchain.database.server import DatabaseServer
@@ -20,6 +19,7 @@ from tests.fidelity.pipeline import SERVERS, run
 from tests.fidelity.replay import pipeline_with
 from tests.fidelity.rows.test_transactions import xa
 from tests.fix_servers import ServerFactory
+from tests.staging.staged_rows import read_rows
 
 pytestmark = pytest.mark.servers
 

@@ -22,11 +22,11 @@ from pymysql.constants import FIELD_TYPE
 
 from batch_manifest.values import ChangesSegment
 from cdc_engine.staging import StagingResult
-from cdc_engine.staging.reader import read_rows
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs import SparkSettings, TableTarget, merge_batch
 from tests.fidelity.pipeline import SERVERS, Pipeline, run
+from tests.staging.staged_rows import read_rows
 
 DATABASE = "images"
 COLUMNS = (

@@ -23,11 +23,11 @@ from cdc_engine.table_meta.change.policy import SchemaDecisions
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.destination import ComparedDestination, compare_destination
-from equality.merged import NothingToWaitFor
 from equality.values import Extent, Verdict
 from orchestration.base.lake_settings import target
 from spark_jobs import SparkSettings, merge_batch
 from spark_jobs.small.ways import SmallSetting
+from tests.equality.unwritten import NothingToWaitFor
 from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records
 

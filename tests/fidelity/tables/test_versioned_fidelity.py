@@ -15,9 +15,9 @@ import pytest
 from batch_manifest.values import ChangesSegment
 from cdc_engine.binlog.rows.refused_values import ValuePolicy
 from cdc_engine.staging import StagingResult
-from cdc_engine.staging.reader import read_rows
 from console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, images, row_metadata, run
+from tests.staging.staged_rows import read_rows
 
 pytestmark = pytest.mark.servers
 

@@ -20,7 +20,6 @@ from console.lake.store import store_findings
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from equality.destination import ComparedDestination, compare_destination
-from equality.merged import NothingToWaitFor
 from equality.values import Extent, Verdict
 from lake_cut import deltalake_tables, read_cut, spark_views
 from object_stores.folder import StoreFolder
@@ -33,6 +32,7 @@ from spark_jobs.session import SparkSettings, open_sessions
 from spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
 from spark_jobs.tables.exact_bounds import rounded_files
 from tests.equality.shelf import Shelf
+from tests.equality.unwritten import NothingToWaitFor
 from tests.orchestration.fix_location import make_config
 from tests.spark.conftest import Lake
 from tests.spark.small.test_kill_fault import (
