@@ -16,6 +16,7 @@ from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.contracts import StoppedTable
 from cdc_engine.errors import ConfigurationError, LedgerLostError
 from cdc_engine.instance.status import EngineStatus
+from cdc_engine.operation import handlers
 from cdc_engine.operation.alarms import QUIET_SECONDS, Alarm, AlarmWatcher, failed, matters
 from cdc_engine.operation.handlers import TRIES, Teller, handler_of
 from cdc_engine.position import Position
@@ -203,3 +204,24 @@ def test_an_alarm_webhook_wants_an_address_and_its_secrets_admin() -> None:
         AlarmConfig(kind="webhook")
     with pytest.raises(ConfigurationError, match="NOT_THERE_AT_ALL"):
         handler_of(AlarmConfig(kind="webhook", url="$NOT_THERE_AT_ALL"))
+
+
+def test_an_alarm_that_finds_its_queue_full_is_dropped_and_logged_admin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handlers, "WAITING_MAX", 2)
+    taken, may_go_on, told = threading.Event(), threading.Event(), list[Alarm]()
+
+    def slow(alarm: Alarm) -> None:
+        taken.set()
+        may_go_on.wait(60.0)
+        told.append(alarm)
+
+    teller = Teller([slow])
+    teller.tell(ALARM)
+    assert taken.wait(60.0)
+    with capture_logs() as lines:
+        for _ in range(3):
+            teller.tell(ALARM)
+    may_go_on.set()
+    teller.close()
+    assert [(line["event"], line["reason"]) for line in lines] == [("alarm_dropped", "too many wait")]
+    assert len(told) == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import email
 import email.policy
 import ssl
@@ -20,6 +21,7 @@ from cdc_engine.config.alarms import AlarmConfig
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.operation.alarms import Alarm
 from cdc_engine.operation.handlers import TRIES, Teller, handler_of
+from cdc_engine.operation.mails import SUBJECT_MAX, mail
 from console.toolchain.ports import LOOPBACK, free_port
 from tests.certificates import make_certificate
 
@@ -157,3 +159,10 @@ def test_the_port_of_a_mail_server_is_that_of_its_encryption_unless_said_admin(e
 def test_an_email_in_conf_that_is_wrong_is_said_admin(post: Post, said: dict[str, Any], wanted: str) -> None:
     with pytest.raises(ValidationError, match=wanted):
         config(post, 25, **said)
+
+
+def test_the_subject_of_a_mail_is_one_line_of_limited_length_admin() -> None:
+    long = dataclasses.replace(ALARM, key="a table\nwith a name " * 100)
+    subject = mail(long, "sluice@example.com", ("ann@example.com",))["Subject"]
+    assert len(subject) == SUBJECT_MAX
+    assert subject.startswith("Sluice shop: LEDGER_LOST, a table with a name a table")

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from cdc_engine.contracts import Column, StoppedTable, TableVersion
 from cdc_engine.errors import ActRefusedError, SourceConnectionError, TableChangedError
 from cdc_engine.position import Position
+from cdc_engine.snapshot import work
 from cdc_engine.snapshot.chunks import Chunk
 from cdc_engine.snapshot.read import ChunkFacts, Marks
 from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, progress, wanted
@@ -477,3 +478,12 @@ def test_what_was_read_under_another_conf_is_neither_read_on_nor_published(world
     world.version = "v1-masked"
     run_all(world.dependencies(), 0.0)
     assert (state(world).state, state(world).version) == (SnapshotState.PUBLISHED, "v1-masked")
+
+
+def test_a_query_that_the_server_refuses_again_and_again_fails_the_snapshot() -> None:
+    noted, now = work._changed_on_the_server("no such column"), wanted(NAME, None, 0.0)
+    for _ in range(work.CHANGED_TRIES_MAX - 1):
+        now = noted(now)
+        assert now.state == SnapshotState.WANTED
+    assert noted(now).state == SnapshotState.FAILED
+    assert noted(now).reason == "no such column"

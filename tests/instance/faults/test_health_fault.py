@@ -6,8 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from cdc_engine import limits
+from cdc_engine.errors import ReplicaClashError
 from cdc_engine.instance import pulse
-from cdc_engine.instance.health import Vitals, troubles
+from cdc_engine.instance.health import Vitals, revive_seconds, troubles
 from cdc_engine.position import Position
 
 WELL = {"destination": "shop", "tick_seconds": 5.0}
@@ -100,3 +102,10 @@ def test_a_tick_that_failed_is_remembered_until_one_succeeds(monkeypatch: pytest
     beat.ticked()
     assert beat.tick_failed() == ("", 0.0)
     assert beat.ever_ticked
+
+
+def test_fault_the_wait_before_a_restart_doubles_up_to_its_limit() -> None:
+    clash = ReplicaClashError("two replicas have one server id")
+    waits = [revive_seconds(clash, revived) for revived in range(100)]
+    assert waits[:3] == [limits.REVIVE_SECONDS, 2 * limits.REVIVE_SECONDS, 4 * limits.REVIVE_SECONDS]
+    assert max(filter(None, waits)) == 60.0

@@ -1,0 +1,74 @@
+"""Where a batch that is being staged ends while changes arrive."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from cdc_engine.contracts import NOTHING, Batch, ClientIdentity
+from cdc_engine.instance import hand_out
+from cdc_engine.position import Position
+
+NOW = 1_700_000_000.0
+MANY = 1 << 40
+
+
+class Following:
+    """A service that always has another part; `asked`: how often it was read."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def get_more(self, _client: ClientIdentity, taken: Batch, *_: Any, **__: Any) -> Batch:
+        self.asked += 1
+        return taken
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Returns the seconds of the monotonic clock, in one element."""
+    seconds = [100.0]
+    monkeypatch.setattr(hand_out, "time", SimpleNamespace(monotonic=lambda: seconds[0], time=lambda: NOW))
+    return seconds
+
+
+def part(age_seconds: float, size: int) -> Batch:
+    end = Position(epoch=1, file="b.000001", offset=4, time_us=int((NOW - age_seconds) * 1e6))
+    return Batch(batch_id=1, start=end, end=end, event_count=1, byte_count=size)
+
+
+def rest(service: Following) -> hand_out._Rest:
+    return hand_out._Rest(
+        cast("Any", service), ClientIdentity(destination="shop"), hand_out.BatchLimits(bytes_max=MANY, events_max=MANY)
+    )
+
+
+def test_a_batch_of_recent_changes_ends_after_its_first_small_part(clock: list[float]) -> None:
+    service = Following()
+    assert rest(service)(part(0.0, 10)) is NOTHING
+    assert service.asked == 0
+
+
+def test_a_batch_of_old_changes_continues_until_little_arrives(clock: list[float]) -> None:
+    service = Following()
+    read, little = rest(service), part(hand_out.LIVE_SECONDS_MAX + 1, 10)
+    assert read(little) is little
+    clock[0] += hand_out.GET_SECONDS
+    assert read(little) is NOTHING, "only 20 bytes arrived within the interval"
+
+
+def test_a_batch_continues_while_much_arrives(clock: list[float]) -> None:
+    service = Following()
+    much = part(0.0, hand_out.MORE_BYTES_MIN)
+    read = rest(service)
+    for _ in range(3):
+        assert read(much) is much
+        clock[0] += hand_out.GET_SECONDS
+    assert service.asked == 3
+
+
+def test_the_limit_between_live_and_old_is_two_seconds_after_a_commit(clock: list[float]) -> None:
+    assert not hand_out._old(part(1.9, 1))
+    assert hand_out._old(part(2.1, 1))
