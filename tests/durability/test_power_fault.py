@@ -23,6 +23,7 @@ from cdc_engine.position import Position
 from cdc_engine.staging import stage
 from cdc_engine.store.prepared import PreparedFiles
 from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
+from spark_jobs import durable_lake
 from spark_jobs.durable_lake import AS_B85, sync_commits, vector_file
 from spark_jobs.fence import BY_HAND
 from spark_jobs.quarantine import append as quarantine
@@ -204,3 +205,15 @@ def test_fault_a_deletion_vector_stays(tmp_path: Path, disk: Disk) -> None:
 def test_fault_a_lake_elsewhere_is_its_keeper_s_business(tmp_path: Path) -> None:
     assert sync_commits("s3://bucket/lake/orders", -1, 5) == 0
     assert sync_commits(str(tmp_path / "not" / "mounted"), -1, 5) == 0
+
+
+def test_fault_a_first_commit_syncs_the_folders_above_its_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "above" / "lake" / "shop" / "orders"
+    deltalake.write_deltalake(str(path), rows(1))
+    synced: list[Path] = []
+    monkeypatch.setattr(durable_lake, "_sync", synced.append)
+    sync_commits(str(path), -1, 0)
+    above = [folder for folder in path.parents if folder in synced]
+    assert above == [tmp_path / "above" / "lake" / "shop", tmp_path / "above" / "lake", tmp_path / "above"]

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig
 from cdc_engine.source.settings import SourceConfig
 from orchestration.assets import tell_quarantine
+from orchestration.base import table_catalog
 from orchestration.base.table_catalog import SourceColumns, delta_key, engine_key, source_key
 from orchestration.checks.stopped import QUARANTINE_CHECK, quarantine_evaluation
 from orchestration.code_location import build_definitions
@@ -108,3 +109,13 @@ def test_a_quarantine_that_cannot_be_read_fails_its_check_and_no_run_that_has_me
         quarantine_evaluation(config, "shop", ORDERS)
     with dg.build_op_context() as context:
         tell_quarantine(context, config, "shop", ORDERS)
+
+
+def test_the_lineage_of_a_materialization_has_a_limited_number_of_columns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = SourceColumns(described(tmp_path), "shop")
+    columns = [("added", "int"), ("id", "bigint")]
+    assert "dagster/column_lineage" in told.metadata(ORDERS, columns)
+    monkeypatch.setattr(table_catalog, "LINEAGE_COLUMNS_MAX", 1)
+    assert "dagster/column_lineage" not in told.metadata(ORDERS, columns)

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc_engine import limits
+from cdc_engine.binlog.events.compressed import FIELD_BYTES_MAX
 from cdc_engine.contracts import Block
 from cdc_engine.errors import BinlogFormatError
 from tests.binlog.scan.compressed_events import (
@@ -186,3 +187,10 @@ def test_an_event_of_mariadb_that_lies_is_an_error_fidelity(length: int) -> None
     with pytest.raises(BinlogFormatError, match="says") as caught:
         feed(scanner(), [*head, mariadb_compressed(make, event, len(event) - 1800, length)])
     assert caught.value.offset == begin
+
+
+def test_the_fields_before_a_payload_have_a_limited_length_fidelity() -> None:
+    fields = field(2, 255) + field(3, 0) + field(1, 0)
+    begin = b"\x09\xfc" + FIELD_BYTES_MAX.to_bytes(2, "little") + bytes(FIELD_BYTES_MAX)
+    with pytest.raises(BinlogFormatError, match="are cut off"):
+        feed(scanner(), [EventFactory().event(40, begin + fields + b"\0")])

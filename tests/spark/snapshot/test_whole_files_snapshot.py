@@ -409,3 +409,12 @@ def test_a_publication_that_is_late_makes_no_table_ha(tmp_path: Path) -> None:
         publish(late, reading.publication(100, SINCE), {}, reading.records)  # type: ignore[arg-type]
     assert not Path(reading.publication(100).target.path).exists()
     assert publish_files(reading, 100).rows == 1
+
+
+def test_a_snapshot_leaves_large_buffered_changes_to_spark(reading: Reading, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading.chunk(1, [{"id": 1, "value": "read"}])
+    hold(reading, [image(INSERT, 100, 7)], 1)
+    given = reading.publication(100, SINCE)
+    assert not whole_files.why_not(given, NO_TABLE, ())
+    monkeypatch.setattr(whole_files, "BUFFERED_BYTES_MAX", 100)
+    assert "1 changes of it were held" in whole_files.why_not(given, NO_TABLE, ())
