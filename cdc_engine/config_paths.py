@@ -32,7 +32,9 @@ def local_path(word: str, root: Path | None) -> Path:
     if not word or word.startswith("~"):
         raise ValueError(f"{word!r} names no folder that is the same for every process; write the whole path")
     if root is None and not Path(word).is_absolute():
-        raise ValueError(f"{word} is relative, and no conf/ says to what; write the whole path")
+        raise ValueError(
+            f"{word} is relative, and there is no conf/ that it could be relative to; write the absolute path"
+        )
     return ((root or Path("/")) / word).resolve()
 
 
@@ -73,7 +75,7 @@ def path_template(template: str) -> str:
             f"{template!r} must have {{table}}, may have {{database}} and {{destination}}, and nothing else in braces"
         )
     if template.startswith(("/", "_sluice")) or ".." in template.split("/") or template.endswith("/"):
-        raise ValueError(f"{template!r} is not a place of its own below the lake")
+        raise ValueError(f"{template!r} is not a separate path below the lake")
     return template
 
 

@@ -186,8 +186,8 @@ def way_out(state: str, destination: str, table: str) -> str:
         )
     ways = ", then ".join(f"`sluice {act} {destination} {table}`" for act in acts)
     if state in HEALED_BY_ROWS:
-        return f"to take its rows anew: `sluice snapshot start {destination} --tables {table}`; when its cause is gone: {ways}"
-    return f"to go on when its cause is gone: {ways}"
+        return f"re-snapshot it: `sluice snapshot start {destination} --tables {table}`; or, after the cause is fixed: {ways}"
+    return f"after the cause is fixed: {ways}"
 
 
 class SnapshotState(enum.StrEnum):

@@ -363,7 +363,9 @@ def _carried_out(  # noqa: PLR0917  one caller
         return found
     except Exception as error:
         if is_away(error):
-            sentence = f"Spark went away before the merge ({first_line(error)}); the batch is tried again"
+            sentence = (
+                f"the connection to Spark was lost before the merge ({first_line(error)}); the batch is tried again"
+            )
             raise SparkUnavailableError(sentence) from error
         raise
 
@@ -401,9 +403,8 @@ def _batch_error(
     merged = tuple(table.name for table in batch.tables if table.name in reports)
     away = next((error for error in errors.values() if is_away(error)), None)
     if away is not None:
-        sentence = (
-            f"Spark went away during the merge of {', '.join(failed)} ({first_line(away)}); the batch is tried again"
-        )
+        names, why = ", ".join(failed), first_line(away)
+        sentence = f"the connection to Spark was lost during the merge of {names} ({why}); the batch is tried again"
         result: SparkJobError = SparkUnavailableError(sentence)
     else:
         told = [table_error(name, errors[name]) for name in failed]

@@ -160,7 +160,7 @@ def open_sessions(settings: SparkSettings, count: int, fence: Fence = READ_ONLY)
 
 
 def is_away(error: BaseException) -> bool:
-    """Returns whether an error means that Spark went away or was restarted, rather than that it refused a statement."""
+    """Returns whether an error means that the connection to Spark was lost or was restarted, rather than that it refused a statement."""
     if type(error).__name__ in {
         "RetriesExceeded",
         "SparkConnectGrpcException",
@@ -230,7 +230,7 @@ def _open(model: LakeSession, sessions: list[LakeSession], ids: list[str], setti
         sessions.extend(_copy(model, session_id, settings) for session_id in ids)
     except Exception as error:
         if is_away(error):
-            sentence = f"Spark went away while sessions were opened at {settings.remote} ({first_line(error)})"
+            sentence = f"the connection to Spark was lost while sessions were opened at {settings.remote} ({first_line(error)})"
             raise SparkUnavailableError(f"{sentence}; it is tried again") from error
         raise
 

@@ -57,7 +57,7 @@ class AlarmConfig(Strict):
                 f"an email needs sender and to, addresses each: {', '.join(map(repr, wrong)) or 'to is empty'}"
             )
         if bool(self.user) != bool(self.password):
-            raise ValueError("say user and password, both, or neither")
+            raise ValueError("set both user and password, or neither")
         if self.password and not self.password.startswith("$"):
             raise ValueError("password must be $NAME of an environment variable, not the secret itself")
         if self.user and self.encryption == "none":

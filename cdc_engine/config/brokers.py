@@ -192,7 +192,7 @@ class RocketConfig(PartitionedConfig):
     @model_validator(mode="after")
     def _whole_key(self) -> RocketConfig:
         if bool(self.access_key) != bool(self.secret_key):
-            raise ValueError("say access_key and secret_key, both, or neither")
+            raise ValueError("set both access_key and secret_key, or neither")
         return self
 
 

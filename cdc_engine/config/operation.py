@@ -18,22 +18,20 @@ MINUTES_MAX, HOURS_MAX = 525_600.0, 876_000.0  # a year, a hundred years
 
 def _owner(text: str) -> str:
     if not _OWNER.fullmatch(text):
-        raise ValueError(
-            f"{text!r} is no owner: name a team (team:name), or an email address of plain letters with 2 to 7 of them at its end"
-        )
+        raise ValueError(f"{text!r} is not an owner: use team:NAME, or an email address such as data.team@example.com")
     return text
 
 
 def _group(text: str) -> str:
     if not _GROUP.fullmatch(text):
-        raise ValueError(f"{text!r} is no group: use up to 200 of A-Z, a-z, 0-9 and _")
+        raise ValueError(f"{text!r} is not a group name: use up to 200 of A-Z, a-z, 0-9 and _")
     return text
 
 
 def _minutes(minutes: float) -> float:
     if 0 < minutes < 1 or minutes > MINUTES_MAX:
         raise ValueError(
-            f"{minutes:g} minutes cannot be: Dagster looks once a minute; 1 to {MINUTES_MAX:g}, or 0 for none"
+            f"{minutes:g} minutes is not possible, because Dagster checks once a minute: set 1 to {MINUTES_MAX:g}, or 0 for no policy"
         )
     return minutes
 

@@ -37,12 +37,12 @@ class MaskConfig(Strict):
             return {**record, "kind": record["kind"] or "null"} if "kind" in record else record
         short = re.fullmatch(r"(hash|null|truncate)(?::\s*(\d+))?", str(record))
         if short is None:
-            raise ValueError(f"{record!r} is no mask: say hash, null or truncate:4 (so many characters are left)")
+            raise ValueError(f"{record!r} is not a mask: use hash, null or truncate:4 (the first 4 characters)")
         kind, chars = short.groups()
         return {"kind": kind, **({"chars": int(chars)} if chars else {})}
 
     @model_validator(mode="after")
     def _chars_of_truncate(self) -> MaskConfig:
         if (self.kind == "truncate") != bool(self.chars):
-            raise ValueError("chars is of truncate, and it needs one at least: truncate:4")
+            raise ValueError("truncate, and no other kind, needs chars of at least 1: truncate:4")
         return self

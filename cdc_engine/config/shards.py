@@ -76,10 +76,10 @@ class ShardsConfig(Strict):
                     "groups of `tables`"
                 ) from None
             if filled == template and word == "name":
-                raise ValueError(f"name: {template!r} is the same for each shard; it has to tell them apart")
+                raise ValueError(f"name: {template!r} is the same for each shard; it must differ for each shard")
         place = self.into.split("/")
         if self.into.startswith(("/", "_sluice")) or not {"", ".", ".."}.isdisjoint(each.strip() for each in place):
-            raise ValueError(f"into: {self.into!r} is to be a path below the lake, such as shop/orders")
+            raise ValueError(f"into: {self.into!r} must be a path below the lake, such as shop/orders")
         return self
 
     @model_validator(mode="after")
@@ -92,7 +92,7 @@ class ShardsConfig(Strict):
         for kind, words in WORDS.items():
             if kind in changes.model_fields_set and getattr(changes, kind) not in words:
                 raise ValueError(
-                    f"options.schema_changes.{kind}: one shard does not change columns of all; say {' or '.join(words)}"
+                    f"options.schema_changes.{kind}: one shard cannot change the columns of all; use {' or '.join(words)}"
                 )
         return self
 

@@ -131,9 +131,9 @@ class TableConfig(AssetOfTable, Strict):
     def _nothing_unmasked(self) -> TableConfig:
         if (self.rows or self.masks) and self.undecodable == "quarantine":
             raise ValueError(
-                "rows and masks go with undecodable: stop only: quarantine would keep the values of a masked column, and a row whose value "
-                "cannot be decoded is neither within the condition nor outside"
+                "rows and masks require undecodable: stop: quarantine would store the values of masked columns, and whether a row with an "
+                "undecodable value meets the condition is unknown"
             )
         if len({column.lower() for column in self.masks}) < len(self.masks):
-            raise ValueError("masks names a column twice: names of columns have no case")
+            raise ValueError("masks has a column twice: column names are case-insensitive")
         return self

@@ -203,5 +203,5 @@ def _told() -> Iterator[None]:
         yield
     except StoreError as error:
         raise MetaError(
-            f"what snapshots read and hold is in a store that cannot be used now: {error}; it is tried again"
+            f"rows and buffered changes of snapshots are in a store that cannot be used now: {error}; it is tried again"
         ) from None

@@ -65,11 +65,11 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
         return StepDecision(SnapshotStep.WAIT, "the engine does not know the table yet")
     if begin.epoch != cursor.epoch:
         return StepDecision(
-            SnapshotStep.WAIT, "the stream goes over to another source; the batch before that is merged first"
+            SnapshotStep.WAIT, "the stream switches to another source; the batch before the switch is merged first"
         )
     if begin.order_key < record.held_after:
         return StepDecision(
-            SnapshotStep.WAIT, f"the stream has to come past the statement that changed the table ({record.reason})"
+            SnapshotStep.WAIT, f"the stream has not passed the statement that changed the table ({record.reason})"
         )
     return StepDecision(SnapshotStep.BEGIN)
 
@@ -102,7 +102,7 @@ def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Positio
         return StepDecision(SnapshotStep.WAIT, why)  # it may reappear, and is read again then
     if not same_stream(cursor, record) or there.begin is None or there.begin.epoch != cursor.epoch:
         return StepDecision(
-            SnapshotStep.AGAIN, "the source is another one since, so places in its binlog cannot be compared"
+            SnapshotStep.AGAIN, "the source has changed since, so positions in its binlog cannot be compared"
         )
     if there.version != record.version:
         return StepDecision(SnapshotStep.AGAIN, "the table was altered")
@@ -111,12 +111,12 @@ def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Positio
     if is_past(cursor, record):
         return StepDecision(SnapshotStep.PUBLISH)
     high = f"{record.high.file}:{record.high.offset}" if record.high else ""
-    return StepDecision(SnapshotStep.WAIT, f"all rows are read; the stream is at {cursor} and has to come past {high}")
+    return StepDecision(
+        SnapshotStep.WAIT, f"all rows are read; the stream is at {cursor} and has not passed {high} yet"
+    )
 
 
 def _stopped(record: SnapshotRecord, stop: StoppedTable) -> StepDecision:
     if record.state == SnapshotState.WANTED:
-        return StepDecision(
-            SnapshotStep.WAIT, f"the table has stopped ({stop.state}) and is taken up again by the engine first"
-        )
+        return StepDecision(SnapshotStep.WAIT, f"the table has stopped ({stop.state}) and the engine resumes it first")
     return StepDecision(SnapshotStep.FAIL, f"the table stopped meanwhile, {stop.state}: {stop.reason}")

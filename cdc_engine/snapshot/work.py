@@ -114,7 +114,7 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
             case SnapshotStep.NOTHING | SnapshotStep.WAIT:
                 return decision
             case SnapshotStep.AGAIN:
-                dependencies.say(f"{name}: {decision.why}; its rows are read anew")
+                dependencies.say(f"{name}: {decision.why}; its rows are read again")
                 dependencies.records.update(name, _restarting(decision.why))
             case SnapshotStep.FAIL:
                 dependencies.records.update(name, _failing(decision.why))
@@ -122,7 +122,7 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
                 _begin(record, dependencies)
             case SnapshotStep.READ:
                 if not _read(record, dependencies):
-                    return StepDecision(SnapshotStep.WAIT, "it was paused, or its rows are to be read anew")
+                    return StepDecision(SnapshotStep.WAIT, "it was paused, or its rows are to be read again")
             case SnapshotStep.PUBLISH:
                 if _publish(record, dependencies):
                     return decision
@@ -154,7 +154,7 @@ def _begin(record: SnapshotRecord, dependencies: SnapshotDependencies) -> None:
             ),
         )
     dependencies.records.sweep(record.name)
-    dependencies.say(f"{record.name}: reading some {expected} rows, changes are held since {begun.began_at}")
+    dependencies.say(f"{record.name}: reading some {expected} rows, changes are buffered since {begun.began_at}")
 
 
 def _read(record: SnapshotRecord, dependencies: SnapshotDependencies) -> bool:

@@ -129,9 +129,7 @@ class StartConfig(Strict):
             or (self.time and self.offset != FIRST_OFFSET)
             or (self.offset != FIRST_OFFSET and not self.file)
         ):
-            raise ValueError(
-                "say where to begin once: file with offset or with time, or time, or gtid_set, or earliest"
-            )
+            raise ValueError("set one start only: file with offset, file with time, time, gtid_set, or earliest")
         return self
 
 

@@ -91,7 +91,10 @@ class RunService:
         def answer(request: Answer, context: Any) -> Answer:
             told = dict(context.invocation_metadata()).get("authorization", "")
             if not hmac.compare_digest(told, f"Bearer {self._token}"):
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not that of door.json")
+                context.abort(
+                    grpc.StatusCode.UNAUTHENTICATED,
+                    f"the request's token is not the one in {RUN_SERVICE_FILE}: the engine was restarted, or another process calls",
+                )
             try:
                 engine = self._host().get_or_start(request["destination"])
             except (LeaseLostError, EngineStartingError) as error:

@@ -56,7 +56,7 @@ def folded(
     first = segments[0]
     if any((each.columns, each.key, each.partial) != (first.columns, first.key, False) for each in segments):
         raise TableError(
-            name, "its columns changed while it was read, or its images lack some; ask for the backfill again"
+            name, "its columns changed while it was read, or its images lack some; start the backfill again"
         )
     wanted = [*first.key, ORDER_KEY]
     images: Any = pa.concat_tables([pq.read_table(each.file, columns=wanted) for each in segments])

@@ -132,6 +132,6 @@ def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None],
 def _told(name: str, error: Exception, act: str) -> TableError:
     if is_away(error):
         raise SparkUnavailableError(
-            f"Spark went away during the {act} of {name} ({first_line(error)}); start it again"
+            f"the connection to Spark was lost during the {act} of {name} ({first_line(error)}); start it again"
         ) from error
     return error if isinstance(error, TableError) else TableError(name, f"Spark failed its {act}: {first_line(error)}")

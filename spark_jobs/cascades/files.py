@@ -126,7 +126,7 @@ def _written(path: Path, table: StagedTable, lake: DeltaTable, piece: _Piece, ro
         raise TableError(
             table.name,
             "foreign keys changed rows of it in a batch in which rows that lack columns got other keys (binlog_row_image is not FULL); "
-            "take the table's rows anew and set binlog_row_image=FULL",
+            "set binlog_row_image=FULL on the source and re-snapshot the table with `sluice snapshot start`",
         )
     columns = staged.columns if staged else _columns_of(table, lake, piece)
     schema = pq.read_schema(staged.file) if staged else _schema(columns)
@@ -212,7 +212,8 @@ def _columns_of(table: StagedTable, lake: DeltaTable, piece: _Piece) -> tuple[La
     ]
     if len(columns) < len(known):
         raise TableError(
-            table.name, "foreign keys changed rows of it whose columns are not known; take the table's rows anew"
+            table.name,
+            "foreign keys changed rows whose columns are unknown; re-snapshot the table with `sluice snapshot start`",
         )
     return tuple(columns)
 

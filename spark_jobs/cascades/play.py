@@ -327,7 +327,8 @@ class Play:
                 and below.child_name in event.live
                 and self._is_behind(event, below.child_name)
             ):
-                why = f"the way leads through {cascade.child_name}, which is merged already, and the files that told of it are gone"
+                lost = cascade.child_name
+                why = f"its rows depend on {lost}, which is merged already, and the files with the changes of that table are gone"
                 self._refuse(event, below.child_name, _error(below, why))
 
     def _is_behind(self, event: Event, table: str) -> bool:
@@ -384,7 +385,7 @@ class Play:
             if values != before:
                 raise _error(
                     cascade,
-                    f"{values!r} and {before!r} may be equal for the server (collation), which cannot be told here",
+                    f"{values!r} and {before!r} may be equal for the server (collation), which cannot be decided here",
                 )
             if cascade.doubt:
                 raise _error(cascade, cascade.doubt)
@@ -413,7 +414,7 @@ class Play:
             return [(cascade.child_name, row.values, None)]
         if row.stale or cascade.generated:
             why = row.stale or "the table has generated columns"
-            raise _error(cascade, f"it changed a row's columns, and the others cannot be told, for {why}")
+            raise _error(cascade, f"it changed columns of a row, and the other columns are unknown: {why}")
         given = after if action == CASCADE and after is not None else (None,) * len(cascade.columns)
         values = {**row.values, **dict(zip(cascade.columns, given, strict=True))}
         touched.written.update(cascade.columns)
@@ -469,5 +470,5 @@ def _error(cascade: Cascade, why: str) -> TableError:
     return TableError(
         cascade.child_name,
         f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of it without row events, and they cannot be "
-        f"followed: {why}; take the table's rows anew, or say `cascades: ignore` or `stop` for it",
+        f"followed: {why}; re-snapshot the table with `sluice snapshot start`, or set `cascades: ignore` or `stop` for it",
     )

@@ -310,7 +310,7 @@ def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
     except Exception as error:
         if is_away(error):
             why = (
-                f"Spark went away during the maintenance of {table.name} ({first_line(error)}); the next maintenance run "
+                f"the connection to Spark was lost during the maintenance of {table.name} ({first_line(error)}); the next maintenance run "
                 "repeats it"
             )
             raise SparkUnavailableError(why) from error

@@ -57,9 +57,7 @@ def merge_small_tables(session: LakeSession, jobs: Sequence[SmallJob]) -> dict[s
         return {name: SmallResult(error=TableError(name, error.reason, own=False)) for name in names}
     except Exception as error:
         if is_away(error):
-            sentence = (
-                f"Spark went away during the merge of small tables ({first_line(error)}); the batch is tried again"
-            )
+            sentence = f"the connection to Spark was lost during the merge of small tables ({first_line(error)}); the batch is tried again"
             raise SparkUnavailableError(sentence) from error
         why = _why_not(error)
         logger.warning("Spark merges all tables: %s", why)

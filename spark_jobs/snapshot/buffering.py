@@ -116,7 +116,7 @@ def _read_again(name: str, segment: ChangesSegment, holds: SnapshotBuffers, held
     tries = f"while they were read, {held.restarts + 1} times in a row" if segment.key else "of a table without a key"
     why = (
         f"images lack columns (binlog_row_image is not FULL) of rows that changed {'their keys ' if segment.key else ''}{tries}: set "
-        "binlog_row_image=FULL on the source until the table is published, or leave such changes until then, and start the snapshot anew"
+        "binlog_row_image=FULL on the source until the table is published, or make no such changes until then, and start the snapshot again"
     )
     holds.fail(name, why)
     raise TableError(name, f"its snapshot failed: {why}", state=IMAGE_NOT_FULL, for_good=True)
@@ -130,7 +130,7 @@ def _hold(name: str, segment: ChangesSegment, held: BufferedChanges) -> int:
         return (_put if held.files.url else _keep)(segment, held.files, after)
     except (OSError, StoreError) as error:
         where = held.files.url or held.files.folder
-        raise TableError(name, f"its changes could not be held in {where}: {error}", own=False) from error
+        raise TableError(name, f"its changes could not be buffered in {where}: {error}", own=False) from error
 
 
 def _put(segment: ChangesSegment, files: StoredFiles, after: int) -> int:

@@ -121,7 +121,7 @@ def check_columns(given: Publication) -> None:
         raise ColumnsDifferError(f"rows were read before conf/ made it the shard {shard.name!r}")
     for name in given.changes.names():
         if _theirs(given.changes, name) != wanted:
-            raise ColumnsDifferError(f"changes were held with other columns than were read ({name})")
+            raise ColumnsDifferError(f"changes were buffered with other columns than were read ({name})")
 
 
 def is_partial(given: Publication) -> bool:

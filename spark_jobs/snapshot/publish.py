@@ -74,13 +74,13 @@ def publish_snapshot(
         except (SparkJobError, ColumnsDifferError):
             raise
         except StoreError as error:
-            why = f"what was read and held of it is in a store that cannot be used now: {error}; it is tried again"
+            why = f"its rows and buffered changes are in a store that cannot be used now: {error}; it is tried again"
             raise TableError(given.owner.table, why, own=False) from error
         except Exception as error:
             line = first_line(error)
             if is_away(error):
                 raise SparkUnavailableError(
-                    f"Spark went away while {given.owner.table} was published ({line})"
+                    f"the connection to Spark was lost while {given.owner.table} was published ({line})"
                 ) from error
             raise TableError(given.owner.table, f"Spark could not publish its rows: {line}") from error
 

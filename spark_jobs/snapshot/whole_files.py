@@ -84,7 +84,7 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
             yield f"the key column {column.name} may be NULL, or is a {column.type}"
     size = sum((given.changes.folder / name).stat().st_size for name in held)
     if given.changes.rows() > BUFFERED_ROWS_MAX or size > BUFFERED_BYTES_MAX:
-        yield f"{given.changes.rows():,} changes of it were held, {size >> 20} MiB"
+        yield f"{given.changes.rows():,} changes of it were buffered, {size >> 20} MiB"
     if not all(_has_marks(given, name) for name in given.chunks.names()):
         yield "its rows were read without a place of their own"
 

@@ -159,8 +159,8 @@ def _missing(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[st
         yield (
             TABLE_MISSING,
             (
-                f"the Delta table {found.path} was there (version {record.version}) and is gone: a new one would lack all rows "
-                "from before. Bring it back (is a disk not mounted, was the path changed?)"
+                f"the Delta table {found.path} had version {record.version} and is missing: a new one would lack all earlier rows. "
+                "Restore it (is a disk not mounted, was the path changed?)"
             ),
         )
 
@@ -191,9 +191,9 @@ def _unowned(record: TableRecord | None, found: FoundTable) -> Iterable[tuple[st
         yield (
             TABLE_UNOWNED,
             (
-                f"the Delta table {found.path} has rows that Sluice wrote, and says neither for whom nor up to where: it was copied or "
-                "written anew by someone, and what comes now may be in it already. Give this one another path in conf/, or move the "
-                "table away to have it made anew"
+                f"the Delta table {found.path} has rows that Sluice wrote, but neither their owner nor their position: it was copied or "
+                "rewritten by another program, and may contain new changes already. Set another path for this table in conf/, or move "
+                "the Delta table away; a new one is created then"
             ),
         )
 
@@ -208,24 +208,24 @@ def _changed(owner: Owner, record: TableRecord | None, found: FoundTable) -> Ite
         yield (
             TABLE_REPLACED,
             (
-                f"the Delta table {found.path} has the id {found.table_id} and had {record.table_id}: another table stands in its place. "
-                "Put the former one back"
+                f"the Delta table {found.path} has the id {found.table_id} and had {record.table_id}: another table has replaced it. "
+                "Restore the former one"
             ),
         )
     if found.version < record.version:
         yield (
             TABLE_RESTORED,
             (
-                f"the Delta table {found.path} is at version {found.version} and was at {record.version}: an older copy stands in its "
-                "place. Put the newer one back"
+                f"the Delta table {found.path} is at version {found.version} and was at {record.version}: an older copy has replaced "
+                "it. Restore the newer one"
             ),
         )
     if (commit := _rewritten_by(owner, record, commits)) is not None:
         yield (
             TABLE_RESTORED,
             (
-                f"version {commit.get('version')} of the Delta table {found.path} is a {commit.get('operation')} by another hand: "
-                "what it took away does not come again by itself. Restore the version before it"
+                f"version {commit.get('version')} of the Delta table {found.path} is a {commit.get('operation')} by another program: "
+                "rows that it removed are not written again. Restore the version before it"
             ),
         )
 

@@ -73,15 +73,15 @@ def test_words_for_other_columns_become_stops_in_a_group() -> None:
     [
         ({"tables": "shop_("}, "is not a regular expression"),
         ({"into": "shop/{3}"}, r"may have \{destination\}, \{database\}, \{table\} and \{1\} to \{2\}"),
-        ({"into": "../elsewhere"}, "is to be a path below the lake"),
-        ({"into": "shop/"}, "is to be a path below the lake"),
-        ({"into": "shop//orders"}, "is to be a path below the lake"),
-        ({"into": "shop/./orders"}, "is to be a path below the lake"),
+        ({"into": "../elsewhere"}, "must be a path below the lake"),
+        ({"into": "shop/"}, "must be a path below the lake"),
+        ({"into": "shop//orders"}, "must be a path below the lake"),
+        ({"into": "shop/./orders"}, "must be a path below the lake"),
         ({"name": "all"}, "is the same for each shard"),
         ({"options": TableConfig(change_log=True)}, "change_log cannot be used where shards become one table"),
         ({"options": TableConfig(rows="a = 1")}, "rows cannot be used where shards become one table"),
-        ({"options": {"schema_changes": {"rename": "apply"}}}, "one shard does not change columns of all; say stop"),
-        ({"options": {"schema_changes": {"widen": "rewrite"}}}, "say apply or stop"),
+        ({"options": {"schema_changes": {"rename": "apply"}}}, "one shard cannot change the columns of all; use stop"),
+        ({"options": {"schema_changes": {"widen": "rewrite"}}}, "use apply or stop"),
     ],
 )
 def test_what_would_reach_other_shards_is_refused_in_a_group(words: dict[str, Any], sentence: str) -> None:

@@ -82,10 +82,10 @@ def test_a_mask_for_consumers_in_short(words: Any, kind: str, chars: int) -> Non
 @pytest.mark.parametrize(
     ("table", "why"),
     [
-        ({"masks": {"a": "md5"}}, "'md5' is no mask: say hash, null or truncate:4"),
-        ({"masks": {"a": "truncate"}}, "chars is of truncate"),
-        ({"masks": {"a": "hash", "A": "null"}}, "masks names a column twice"),
-        ({"masks": {"a": "hash"}, "undecodable": "quarantine"}, "quarantine would keep the values"),
+        ({"masks": {"a": "md5"}}, "'md5' is not a mask: use hash, null or truncate:4"),
+        ({"masks": {"a": "truncate"}}, "needs chars of at least 1"),
+        ({"masks": {"a": "hash", "A": "null"}}, "masks has a column twice"),
+        ({"masks": {"a": "hash"}, "undecodable": "quarantine"}, "quarantine would store the values"),
     ],
 )
 def test_a_mask_that_is_none_is_refused(table: dict[str, Any], why: str) -> None:

@@ -116,7 +116,10 @@ def test_who_pauses_a_snapshot_ends_the_chunk_snapshot(server: DatabaseServer, t
     ("change", "said"),
     [
         ("ALTER TABLE small DROP word", "Unknown column"),
-        ("ALTER TABLE small MODIFY id bigint", "column id is sent with the type code 8, and int in the schema known"),
+        (
+            "ALTER TABLE small MODIFY id bigint",
+            "column id is int in the schema history, and the result has it sent with the type code 8",
+        ),
         ("ALTER TABLE small MODIFY id int unsigned", "column id is unsigned, and int"),
         ("ALTER TABLE small MODIFY word varchar(9) CHARACTER SET utf8mb4", "column word is of the charset utf8mb4"),
         ("RENAME TABLE small TO smaller", "doesn't exist"),

@@ -55,7 +55,8 @@ def test_spark_killed_during_a_merge_is_one_sentence_and_the_batch_goes_on_after
         killer = threading.Thread(target=_kill_when_it_merges, args=(server, tmp_path / "lake"))
         killer.start()
         with pytest.raises(
-            SparkUnavailableError, match=r"Spark went away during the merge of (shop\.orders|small tables)"
+            SparkUnavailableError,
+            match=r"the connection to Spark was lost during the merge of (shop\.orders|small tables)",
         ) as caught:
             lake.merge_staged(directory, ["shop.orders"])
         killer.join()

@@ -87,11 +87,11 @@ def test_a_rollback_and_its_run_are_errors_and_the_next_delivery_another_trace(
     collector: Collector, tmp_path: Path
 ) -> None:
     traces = Traces("shop", tmp_path, trace_sender())
-    played(tmp_path, traces, "rollback", "Spark went away")
+    played(tmp_path, traces, "rollback", "the connection to Spark was lost")
     there = collector.wait_for_trace(TRACE.trace_id, has("batch", "run", "rollback"))
     assert failed(there["batch"])
     assert failed(there["run"])
-    assert there["run"].status.message == "Spark went away"
+    assert there["run"].status.message == "the connection to Spark was lost"
     assert Trace(ledger_id=TRACE.ledger_id, delivery=8).trace_id != TRACE.trace_id
 
 

@@ -116,7 +116,7 @@ def join_labels(numbers: Int64s, texts: Bytes, places: Int64s, offsets: Int32s, 
 
 
 _HIDDEN = (
-    "has a label that the source shows with `?`, for a character beyond U+FFFF or for itself; "
+    "has a label that the source shows with `?`, which may stand for a character beyond U+FFFF; "
     "set binlog_row_metadata=FULL on the source"
 )
 

@@ -168,7 +168,7 @@ def _printed(node: Node, depth: int) -> str:
     if isinstance(node, str):
         return node
     if depth > DEPTH_MAX:
-        raise JsonFormatError("its parts are too deep in each other")
+        raise JsonFormatError("it is nested too deeply")
     if isinstance(node, list):
         return jsonb.printed(None, [_printed(value, depth + 1) for value in node])
     keys = sorted(node, key=_order)

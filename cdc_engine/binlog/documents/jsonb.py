@@ -75,7 +75,7 @@ class _JsonbReader:
     def value(self, kind: int, at: int, depth: int) -> Any:
         self.values_left -= 1
         if self.values_left < 0 or depth > DEPTH_MAX:
-            raise JsonFormatError("its parts lie in each other")
+            raise JsonFormatError("its parts overlap")
         if kind == STRING:
             return quoted(self._sized(at).decode())
         if kind <= LARGE_ARRAY:
@@ -156,7 +156,7 @@ def printed_double(number: float) -> str:
     """Prints a double like my_gcvt (strings/dtoa.cc): shortest digits, with an exponent if the point is far from them."""
     sign, digits, exponent = Decimal(repr(number)).as_tuple()
     if not isinstance(exponent, int):
-        raise JsonFormatError("it has a number that is none")
+        raise JsonFormatError("it has an invalid number")
     text = "".join(map(str, digits)).rstrip("0") or "0"
     point = len(digits) + exponent if number else 1  # the value is 0.<text> * 10 ** point
     minus = "-" * sign

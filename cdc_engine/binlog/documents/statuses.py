@@ -8,12 +8,12 @@ ROOM, CUT_OFF, IN_EACH_OTHER, LARGER, BACKWARDS, ENDLESS, LITERAL, KIND, NO_NUMB
 # ROOM and NODES: call again with more space for text or nodes. LEFT: the parser in Python handles it.
 MESSAGES = {
     CUT_OFF: "it is cut off",
-    IN_EACH_OTHER: "its parts lie in each other",
+    IN_EACH_OTHER: "its parts overlap",
     LARGER: "an object or array in it is larger than itself",
     BACKWARDS: "an offset in it points backwards",
     ENDLESS: "a length in it has no end",
     LITERAL: "it has an unknown literal",
     KIND: "it has a value of an unknown type",
-    NO_NUMBER: "it has a number that is none",
+    NO_NUMBER: "it has an invalid number",
     NO_DECIMAL: "a decimal in it is not made of digits",
 }

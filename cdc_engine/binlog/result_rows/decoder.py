@@ -95,7 +95,7 @@ class ResultDecoder:
             return f"it has {len(sent)} columns instead of {len(self.types)}"
         for column, each, found in zip(self.columns, self.types, sent, strict=True):
             if (why := _difference(each, found)) is not None:
-                return f"column {column.name} is {why}, and {column.mysql_type} in the schema known"
+                return f"column {column.name} is {column.mysql_type} in the schema history, and the result has it {why}"
         return ""
 
     def batch(self, buffer: Bytes, starts: Int64s, sizes: Int64s) -> pa.RecordBatch:

@@ -34,11 +34,11 @@ class ColumnMask:
     def refusal(self, of: ColumnType, *, in_key: bool) -> str:
         """Returns why a column of that type cannot be masked this way; empty if it can."""
         if in_key and self.kind != HASH:
-            return "it is a key column: several rows would become one; hash it, or leave it as it is"
+            return "it is a key column, and several rows would get one key; use hash, or remove the mask"
         if self.kind == HASH and not _is_hashable(of.arrow):
-            return f"it is {of.spark} in the lake: texts, bytes and whole numbers can be hashed; say null"
+            return f"its type in the lake is {of.spark}, and hash is for text, bytes and integers only; use null"
         if self.kind == TRUNCATE and not (_is_text(of.arrow) or _is_binary(of.arrow)):
-            return f"it is {of.spark} in the lake: texts and bytes can be truncated; say null"
+            return f"its type in the lake is {of.spark}, and truncate is for text and bytes only; use null"
         return ""
 
     def shown_type(self, of: ColumnType) -> ColumnType:

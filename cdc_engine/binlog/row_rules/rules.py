@@ -50,7 +50,7 @@ class RowRules:
 
     def told(self, column: str, reason: str) -> str:
         """Returns why a value cannot be decoded, without details if the column is masked."""
-        return "cannot be decoded (it is masked, so no more is told)" if self.masks_any((column,)) else reason
+        return "cannot be decoded (it is masked, so details are not shown)" if self.masks_any((column,)) else reason
 
     def touches(self, columns: Iterable[str]) -> bool:
         """Returns whether one of the columns is masked or part of the condition."""

@@ -425,7 +425,7 @@ class RowDecoder:
     def _refusal(self, events: _Events, cursor: Int64s, status: int) -> BinlogFormatError | TableStoppedError:
         file, offset = events.block.file, int(events.position[cursor[0]])
         if status == rows_locate.WRONG_COLUMN_COUNT:
-            reason = f"the row event at {file}:{offset} does not have the {len(self.version.columns)} columns of the schema known"
+            reason = f"the row event at {file}:{offset} does not have the {len(self.version.columns)} columns of the schema history"
             return TableStoppedError(self.version.database, self.version.table, TableState.SCHEMA_MISMATCH, reason)
         if status >= rows_locate_partial.KEY_ABSENT and self._rules is not None and self._rules.filters:
             return self._unfiltered(f"{file}:{offset}")

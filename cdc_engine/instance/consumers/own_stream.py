@@ -56,8 +56,8 @@ class OwnStreams:
         """Opens a stream at a position. Raises PositionLostError if no schema is known there."""
         begin, destination = place.position, self.source.destination
         anew = (
-            f"`sluice consumer forget {reader.group or destination} {reader.client_id}`, and it begins anew with the oldest change at "
-            "hand; what lies between it never gets"
+            f"`sluice consumer forget {reader.group or destination} {reader.client_id}`, and it starts again at the oldest change in "
+            "the window; it never gets the changes in between"
         )
         name = "-".join(filter(None, [destination, reader.group, str(reader.client_id)]))
         named = self.source.named(name)

@@ -80,7 +80,9 @@ def address_of(config: CanalServerConfig) -> Address:
     if config.user and not password_hash:
         raise ConfigurationError("canal_server.user without a password: name its hash in password_hash_env")
     if config.host not in LOOPBACK and not password_hash:
-        raise ConfigurationError(f"canal_server.host {config.host} is not the loopback: it wants a user and a password")
+        raise ConfigurationError(
+            f"canal_server.host {config.host} is not a loopback address: set user and password_hash_env"
+        )
     return Address(
         host=config.host,
         port=config.port,

@@ -188,4 +188,4 @@ def _unreadable(parser: EventParser) -> str:
 
 def _told(refused: Mapping[str, str]) -> str:
     each = "; ".join(f"{address} cannot take over: {why}" for address, why in refused.items())
-    return f"{each}. It is tried again with every beat" if each else "there is no standby source"
+    return f"{each}. It is tried again with every heartbeat" if each else "there is no standby source"

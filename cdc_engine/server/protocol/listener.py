@@ -165,7 +165,7 @@ def _answered(connection: Connection, session: ClientSession) -> bool:
     channel = connection.channel
     size = LENGTH.unpack(_read(connection, session, LENGTH.size))[0]
     if not 0 < size <= FRAME_BYTES_MAX:
-        said = f"a packet of {size} bytes is not taken: {FRAME_BYTES_MAX} are the most"
+        said = f"a packet of {size} bytes is refused: the maximum is {FRAME_BYTES_MAX}"
         _write(channel, ClientAnswer((refusal(PACKET if session.authenticated else AUTHENTICATION, said),)))
         return False
     answer = session.answered(_read(connection, session, size))

@@ -115,7 +115,9 @@ class ClientSession:
         except SluiceError as error:
             return refused(PACKET, f"something goes wrong with reason: {error}")
         except Exception as error:  # a bug: only its type is sent
-            return refused(PACKET, f"the server made a mistake ({type(error).__name__})", closes=True)
+            return refused(
+                PACKET, f"internal error of the server, a defect to report ({type(error).__name__})", closes=True
+            )
 
     def _note(self, packet: Packet, answer: ClientAnswer, seconds: float) -> None:
         """Counts the packet for its destination, if that is served: a name that only a client uses gets no counters."""

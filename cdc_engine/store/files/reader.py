@@ -201,7 +201,7 @@ class LogReader:
         before = copy.copy(self.place)
         block = self._record()
         if not isinstance(block, Block):
-            raise damaged(before.segment.path, before.offset, TornError("a block was to be there"))
+            raise damaged(before.segment.path, before.offset, TornError("a block is missing"))
         ended = 0
         if (block.epoch, file_number(block.file)) == key[:2]:
             ended = int(np.searchsorted(block.transaction_end, key[2], "right"))
@@ -218,7 +218,7 @@ class LogReader:
         self.go_to(copy.copy(last))
         block = self._record()
         if not isinstance(block, Block):
-            raise damaged(last.segment.path, last.offset, TornError("a block was to be there"))
+            raise damaged(last.segment.path, last.offset, TornError("a block is missing"))
         end = self.place.complete
         rest = without_first(block, block.transaction_count)
         self.place = dataclasses.replace(self.place, mark=end, complete=end, pending=rest)

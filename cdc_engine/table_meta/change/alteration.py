@@ -166,7 +166,7 @@ def followed(before: TableSchema | None, after: TableSchema) -> Altered:
         if column.name not in added:
             continue
         if not column.default or column.generated:
-            unknown = f"the column {column.name} got values in rows already there that the binlog does not tell"
+            unknown = f"the column {column.name} got values in rows already there that the binlog does not contain"
         elif column.default[0] is not None:
             fills.append((column.name, column.default[0]))
     return Altered(schema=after, fills=tuple(fills), alterations=alterations, unknown=unknown)
@@ -361,7 +361,7 @@ def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: St
             value = _fill(column, definition, session)
         except InitialValueUnknownError as error:
             unknown = (
-                f"the column {column.name} got values in rows already there that the binlog does not tell: {error}"
+                f"the column {column.name} got values in rows already there that the binlog does not contain: {error}"
             )
             continue
         if value is not None:

@@ -101,7 +101,7 @@ def stored(definition: ColumnDefinition, charset: str) -> ColumnDefinition:
     try:
         labels = tuple(literals.stored(label, charset) for label in definition.type.labels)
     except LiteralUnknownError as error:
-        raise CannotFollowError(SCHEMA_UNKNOWN, f"a label of {definition.name} cannot be told: {error}") from error
+        raise CannotFollowError(SCHEMA_UNKNOWN, f"a label of {definition.name} is unknown: {error}") from error
     plain = default is not None and default.notation is DefaultNotation.STRING and not default.said
     if default is not None and default.value is not None and plain and definition.type.has_charset:
         try:

@@ -134,7 +134,7 @@ def _clock(column: LiteralColumn, default: Default, session: StatementSession) -
     if column.type.base not in _SHOWN_BY_CLOCK[default.value or ""]:
         raise InitialValueUnknownError(f"its DEFAULT, a time, would be converted to {column.type.base}")
     if not session.started_us or (digits and not session.fraction):
-        raise InitialValueUnknownError("its DEFAULT is a time that the binlog does not tell")
+        raise InitialValueUnknownError("its DEFAULT is a time that the binlog does not contain")
     try:
         there = moments.at_epoch(session.started_us).cut_to(digits if column.type.base != "date" else 0)
         if column.type.base != "timestamp":

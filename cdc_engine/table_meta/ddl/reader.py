@@ -74,7 +74,7 @@ def read_statement(
     except UnreadableError as error:
         return Unread(leading_words(statement), str(error), text=statement)
     except Exception as error:  # no statement may stop the stream
-        return Unread(leading_words(statement), mistake(error), text=statement)
+        return Unread(leading_words(statement), defect_text(error), text=statement)
 
 
 def leading_words(statement: str) -> str:
@@ -82,9 +82,9 @@ def leading_words(statement: str) -> str:
     return " ".join(re.findall(r"[A-Za-z_]+", statement)[:2]).upper()
 
 
-def mistake(error: Exception) -> str:
+def defect_text(error: Exception) -> str:
     """Describes an unexpected exception in words."""
-    return f"Sluice made a mistake with it, which should be reported ({type(error).__name__}: {error})"
+    return f"this is a defect of Sluice, please report it ({type(error).__name__}: {error})"
 
 
 def _read_statement(statement: str, flavour: str, sql_mode: int, literals: Literals) -> Statement:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from batch_manifest.values import Cascade
 from cdc_engine.binlog.row_rules.history_rows import HIDDEN
-from cdc_engine.table_meta.ddl.reader import mistake
+from cdc_engine.table_meta.ddl.reader import defect_text
 from cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from cdc_engine.table_meta.schema import DeclaredColumn, ForeignKey, TableSchema
 
@@ -85,7 +85,7 @@ def _followed(
             referenced=key.referenced,
             on_delete=key.on_delete,
             on_update=key.on_update,
-            doubt=f"the foreign key cannot be followed: {mistake(error)}",
+            doubt=f"the foreign key cannot be followed: {defect_text(error)}",
             unlike=True,
             captured=captured(table.database, table.table),
             key=table.key,

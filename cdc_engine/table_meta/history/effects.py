@@ -41,7 +41,7 @@ from cdc_engine.table_meta.change.policy import (
 )
 from cdc_engine.table_meta.change.renaming import is_copy, is_remains, moved
 from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.reader import mistake
+from cdc_engine.table_meta.ddl.reader import defect_text
 from cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateTable,
@@ -94,12 +94,12 @@ def _repointed(
     tables: dict[TableKey, TableKey],
     columns: dict[TableKey, dict[str, str]],
 ) -> Iterator[DdlEffect]:
-    """Yields the effect on a table whose foreign keys point at what the statement renamed. A mistake of ours stops only this table."""
+    """Yields the effect on a table whose foreign keys point at what the statement renamed. A defect of Sluice stops only this table."""
     there = context.state(name)
     try:
         state = _pointed(there, tables, columns)
     except Exception as error:
-        why = CannotFollowError(SCHEMA_UNKNOWN, f"its foreign keys cannot be followed: {mistake(error)}")
+        why = CannotFollowError(SCHEMA_UNKNOWN, f"its foreign keys cannot be followed: {defect_text(error)}")
         yield _stop(context, name, statement.kind, why)
         return
     if state != there:
@@ -447,7 +447,7 @@ def _unread(statement: Unread, context: DdlContext) -> Iterable[DdlEffect]:
 
 def refused(error: Exception, statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...]:
     """Returns the stops of all tables that a statement may affect, after an unexpected exception."""
-    why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be followed: {mistake(error)}")
+    why = CannotFollowError(SCHEMA_UNKNOWN, f"it cannot be followed: {defect_text(error)}")
     return tuple(_stops(statement, why, context))
 
 

@@ -32,7 +32,7 @@ from cdc_engine.table_meta.change.policy import SchemaDecisions
 from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from cdc_engine.table_meta.ddl.lexer import UnreadableError
 from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.reader import leading_words, mistake, read_statement
+from cdc_engine.table_meta.ddl.reader import defect_text, leading_words, read_statement
 from cdc_engine.table_meta.ddl.statement import OF_SESSION, DropDatabase, SetDatabase, Statement, Unread
 from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.concerned import databases_in
@@ -97,7 +97,7 @@ class TableHistory:
         except SluiceError:
             raise
         except Exception as error:  # a defect of Sluice stops the affected table, not the stream
-            reason = f"the table map at {position} cannot be followed: {mistake(error)}"
+            reason = f"the table map at {position} cannot be followed: {defect_text(error)}"
             stopped = TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
             stopped.version = _unreadable(stopped)
             raise stopped from error
@@ -132,7 +132,7 @@ class TableHistory:
         except TableStoppedError as why:
             return _unreadable(why)
         except Exception as defect:
-            return _unreadable(TableStoppedError(error.database, error.table, SCHEMA_UNKNOWN, mistake(defect)))
+            return _unreadable(TableStoppedError(error.database, error.table, SCHEMA_UNKNOWN, defect_text(defect)))
         return dataclasses.replace(version, stopped=True)
 
     def _fitted(
@@ -323,7 +323,7 @@ def _stopped_record(position: Position, name: tuple[str, str], stopped: Stopped)
 
 
 def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
-    """Yields the versions of schemas. A table that a mistake of ours concerns is left out: its next table map stops it by name."""
+    """Yields the versions of schemas. A table that a defect of Sluice concerns is left out: its next table map stops it by name."""
     for schema in schemas:
         try:
             yield schema.version()
@@ -345,8 +345,8 @@ def _snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[
                 yield _stopped_record(position, name, Stopped(state=ROWS_ELSEWHERE, reason=reason, schema=schema))
             else:
                 yield _table_record(RecordKind.SNAPSHOT, position, schema)
-        except Exception as error:  # a mistake of ours stops the table that it met
-            why = f"its columns cannot be followed: {mistake(error)}"
+        except Exception as error:  # a defect of Sluice stops the table that it met
+            why = f"its columns cannot be followed: {defect_text(error)}"
             yield _stopped_record(position, name, Stopped(state=SCHEMA_UNKNOWN, reason=why))
     for database, table, reason in snapshot.unreadable:
         yield _stopped_record(position, (database, table), Stopped(state=TableState.TYPE_UNSUPPORTED, reason=reason))

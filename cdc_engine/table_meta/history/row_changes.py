@@ -19,19 +19,17 @@ from cdc_engine.table_meta.history.cascades import Cascades
 from cdc_engine.table_meta.history.kept.known_schemas import TableKey
 from cdc_engine.table_meta.schema import TableSchema
 
-_TOLD = "rows were changed by a statement, not in row format, so it is not told which and how"
-_WAY_OUT = (
-    "set binlog_format=ROW in every session, and take the rows anew, also those of tables that its triggers write to"
-)
+_UNKNOWN = "a statement that changed rows was logged as a statement, so which rows changed, and how, is unknown"
+_WAY_OUT = "set binlog_format=ROW in every session, and re-snapshot the table and those that its triggers write to"
 
 
 def emptied_in_doubt() -> CannotFollowError:
     """Returns the stop for a TRUNCATE that may have been of a temporary table: to empty the captured table and to keep its rows may
     both be wrong.
     """
-    why = "its session may have had a temporary table of this name, and not this table may be empty"
+    why = "the session may have had a temporary table of this name, so whether this table was emptied is unknown"
     return CannotFollowError(
-        TableState.STATEMENT_FORMAT, f"{why}; set binlog_format=ROW in every session, and take the rows anew"
+        TableState.STATEMENT_FORMAT, f"{why}; set binlog_format=ROW in every session, and re-snapshot the table"
     )
 
 
@@ -50,14 +48,14 @@ def changed_without_rows(
     found: dict[TableKey, CannotFollowError] = {}
     for name, known in names.items():
         if known:
-            found[name] = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_TOLD}; {_WAY_OUT}")
+            found[name] = CannotFollowError(TableState.STATEMENT_FORMAT, f"{_UNKNOWN}; {_WAY_OUT}")
             continue
-        why = f"{_TOLD}: {'.'.join(name)} is no table that is known, and may be a view of this one; {_WAY_OUT}"
+        why = f"{_UNKNOWN}: {'.'.join(name)} is not a known table and may be a view of this one; {_WAY_OUT}"
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in there if each[0] == name[0]}
     if not names:
         about = {lowered(default_database), *words}
         concerned = dict.fromkeys([*mentioned(there, frozenset(words)), *(t for t in there if lowered(t[0]) in about)])
-        why = f"{_TOLD}, nor which tables it wrote to; {_WAY_OUT}"
+        why = f"{_UNKNOWN}; which tables it wrote to is unknown, too; {_WAY_OUT}"
         found |= {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in concerned}
     return _below(found, schemas, captured) | found
 
@@ -70,8 +68,8 @@ def _below(
     found: dict[TableKey, CannotFollowError] = {}
     for parent in parents:
         why = (
-            f"foreign keys change its rows with those of {'.'.join(parent)}, of which {_TOLD}; set binlog_format=ROW in every session, "
-            "and take the rows anew"
+            f"foreign keys change its rows with those of {'.'.join(parent)}, of which {_UNKNOWN}; set binlog_format=ROW in every session, "
+            "and re-snapshot the table"
         )
         children = (each.child for each in cascades.below(parent) if each.captured)
         found |= {child: CannotFollowError(TableState.CASCADE_UNSEEN, why) for child in children}

@@ -115,16 +115,18 @@ def _read(path: Path) -> tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]:
     except FileNotFoundError:
         return (), ()
     except (OSError, ValueError) as error:
-        raise MetaError(f"the table list {path} cannot be read; delete it, the engine writes it anew") from error
+        raise MetaError(f"the table list {path} cannot be read; delete it, and the engine writes it again") from error
     try:
         if record["format"] != FORMAT:
             raise MetaError(
-                f"the table list {path} has format {record['format']}, not {FORMAT}; delete it, the engine writes it anew"
+                f"the table list {path} has format {record['format']}, not {FORMAT}; delete it, and the engine writes it again"
             )
         tables = tuple(_table(table) for table in record["tables"])
         return tables, tuple(_cascade(cascade) for cascade in record["cascades"])
     except (KeyError, TypeError) as error:
-        raise MetaError(f"the table list {path} has another shape; delete it, the engine writes it anew") from error
+        raise MetaError(
+            f"the table list {path} has another shape; delete it, and the engine writes it again"
+        ) from error
 
 
 def _table(record: dict[str, Any]) -> TableVersion:

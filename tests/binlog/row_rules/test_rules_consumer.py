@@ -162,7 +162,7 @@ def test_the_condition_is_asked_before_the_mask() -> None:
         (RowRules(masks=(mask("colour", "hash"),)), "masks its column colour, which it does not have"),
         (RowRules(masks=(mask("id", "null"),)), "it is a key column"),
         (RowRules(masks=(mask("id", "truncate", chars=1),)), "it is a key column"),
-        (RowRules(masks=(mask("amount", "truncate", chars=1),)), "texts and bytes can be truncated"),
+        (RowRules(masks=(mask("amount", "truncate", chars=1),)), "truncate is for text and bytes only"),
     ],
 )
 def test_a_rule_that_does_not_fit_stops_the_table_by_name(rules: RowRules, why: str) -> None:
@@ -206,4 +206,4 @@ def test_a_value_that_cannot_be_decoded_is_not_told_of_a_masked_column(masked: s
     with pytest.raises(TableStoppedError) as stopped:
         decoded(rules, (INSERT, [(1, 1, "ab\udcff")]))
     assert stopped.value.state == "TYPE_UNSUPPORTED"
-    assert ("masked, so no more is told" in stopped.value.reason) is not told
+    assert ("masked, so details are not shown" in stopped.value.reason) is not told

@@ -372,7 +372,7 @@ CORNERS |= {
             "UPDATE p SET d = '2024-01-01'",
         ),
         policies={"p": TEXT},
-        stops={"c": "is a date that is none"},
+        stops={"c": "is not a valid date"},
     ),
     "a varchar with blanks into a char": Corner(
         tables=(

@@ -160,7 +160,7 @@ def test_fault_spark_killed_in_the_job_is_one_sentence_and_the_batch_is_finished
         gate, directory = Gate(tmp_path, AFTER), lake.stage(BOTH)
         killer = threading.Thread(target=kill_when_it_stands, args=(gate, server))
         killer.start()
-        with pytest.raises(SparkUnavailableError, match="Spark went away"):
+        with pytest.raises(SparkUnavailableError, match="the connection to Spark was lost"):
             run_with_gate(lake, directory, gate)
         killer.join()
         gate.is_open.touch()

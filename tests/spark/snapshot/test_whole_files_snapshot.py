@@ -271,7 +271,7 @@ def test_a_snapshot_leaves_many_held_changes_to_spark(reading: Reading, monkeypa
     given = reading.publication(100, SINCE)
     assert not whole_files.why_not(given, NO_TABLE, ())
     monkeypatch.setattr(whole_files, "BUFFERED_ROWS_MAX", 1)
-    assert "2 changes of it were held" in whole_files.why_not(given, NO_TABLE, ())
+    assert "2 changes of it were buffered" in whole_files.why_not(given, NO_TABLE, ())
     nullable = dataclasses.replace(given, columns=(LakeColumn(name="id", type="int"), given.columns[1]))
     assert "may be NULL" in whole_files.why_not(nullable, NO_TABLE, ())
 

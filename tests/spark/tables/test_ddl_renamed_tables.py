@@ -185,7 +185,7 @@ def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(l
     away.rename(away.with_name("away"))
     swap: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", A)]}
     options: dict[str, Any] = {"records": records, "target_of": lake.target}
-    with pytest.raises(MergeError, match=r"s\.a before.*is gone") as told:
+    with pytest.raises(MergeError, match=r"s\.a before.*is missing") as told:
         merge_batch(lake.stage(swap), {"s.b": targets["s.b"]}, lake.spark, **options)
     assert [(each.table, each.state, each.for_good) for each in told.value.errors] == [("s.b", TABLE_MISSING, True)]
     away.with_name("away").rename(away)

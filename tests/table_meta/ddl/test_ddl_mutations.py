@@ -168,7 +168,7 @@ class Stream:
             played[change.kind.value] += 1
             if change.kind is TableChangeKind.STOPPED:
                 assert change.state in STATES, change
-                assert "mistake" not in change.reason, (statement, change.reason)
+                assert "defect" not in change.reason, (statement, change.reason)
                 assert change.reason.encode()
             elif change.schema is not None:
                 assert json.dumps([column.name for column in change.schema.columns]).isascii()

@@ -144,7 +144,7 @@ def test_ddl_a_mistake_at_a_table_map_stops_its_table(known: TableHistory, monke
     table_map = parse_table_map(EventFactory(checksum=False).table_map(5, "orders")[19:])
     for error in EXCEPTIONS:
         monkeypatch.setattr(history, "fit", failing(error))
-        with pytest.raises(TableStoppedError, match="should be reported"):
+        with pytest.raises(TableStoppedError, match="a defect of Sluice"):
             known.resolve(table_map, at(200))
     monkeypatch.undo()
     assert fitting.fit is vars(history)["fit"]

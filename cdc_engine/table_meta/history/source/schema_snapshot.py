@@ -31,7 +31,7 @@ from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType
 from cdc_engine.table_meta.ddl.default_value import EXPRESSION, Default, DefaultNotation, read_default
 from cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
 from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
-from cdc_engine.table_meta.ddl.reader import mistake, read_statement
+from cdc_engine.table_meta.ddl.reader import defect_text, read_statement
 from cdc_engine.table_meta.ddl.statement import CreateTable, Statement
 from cdc_engine.table_meta.history.source.system_zone import system_zone
 from cdc_engine.table_meta.schema import (
@@ -137,8 +137,8 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
             tables.append(with_row_times(table) if name in versioned else table)
         except UnreadableError as error:
             unreadable.append((*name, f"information_schema shows a column of a type that cannot be read: {error}"))
-        except Exception as error:  # a mistake of ours stops the table that it met
-            unreadable.append((*name, f"its columns cannot be followed: {mistake(error)}"))
+        except Exception as error:  # a defect of Sluice stops the table that it met
+            unreadable.append((*name, f"its columns cannot be followed: {defect_text(error)}"))
     whole = []
     with connection.cursor(Cursor) as cursor:
         for table in tables:
@@ -147,7 +147,7 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
             except MySQLError:
                 raise
             except Exception as error:  # as above
-                reason = f"the defaults of its columns cannot be followed: {mistake(error)}"
+                reason = f"the defaults of its columns cannot be followed: {defect_text(error)}"
                 unreadable.append((table.database, table.table, reason))
         elsewhere = tuple(_elsewhere(cursor, engines, server.flavour))
     return SchemaSnapshot(server, databases, tuple(whole), tuple(unreadable), elsewhere)
