@@ -107,9 +107,9 @@ def up(
 @app.command()
 def engine() -> None:
     """Run the engines in this process until SIGTERM or Ctrl-C, for `engine: {kind: remote}` in conf/. `up` starts such a process."""
-    from orchestration.remote.process import keep_engines, until_told  # noqa: PLC0415
+    from orchestration.rpc.process import keep_engines, until_signal  # noqa: PLC0415
 
-    keep_engines(until_told())
+    keep_engines(until_signal())
 
 
 @app.command()

@@ -78,10 +78,10 @@ def _definitions(
         files = ports.files()
         return files.run_lock_held(directory) or files.drain_lock_held(directory)
 
-    def open_run_service(directory: Path) -> None:
-        from orchestration.drain.run_service import open_run_service  # noqa: PLC0415  needed by engine processes only
+    def open_run_endpoint(directory: Path) -> None:
+        from orchestration.rpc.run_endpoint import open_run_endpoint  # noqa: PLC0415  needed by engine processes only
 
-        open_run_service(ports.host, directory)
+        open_run_endpoint(ports.host, directory)
 
     line = DestinationSensor(
         destination=destination,
@@ -92,7 +92,7 @@ def _definitions(
         lake=LakeWatch(config, destination),
         drains=config.destinations[destination].runs == "drain",
         lag_seconds_max=config.destinations[destination].lag_seconds_max,
-        open_run_service=open_run_service,
+        open_run_endpoint=open_run_endpoint,
         conf_troubles=lambda: (*ports.conf_troubles(destination), *undefined),
         kinds=run_kinds(config, destination),
         only_one=len(config.destinations) == 1,

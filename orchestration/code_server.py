@@ -38,7 +38,7 @@ WARM_MODULES = (
     "sqlalchemy.dialects.sqlite.pysqlite",
     "upath.implementations.local",
     "watchdog.observers.polling",
-    "orchestration.drain.caller",
+    "orchestration.rpc.run_caller",
     "orchestration.reload",
     "orchestration.run.spark_merge",
     "cdc_engine.destination_files",
@@ -58,7 +58,7 @@ def start_runs_warm(definitions_module: str) -> None:
     from dagster._grpc.server import DagsterApiServer  # noqa: PLC0415
 
     from orchestration import reload  # noqa: PLC0415
-    from orchestration.drain.run_service import closes_when  # noqa: PLC0415
+    from orchestration.rpc.run_endpoint import closes_when  # noqa: PLC0415
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])

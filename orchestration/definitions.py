@@ -19,7 +19,7 @@ from orchestration.run.spark_merge import spark_merge
 from orchestration.run.spark_publish import spark_publish
 
 if TYPE_CHECKING:
-    from orchestration.remote.caller import RemoteHost
+    from orchestration.rpc.remote_host import RemoteHost
 
 BUILT_FROM = stamp()  # read by `reload`
 _READ = conf_in_use()
@@ -28,7 +28,7 @@ IN_USE = _READ.config
 
 @functools.cache
 def _elsewhere() -> RemoteHost:
-    from orchestration.remote.caller import RemoteHost  # noqa: PLC0415  as the launcher
+    from orchestration.rpc.remote_host import RemoteHost  # noqa: PLC0415  as the launcher
 
     return RemoteHost(IN_USE)
 
@@ -54,9 +54,9 @@ def _files() -> DestinationFiles:
 
 
 def _feed(directory: Path, destination: str) -> RunEngine:
-    from orchestration.drain.caller import Caller  # noqa: PLC0415  for runs that drain
+    from orchestration.rpc.run_caller import RunCaller  # noqa: PLC0415  for runs
 
-    return Caller(directory, destination)
+    return RunCaller(directory, destination)
 
 
 defs = build_definitions(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PlayedFeed:
-    """Implements `ports.Feed` for runs of one batch. It calls production's engine, whose process may die during the request."""
+    """Implements `ports.RunEngine` for runs of one batch. It calls production's engine, whose process may die during the request."""
 
     def __init__(self, line: Installation) -> None:
         self._line = line

@@ -339,7 +339,7 @@ class Stack:
             where = ["-m", "orchestration.definitions", "-h", LOOPBACK, "-p", str(self.config.ports.code_server)]
             return [*module, "orchestration.code_server", *where, "--location-name", LOCATION]
         if name == ENGINE:
-            return [*module, "orchestration.remote.process"]
+            return [*module, "orchestration.rpc.process"]
         if name == WEBSERVER:
             where = ["-h", LOOPBACK, "-p", str(self.config.ports.webserver), "-w", workspace]
             return [*module, "dagster_webserver", *where]

@@ -137,8 +137,8 @@ class Offer:
 class RunEngine(Protocol):
     """A destination's engine as a run uses it: the contract of `EngineHandle`, with batches passed by reference.
 
-    Each call raises FeedAwayError if no engine receives the request, RequestUnansweredError if no answer arrives, and another SluiceError
-    if the engine refuses. `hand_out` and `ack` may be repeated after each of these.
+    Each call raises RunEngineAwayError if no engine receives the request, RequestUnansweredError if no answer arrives, and a SluiceError if
+    the engine refuses. `hand_out` and `ack` may be repeated after each of these.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
@@ -157,9 +157,13 @@ class RunEngine(Protocol):
 class RunEngineAwayError(Exception):
     """No engine receives a run's request: its host has died or was replaced by another process. The ticks settle what is merged."""
 
+    code = "RUN_ENGINE_AWAY"
+
 
 class RequestUnansweredError(RunEngineAwayError):
     """An engine received a request and did not answer: it may have executed it, or may still execute it."""
+
+    code = "REQUEST_UNANSWERED"
 
 
 class DestinationFiles(Protocol):
@@ -375,8 +379,8 @@ def no_publish(
 
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:
-    """Returns no feed, for definitions whose engine has no RPC endpoint for runs."""
-    raise RunEngineAwayError(f"no engine of {destination} answers: {directory} has no RPC endpoint (door.json)")
+    """Raises RunEngineAwayError, for definitions whose engine has no RPC endpoint for runs."""
+    raise RunEngineAwayError(f"no engine of {destination} answers: {directory} has no RPC endpoint (run-endpoint.json)")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -222,7 +222,7 @@ class FakeHost:
 
 
 class FakeRunEngine:
-    """Implements `ports.Feed` over a fake engine. `leave`: runs are told to end; `calls`: the requests, in order.
+    """Implements `ports.RunEngine` over a fake engine. `leave`: runs are told to end; `calls`: the requests, in order.
 
     `away`: no engine receives requests; `unanswered`: it receives them and does not answer. `before`: called with each call's name before
     the call.

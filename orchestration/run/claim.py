@@ -2,7 +2,7 @@
 its end refers to.
 
 Runs that drain claim batch after batch (`drain_run`). A run of one batch claims it again if the batch was extended while the run started,
-so that a change waits for its run only until the run begins to merge. `drain.rules` describes the states in which either can end.
+so that a change waits for its run only until the run begins to merge. `drain_rules` describes the states in which either can end.
 """
 
 from __future__ import annotations

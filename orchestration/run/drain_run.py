@@ -2,7 +2,7 @@
 
 `assets` calls it inside a run. The run lock is held while a batch is merged and released between batches, so that publications and
 backfills can take it. The run's tags name its current batch (`BatchClaim`), so its record means at any time what the record of a run of one
-batch means. `drain.rules` has the table of the states in which it can end.
+batch means. `drain_rules` has the table of the states in which it can end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cdc_engine.errors import BatchNotFoundError, SluiceError
 from orchestration.base import failpoints
 from orchestration.base.batch_reference import BatchReference
 from orchestration.base.ports import MergeFailedError, Ports, RunEngine, RunEngineAwayError
-from orchestration.drain import rules
+from orchestration.run import drain_rules
 from orchestration.run.claim import BatchClaim
 from orchestration.run.merge_run import MergedTable, merge_one, only_writer
 
@@ -112,7 +112,10 @@ def _give_way(work: DrainRun, directory: Path) -> None:
 
 
 def _settled(work: DrainRun, feed: RunEngine, reference: BatchReference) -> bool:
-    """Acks the batch. Returns whether the run continues: the batch is settled, by this call or by another party. Raises FeedAwayError."""
+    """Acks the batch. Returns whether the run continues: the batch is settled, by this call or by another party.
+
+    Raises RunEngineAwayError.
+    """
     try:
         _answered(lambda: feed.ack(reference))
     except BatchNotFoundError:
@@ -127,12 +130,12 @@ def _settled(work: DrainRun, feed: RunEngine, reference: BatchReference) -> bool
 
 
 def _next(work: DrainRun, feed: RunEngine, destination: str, begun: float) -> BatchReference | None:
-    """Returns the next batch, which the run's tags then name; None if the run must end. Raises FeedAwayError or MergeFailedError."""
+    """Returns the next batch, which the run's tags then name; None if the run must end. Raises RunEngineAwayError or MergeFailedError."""
     limits, idle_since = work.config.destinations[destination].drain, time.monotonic()
     while True:
         now = time.monotonic()
-        why = rules.why_leave(
-            rules.Attached(
+        why = drain_rules.why_leave(
+            drain_rules.Attached(
                 seconds=now - begun,
                 idle_seconds=now - idle_since,
                 idle_seconds_max=limits.idle_seconds,
@@ -160,7 +163,7 @@ def _claim(work: DrainRun, reference: BatchReference) -> None:
 
 
 def _answered(ask: Callable[[], Answer]) -> Answer:
-    """Calls `ask` until an engine answers. Raises FeedAwayError after a few seconds, or what the engine raises."""
+    """Calls `ask` until an engine answers. Raises RunEngineAwayError after a few seconds, or what the engine raises."""
     deadline = time.monotonic() + ANSWER_SECONDS_MAX
     while True:
         try:

@@ -91,7 +91,7 @@ class DestinationSensor:
     """A destination as its definitions know it. `tables`: "database.table" of its assets; `op_name`: the step that merges.
 
     `run_lock_held`: returns whether a process holds the run lock of a destination's directory. `tick_seconds`: how long a tick may take.
-    `lake`: inspects the Delta tables between runs. `drains`: its runs stay attached. `open_run_service`: opens the RPC endpoint at which
+    `lake`: inspects the Delta tables between runs. `drains`: its runs stay attached. `open_run_endpoint`: opens the RPC endpoint at which
     runs reach the engine, for the destination's directory. `lag_seconds_max`: the lag at which the check `caught_up` fails.
     `conf_troubles`: returns why its file in conf/ differs from the one in use. `kinds`: its jobs except merges. `only_one`: whether conf/
     has no other destination.
@@ -105,7 +105,7 @@ class DestinationSensor:
     lake: LakeWatcher = NO_LAKE_WATCHER
     drains: bool = False
     lag_seconds_max: float = math.inf
-    open_run_service: Callable[[Path], None] = lambda _: None
+    open_run_endpoint: Callable[[Path], None] = lambda _: None
     conf_troubles: Callable[[], tuple[str, ...]] = tuple
     kinds: tuple[RunKind, ...] = ()
     only_one: bool = True
@@ -158,7 +158,7 @@ class Ticker:
         engine: EngineHandle | None = None
         try:
             engine = self._engine(deadline)
-            self._line.open_run_service(engine.directory)
+            self._line.open_run_endpoint(engine.directory)
             status = engine.status()
             self._line.lake.look([f"{each.database}.{each.table}" for each in status.stopped_tables])
             failing_runs = self._failing_runs.troubles(runs)

@@ -25,7 +25,7 @@ from cdc_engine.position import Position
 from orchestration.base.ports import MergeOrder, Ports, TableOutcome
 from orchestration.base.testing import FakeOutcome, FakeState
 from orchestration.code_location import build_definitions
-from orchestration.drain.caller import Caller
+from orchestration.rpc.run_caller import RunCaller
 from tests.fix_ledgers import FileLedger
 
 FILE, FIRST = "mysql-bin.000001", 4
@@ -170,4 +170,4 @@ def merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> N
 
 CONFIG = load_config()
 HOST = NumberHost()
-defs = build_definitions(CONFIG, Ports(host=lambda: HOST, files=lambda: destination_files, merge=merge, feed=Caller))
+defs = build_definitions(CONFIG, Ports(host=lambda: HOST, files=lambda: destination_files, merge=merge, feed=RunCaller))

@@ -22,7 +22,8 @@ from console.toolchain.spark.server import SparkConnectServer
 from orchestration.base.batch_reference import delivery_of
 from orchestration.base.ports import Ports
 from orchestration.code_location import build_definitions
-from orchestration.drain import caller, run_service
+from orchestration.rpc import connection, run_endpoint
+from orchestration.rpc.run_caller import RunCaller
 from orchestration.run.spark_merge import spark_merge
 from spark_jobs import run_batch
 from spark_jobs.merging.merge import merge_table
@@ -73,7 +74,7 @@ class Shop:
             host=lambda: Host(engine),
             files=lambda: destination_files,
             merge=spark_merge,
-            feed=caller.Caller,
+            feed=RunCaller,
         )
         self.config = captured.config
         self.defs = build_definitions(self.config, ports)
@@ -124,7 +125,7 @@ class Shop:
 def shop(
     mysql80: DatabaseServer, spark_server: SparkConnectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Shop]:
-    monkeypatch.setattr(run_service, "_run_services", [])
+    monkeypatch.setattr(run_endpoint, "_run_endpoints", [])
     captured = Captured(tmp_path, mysql80)
     conf = {"data_dir": f"{tmp_path}/data", "lake": f"{tmp_path}/lake", "spark": {"remote": spark_server.url}}
     (captured.conf / "sluice.yaml").write_text(yaml.safe_dump(conf))
@@ -146,7 +147,7 @@ def shop(
         wait_for("an engine runs", lambda: engine.status().state == "RUNNING")
         made.merge_all()
         yield made
-        for each in run_service._run_services:
+        for each in run_endpoint._run_endpoints:
             each.close()
 
 
@@ -174,8 +175,8 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
         stall.end()
         wait_for("the engine has appended", lambda: (head := shop.engine.outstanding()) is None or head != cut)
 
-    monkeypatch.setattr(caller, "ANSWER_SECONDS_MAX", 1.0)
-    lengthen, merged = caller.Caller.lengthen, threading.Event()
+    monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 1.0)
+    lengthen, merged = RunCaller.lengthen, threading.Event()
 
     def merge_g_and_end(session: Any, batch: Any, staged: Any, *rest: Any, **kept: Any) -> Any:
         if not staged.name.endswith(".g"):
@@ -186,7 +187,7 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
         merged.set()
         return report
 
-    def ask_and_end(asks: caller.Caller, reference: Any) -> Any:
+    def ask_and_end(asks: RunCaller, reference: Any) -> Any:
         try:
             return lengthen(asks, reference)
         except BaseException:
@@ -197,7 +198,7 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
     before = shop.versions()
     with monkeypatch.context() as patch:
         patch.setattr(run_batch, "merge_table", merge_g_and_end)
-        patch.setattr(caller.Caller, "lengthen", ask_and_end)
+        patch.setattr(RunCaller, "lengthen", ask_and_end)
         result = shop.run(request)
     assert not result.success
     assert shop.versions() == before, "nothing was written"

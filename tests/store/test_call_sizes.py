@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc_engine.store import record_file, spill, timeline
+from cdc_engine.store import record_file, timeline
 from cdc_engine.store.files import record
 from cdc_engine.store.ring import Mark
 from tests.fix_blocks import Source
@@ -66,18 +66,6 @@ def test_a_record_is_verified_in_reads_of_limited_size(
         monkeypatch.setattr(record, "CHECK_BYTES", CALL_BYTES)
         record.verify(at, head)
     assert max(largest) == CALL_BYTES
-
-
-def test_a_spilled_block_is_written_and_read_in_calls_of_limited_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, largest: list[int]
-) -> None:
-    monkeypatch.setattr(spill, "CALL_BYTES_MAX", CALL_BYTES)
-    block = Source().block([3, 4])
-    file = spill.SpillDirectory(tmp_path / "spill").create()
-    spilled = file.append(block)
-    found = file.load(spilled.offset, spilled.skeleton)
-    assert max(largest) == CALL_BYTES
-    assert found.buffer.tobytes() == block.buffer.tobytes()
 
 
 def test_recorded_events_are_verified_in_reads_of_limited_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,8 @@ from orchestration.base.ports import RunEngineAwayError
 from orchestration.base.testing import FakePorts
 from orchestration.checks.observations import TABLE_CHECK
 from orchestration.code_location import build_definitions
-from orchestration.drain.rules import Attached, why_leave
 from orchestration.run import drain_run
+from orchestration.run.drain_rules import Attached, why_leave
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"

@@ -30,7 +30,7 @@ from orchestration.sensor.runs import RunStore
 from orchestration.sensor.settle import RunRecord
 from orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, DestinationSensor, Ticker, tick_seconds
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
-from tests.orchestration.remote.fix_host import called
+from tests.orchestration.rpc.fix_host import called
 
 JOB = "merge_shop_job"
 TICK_SECONDS = 1.0  # a tick with nothing to do waits this long

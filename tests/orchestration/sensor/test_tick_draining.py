@@ -12,7 +12,7 @@ from dagster import DagsterRunStatus as S
 
 from cdc_engine.contracts import OutstandingBatch
 from orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference, delivery_of
-from orchestration.drain import run_service
+from orchestration.rpc import run_endpoint
 from orchestration.run.claim import claim_of
 from orchestration.sensor import tick
 from orchestration.sensor.runs import RunStore
@@ -45,7 +45,7 @@ def take(shop: Shop, run: dg.DagsterRun) -> None:
 
 def test_a_run_of_a_draining_destination_says_so_and_finds_a_door(shop: Shop) -> None:
     assert shop.request().tags[RUNS_TAG] == DRAIN
-    path = shop.engine.directory / run_service.RUN_SERVICE_FILE
+    path = shop.engine.directory / run_endpoint.RUN_ENDPOINT_FILE
     assert set(json.loads(path.read_text())) == {"address", "token"}
     assert path.stat().st_mode & 0o077 == 0, "the token is its owner's alone"
 

@@ -56,7 +56,7 @@ class House:
 
     def begun(self) -> ChildProcess:
         environment = {**os.environ, "SLUICE_CONF": str(self.root / "conf"), "PYTHONPATH": str(PROJECT_ROOT)}
-        command = [sys.executable, "-m", "orchestration.remote.process"]
+        command = [sys.executable, "-m", "orchestration.rpc.process"]
         return ChildProcess(command, self.root / "engine.log", environment=environment, die_with_parent=True)
 
     def killed_and_begun(self) -> None:

@@ -50,7 +50,7 @@ class Host:
 
     def _begun(self) -> ChildProcess:
         environment = {**os.environ, "SLUICE_CONF": str(self.conf), "PYTHONPATH": str(PROJECT_ROOT)}
-        command = [sys.executable, "-m", "orchestration.remote.process"]
+        command = [sys.executable, "-m", "orchestration.rpc.process"]
         return ChildProcess(command, self._root / "engine.log", environment=environment, die_with_parent=True)
 
     @property

@@ -1,4 +1,4 @@
-"""Authenticates and encrypts calls to an engine host: the token and the certificates, read when they are used."""
+"""Authenticates and encrypts calls to an engine: the token and the certificates, read when they are used."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
-# A batch of many tables, or the reasons of many stopped tables, may exceed gRPC's 4 MiB. A host reads a request before it checks the
+# A batch of many tables, or the reasons of many stopped tables, may exceed gRPC's 4 MiB. A server reads a request before it checks the
 # token, so the size of requests is limited, to some hundred thousand tables.
-QUESTION_BYTES_MAX = 64 << 20
-LENGTHS_OF_HOST = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", QUESTION_BYTES_MAX))
+REQUEST_BYTES_MAX = 64 << 20
+LENGTHS_OF_SERVER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", REQUEST_BYTES_MAX))
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 CONNECT_MS_MAX = 2000  # a dead host must not use up a call's time: gRPC by itself tries for 20 s
 
@@ -92,14 +92,14 @@ def _content(path: Path) -> bytes:
 def _make(path: Path) -> None:
     """Writes the token file atomically, readable by its owner only. If two processes create it at once, the first wins."""
     make_folder(path.parent)
-    beside = path.with_suffix(f".{secrets.token_hex(8)}")  # a name that no crashed process has left behind
+    temporary = path.with_suffix(f".{secrets.token_hex(8)}")  # a name that no crashed process has left behind
     try:
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             file.write(secrets.token_hex(32))
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
-            os.link(beside, path)
+            os.link(temporary, path)
         sync(path.parent)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Converts the messages between code server and engine host to and from JSON: batches, an engine's state, errors by code. Pure."""
+"""Converts messages to and from JSON: batches, an engine's state, errors by code. Both sides use it. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from cdc_engine.contracts import OutstandingBatch, StoppedTable
 from cdc_engine.errors import SluiceError
 from cdc_engine.position import Position
 from cdc_engine.states import TableState
+from orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
 
 if TYPE_CHECKING:
     from orchestration.base.ports import EngineSnapshot
 
-SERVICE, CALL = "sluice.EngineHost", "Call"
-FORM = 3  # version of requests and answers; others are refused with a message
+SERVICE, CALL = "sluice.Engine", "Call"
+FORM = 4  # version of requests and answers; others are refused with a message
 
 Record = dict[str, Any]
 
@@ -49,8 +50,8 @@ class EngineRefusedError(SluiceError):
         self.code = code
 
 
-# The errors that a tick distinguishes, or that an operator knows by name; each takes only its message.
-_TOLD_APART: dict[str, type[SluiceError]] = {
+# The errors that a tick or a run distinguishes, or that an operator knows by name; each takes only its message.
+_DISTINGUISHED: dict[str, type[SluiceError] | type[RunEngineAwayError]] = {
     kind.code: kind
     for kind in (
         errors.BatchNotFirstError,
@@ -63,32 +64,35 @@ _TOLD_APART: dict[str, type[SluiceError]] = {
         errors.NotStartedError,
         errors.SourceConnectionError,
         errors.StagingError,
+        RequestUnansweredError,
+        RunEngineAwayError,
     )
 }
 
 
-def error_to_json(error: SluiceError) -> Record:
+def error_to_json(error: SluiceError | RunEngineAwayError) -> Record:
     return {"code": error.code, "message": str(error)}
 
 
-def error_of(record: Record) -> SluiceError:
+def error_of(record: Record) -> Exception:
     """Returns the error to raise."""
-    kind = _TOLD_APART.get(str(record["code"]))
-    return kind(record["message"]) if kind else EngineRefusedError(str(record["code"]), str(record["message"]))
+    code, message = str(record["code"]), str(record["message"])
+    kind = _DISTINGUISHED.get(code)
+    return kind(message) if kind else EngineRefusedError(code, message)
 
 
 def state_to_json(state: EngineSnapshot) -> Record:
     found = {field.name: getattr(state, field.name) for field in dataclasses.fields(RemoteState)}
-    places = {name: found[name].to_json() if found[name] else None for name in ("position", "cursor")}
-    return {**found, **places, "stopped_tables": [dataclasses.asdict(each) for each in state.stopped_tables]}
+    positions = {name: found[name].to_json() if found[name] else None for name in ("position", "cursor")}
+    return {**found, **positions, "stopped_tables": [dataclasses.asdict(each) for each in state.stopped_tables]}
 
 
 def state_of(record: Record) -> RemoteState:
     return RemoteState(
         **{
             **record,
-            "position": _place(record["position"]),
-            "cursor": _place(record["cursor"]),
+            "position": _position(record["position"]),
+            "cursor": _position(record["cursor"]),
             "stopped_tables": tuple(_stopped(each) for each in record["stopped_tables"]),
             "troubles": tuple(record["troubles"]),
         }
@@ -110,10 +114,10 @@ def to_bytes(record: Record) -> bytes:
     return json.dumps(record).encode()
 
 
-def _place(record: Record | None) -> Position | None:
+def _position(record: Record | None) -> Position | None:
     return Position.from_json(record) if record else None
 
 
 def _stopped(record: Record) -> StoppedTable:
-    place = Position.from_json(record["position"])
-    return StoppedTable(**{**record, "state": TableState(record["state"]), "position": place})
+    position = Position.from_json(record["position"])
+    return StoppedTable(**{**record, "state": TableState(record["state"]), "position": position})

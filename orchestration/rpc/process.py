@@ -1,6 +1,6 @@
 """`./sluice engine`: runs the engines in their own process until a signal ends it. Neither starts nor imports Dagster.
 
-    python -m orchestration.remote.process
+    python -m orchestration.rpc.process
 
 The engines start at once, whether or not somebody calls. The process follows conf/ and operators' requests, as the code server does.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,10 +22,12 @@ from cdc_engine.keeping import launcher
 from cdc_engine.keeping.conf_watch import ConfWatch
 from cdc_engine.keeping.keeper import Keeper, follow
 from cdc_engine.keeping.logs import log_lines
-from orchestration.remote.access import token_of
-from orchestration.remote.host import HostServer
+from orchestration.rpc.access import server_credentials, token_of
+from orchestration.rpc.engine_methods import engine_methods
+from orchestration.rpc.server import RpcServer
 
 if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
     from orchestration.base.ports import EngineHost
 
 log = structlog.get_logger()
@@ -42,8 +45,7 @@ def keep_engines(stopping: threading.Event) -> None:
         )
     log_lines()
     keep_small()
-    token = token_of(config.engine, config.data_dir, make=True)
-    server = HostServer(_launcher, config.engine, token, conf=_file_of)
+    server = serve(launcher, config, conf=_digest_of)
     log.info("engine_host_listens", address=config.engine.listens_at, tls=config.engine.certificate is not None)
     try:
         keeper = Keeper(launcher)
@@ -54,16 +56,26 @@ def keep_engines(stopping: threading.Event) -> None:
         launcher.stop_all()
 
 
-def _file_of(name: str) -> str:
+def serve(engines: EngineHost, config: SluiceConfig, *, listen: str = "", conf: Callable[[str], str]) -> RpcServer:
+    """Returns a server of all methods of the engines, at `engine.listen` unless `listen` is another address. `conf`: see `engine_methods`.
+
+    Raises ConfigurationError if the port is not available, the token is too short, or a certificate cannot be read.
+    """
+    return RpcServer(
+        engines.get_or_start,
+        engine_methods(conf),
+        token_of(config.engine, config.data_dir, make=True),
+        listen=listen or config.engine.listens_at,
+        credentials=server_credentials(config.engine),
+    )
+
+
+def _digest_of(name: str) -> str:
     """Returns the digest of the file alone, without the groups that the destination is a member of."""
     return launcher.kept().get(name, "").partition("+")[0]
 
 
-def _launcher() -> EngineHost:
-    return launcher
-
-
-def until_told() -> threading.Event:
+def until_signal() -> threading.Event:
     """Returns an event that SIGTERM and Ctrl-C set."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -73,7 +85,7 @@ def until_told() -> threading.Event:
 
 if __name__ == "__main__":
     try:
-        keep_engines(until_told())
+        keep_engines(until_signal())
     except SluiceError as error:
         sys.stderr.write(f"{error}\n")
         sys.exit(2)

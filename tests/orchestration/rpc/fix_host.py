@@ -9,9 +9,9 @@ from typing import Any
 
 from cdc_engine.config import EngineConfig, SluiceConfig
 from orchestration.base.ports import EngineHost
-from orchestration.remote.access import token_of
-from orchestration.remote.caller import RemoteHost
-from orchestration.remote.host import HostServer
+from orchestration.rpc.process import serve
+from orchestration.rpc.remote_host import RemoteHost
+from orchestration.rpc.server import RpcServer
 from tests.orchestration.fix_location import make_config
 
 
@@ -25,9 +25,8 @@ def config_at(root: Path, *ports: int, **engine: Any) -> SluiceConfig:
 
 def server_of(
     engines: EngineHost, config: SluiceConfig, listen: str = "127.0.0.1:0", conf: Callable[[str], str] = lambda _: ""
-) -> HostServer:
-    token = token_of(config.engine, config.data_dir, make=True)
-    return HostServer(lambda: engines, config.engine, token, listen=listen, conf=conf)
+) -> RpcServer:
+    return serve(engines, config, listen=listen, conf=conf)
 
 
 @contextlib.contextmanager

@@ -26,13 +26,14 @@ from cdc_engine.errors import (
 from cdc_engine.states import TableState
 from orchestration.base.ports import EngineHandle, EngineSnapshot
 from orchestration.base.testing import FakeEngine, FakeHost, FakeState, position
-from orchestration.remote import caller
-from orchestration.remote.access import TOKEN_FILE
-from orchestration.remote.caller import EngineAwayError, RemoteEngine, RemoteHost
-from orchestration.remote.host import METHODS, HostServer
-from orchestration.remote.wire import EngineRefusedError, RemoteState, state_of, state_to_json
+from orchestration.rpc import connection, remote_host
+from orchestration.rpc.access import TOKEN_FILE
+from orchestration.rpc.connection import Connection, EngineAwayError
+from orchestration.rpc.engine_methods import METHODS, engine_methods
+from orchestration.rpc.remote_host import RemoteEngine, RemoteHost
+from orchestration.rpc.wire import EngineRefusedError, RemoteState, state_of, state_to_json
 from tests.certificates import make_certificate
-from tests.orchestration.remote.fix_host import called, config_at, server_of
+from tests.orchestration.rpc.fix_host import called, config_at, server_of
 from tests.waiting import wait_for
 
 VARIABLE = "SLUICE_TEST_TOKEN"
@@ -58,7 +59,8 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 def test_ha_every_promise_of_an_engine_can_be_called_from_elsewhere() -> None:
     promised = {name for name in vars(EngineHandle) if not name.startswith("_")} - {"directory"}
-    assert set(METHODS) == promised | {"get_or_start"}
+    assert set(METHODS) == promised
+    assert set(engine_methods(str)) == promised | {"get_or_start"}
     assert {each for each in vars(EngineSnapshot) if not each.startswith("_")} == set(
         typing.get_type_hints(RemoteState)
     )
@@ -113,7 +115,7 @@ def test_ha_another_error_keeps_its_name_and_a_defect_no_trace(
     house.engines.error = None
     monkeypatch.setattr(house.engine, "outstanding", lambda: 1 / 0)
     with pytest.raises(
-        EngineRefusedError, match="ZeroDivisionError in the engine host; see its log for the whole error"
+        EngineRefusedError, match="ZeroDivisionError in the engine's process; see its log for the whole error"
     ):
         engine.outstanding()
     assert "division by zero" in caplog.text
@@ -171,10 +173,10 @@ def test_ha_of_several_hosts_the_one_that_has_the_destination_is_found(tmp_path:
 
 def test_ha_each_call_has_a_deadline(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = threading.Event()
-    monkeypatch.setattr(caller, "ANSWER_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 0.3)
     engine = house.handle()
     monkeypatch.setattr(house.engine, "outstanding", lambda: gate.wait(30) and None)
-    with pytest.raises(EngineAwayError, match="has not answered for 0 s: it hangs"):
+    with pytest.raises(EngineAwayError, match=r"has not answered for 0\.3 s: it hangs"):
         engine.outstanding()
     gate.set()
 
@@ -212,11 +214,15 @@ def test_ha_a_token_file_that_a_crash_left_empty_opens_nothing(tmp_path: Path) -
         RemoteHost(config).get_or_start("shop")
 
 
-def test_ha_an_engine_host_without_a_certificate_listens_on_the_loopback_address_alone(tmp_path: Path) -> None:
-    words = {"kind": "remote", "address": "a:1", "token_env": "T", "authority": "/ca.pem"}
-    config = EngineConfig.model_validate({**words, "listen": "0.0.0.0:4267"})
+def test_ha_an_engine_host_without_a_certificate_listens_on_the_loopback_address_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, TOKEN)
+    words = {"kind": "remote", "address": "a:1", "token_env": VARIABLE, "authority": "/ca.pem"}
+    wanted = EngineConfig.model_validate({**words, "listen": "0.0.0.0:4267"})
+    config = config_at(tmp_path, 1).model_copy(update={"engine": wanted})
     with pytest.raises(ConfigurationError, match=r"cannot listen at 0\.0\.0\.0:4267 without TLS"):
-        HostServer(lambda: FakeHost(FakeEngine(tmp_path)), config, TOKEN, listen="127.0.0.1:0").close()
+        server_of(FakeHost(FakeEngine(tmp_path)), config).close()
 
 
 def test_ha_what_many_tables_have_to_say_arrives_too(house: House) -> None:
@@ -254,13 +260,13 @@ def test_ha_the_host_that_had_the_destination_is_asked_first(tmp_path: Path, mon
     servers = [server_of(each, config_at(tmp_path, 1)) for each in engines]
     host = RemoteHost(config_at(tmp_path, *(each.port for each in servers)))
     asked: list[tuple[str, float | None]] = []
-    ask = caller._Line.ask
+    ask = Connection.ask
 
-    def noted(self: caller._Line, *words: Any) -> Any:
+    def noted(self: Connection, *words: Any) -> Any:
         asked.append((self.address, words[4]))
         return ask(self, *words)
 
-    monkeypatch.setattr(caller._Line, "ask", noted)
+    monkeypatch.setattr(Connection, "ask", noted)
     first, second = (f"127.0.0.1:{each.port}" for each in servers)
     engines[0].holder = 7  # it stands by, or hangs
     host.get_or_start("shop")
@@ -268,7 +274,7 @@ def test_ha_the_host_that_had_the_destination_is_asked_first(tmp_path: Path, mon
     assert asked == [(first, None), (second, None), (second, None)]
     engines[0].holder, engines[1].holder = None, 8
     host.get_or_start("shop")
-    assert asked[3:] == [(second, None), (first, caller.OTHERS_SECONDS_MAX)]
+    assert asked[3:] == [(second, None), (first, remote_host.OTHERS_SECONDS_MAX)]
     host.get_or_start("shop")
     assert asked[5:] == [(first, None)]
     host.close()
@@ -297,7 +303,7 @@ def test_ha_a_token_that_lacks_or_is_weak_is_named_and_not_shown(
 def test_ha_a_port_that_another_has_is_said(tmp_path: Path) -> None:
     engines = FakeHost(FakeEngine(tmp_path))
     first = server_of(engines, config_at(tmp_path, 1))
-    with pytest.raises(ConfigurationError, match=f"cannot listen at 127.0.0.1:{first.port}"):
+    with pytest.raises(ConfigurationError, match=f"no engine can be served at 127.0.0.1:{first.port}"):
         server_of(engines, config_at(tmp_path, 1), f"127.0.0.1:{first.port}")
     first.close()
 

@@ -24,7 +24,7 @@ from console.toolchain.database.server import DatabaseServer
 from console.toolchain.ports import free_port
 from console.toolchain.process import ChildProcess
 from orchestration.base.batch_reference import delivery_of
-from orchestration.remote.caller import RemoteEngine, RemoteHost
+from orchestration.rpc.remote_host import RemoteEngine, RemoteHost
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
@@ -41,7 +41,7 @@ class House:
 
     def begun(self) -> ChildProcess:
         environment = {**os.environ, "SLUICE_CONF": str(self.captured.conf), "PYTHONPATH": str(PROJECT_ROOT)}
-        command = [sys.executable, "-m", "orchestration.remote.process"]
+        command = [sys.executable, "-m", "orchestration.rpc.process"]
         return ChildProcess(command, self.log, environment=environment, die_with_parent=True)
 
     def engine(self) -> RemoteEngine:
@@ -126,7 +126,7 @@ def test_ha_an_engine_that_conf_wants_inside_the_code_server_is_refused(
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     monkeypatch.setenv(VARIABLE, "")
-    monkeypatch.setattr("orchestration.remote.process.until_told", threading.Event)
+    monkeypatch.setattr("orchestration.rpc.process.until_signal", threading.Event)
     answer = RUNNER.invoke(app, ["engine"])
     assert answer.exit_code == 1
     assert "engine: {kind: remote}" in str(answer.exception)

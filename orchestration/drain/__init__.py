@@ -1,1 +1,0 @@
-"""Connects a run to its engine: the RPC endpoint in the engine's process, its client, and the rules of runs that drain."""

@@ -1,0 +1,96 @@
+"""A connection to an `RpcServer`. Each call has a deadline; gRPC restores a connection that broke."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+
+from cdc_engine.config import EngineConfig
+from cdc_engine.errors import SluiceError
+from orchestration.rpc.access import channel_to
+from orchestration.rpc.wire import CALL, FORM, SERVICE, error_of, to_bytes
+
+ANSWER_SECONDS_MAX = 10.0  # in addition to the requested wait: the engine syncs its ledger, and the machine may be busy
+_REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED}
+
+
+class EngineAwayError(SluiceError):
+    """No engine's process answers, or it rejects the caller. `may_execute`: the request may have reached it, and may be executed later."""
+
+    code = "ENGINE_AWAY"
+
+    def __init__(self, message: str, *, may_execute: bool = True) -> None:
+        super().__init__(message)
+        self.may_execute = may_execute
+
+
+class Connection:
+    """Calls one server. `token`: returns the token, which is read for each call."""
+
+    def __init__(self, address: str, config: EngineConfig, token: Callable[[], str]) -> None:
+        self.address, self._config, self._token = address, config, token
+        self._lock = threading.Lock()
+        self._call: Any = None
+        self._channel: Any = None
+
+    def ask(
+        self,
+        destination: str,
+        method: str,
+        wait_seconds: float,
+        arguments: Mapping[str, Any],
+        answer_seconds_max: float | None = None,
+    ) -> Any:
+        """Returns the result of the method. Raises what the method raised, or EngineAwayError."""
+        seconds_max = wait_seconds + (ANSWER_SECONDS_MAX if answer_seconds_max is None else answer_seconds_max)
+        request = {"form": FORM, "destination": destination, "method": method, **arguments}
+        metadata = (("authorization", f"Bearer {self._token()}"),)
+        try:
+            answer = self._opened()(request, timeout=seconds_max, metadata=metadata)
+        except grpc.RpcError as error:
+            code = error.code() if isinstance(error, grpc.Call) else None
+            raise EngineAwayError(self._why(error, seconds_max), may_execute=code not in _REFUSED) from None
+        if refusal := answer.get("error"):
+            raise error_of(refusal)
+        return answer["value"]
+
+    def connect(self, seconds_max: float) -> None:
+        """Waits until the server's process has accepted the connection. Raises EngineAwayError, in which case nothing was sent."""
+        self._opened()
+        try:
+            grpc.channel_ready_future(self._channel).result(seconds_max)
+        except grpc.FutureTimeoutError:
+            why = f"the engine's process at {self.address} accepts no connection within {seconds_max:g} s"
+            raise EngineAwayError(why, may_execute=False) from None
+
+    def close(self) -> None:
+        with self._lock:
+            if self._channel is not None:
+                self._channel.close()
+            self._channel = self._call = None
+
+    def _opened(self) -> Any:
+        with self._lock:
+            if self._call is None:
+                self._channel = channel_to(self.address, self._config)
+                self._call = self._channel.unary_unary(
+                    f"/{SERVICE}/{CALL}", request_serializer=to_bytes, response_deserializer=json.loads
+                )
+            return self._call
+
+    def _why(self, error: grpc.RpcError, seconds: float) -> str:
+        code = error.code() if isinstance(error, grpc.Call) else None
+        details = (error.details() or "") if isinstance(error, grpc.Call) else type(error).__name__
+        known = {
+            grpc.StatusCode.UNAUTHENTICATED: "refuses the token: both sides must have the same (engine.token_env, or its file)",
+            grpc.StatusCode.DEADLINE_EXCEEDED: (
+                f"has not answered for {seconds:g} s: it hangs, or its machine cannot be reached"
+            ),
+            grpc.StatusCode.UNIMPLEMENTED: f"is of another version of Sluice, or is none ({details})",
+            grpc.StatusCode.UNAVAILABLE: f"does not answer ({details}): `sluice engine` starts one there, `sluice up` on this host",
+        }
+        return f"the engine's process at {self.address} {known.get(code, f'fails ({code}: {details})')}"

@@ -1,0 +1,132 @@
+"""Calls engines in other processes: implements `ports.EngineHost` and `ports.EngineHandle`. See `engine_methods`.
+
+Only connections are kept: an engine host may restart at any time, and so may the caller's process. Each `get_or_start` finds out which of
+several hosts runs a destination.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from cdc_engine.config.conf_files import file_of
+from cdc_engine.errors import EngineStartingError, LeaseLostError, SluiceError
+from orchestration.rpc.access import token_of
+from orchestration.rpc.connection import Connection, EngineAwayError
+from orchestration.rpc.wire import batch_of, batch_to_json, state_of
+
+if TYPE_CHECKING:
+    from cdc_engine.config import SluiceConfig
+    from cdc_engine.contracts import OutstandingBatch
+    from orchestration.rpc.wire import RemoteState
+
+DIFFERS_SECONDS_MAX = 60.0  # the time in which both hosts follow a change of conf/
+OTHERS_SECONDS_MAX = 4.0  # for hosts that did not run the destination at the last call: one may be dead
+
+
+class RemoteEngine:
+    """Implements `ports.EngineHandle`. `directory`: the destination's; all hosts see it under the same path."""
+
+    def __init__(self, connection: Connection, destination: str, directory: Path) -> None:
+        self._connection, self._destination, self.directory = connection, destination, directory
+
+    def status(self) -> RemoteState:
+        return state_of(self._ask("status"))
+
+    def outstanding(self) -> OutstandingBatch | None:
+        return batch_of(self._ask("outstanding"))
+
+    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
+        return batch_of(self._ask("hand_out", timeout_seconds, timeout_seconds=timeout_seconds))
+
+    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+        return batch_of(self._ask("lengthen", batch=batch_to_json(batch))) or batch
+
+    def ack(self, batch: OutstandingBatch) -> None:
+        self._ask("ack", batch=batch_to_json(batch))
+
+    def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
+        self._ask("rollback", batch=batch_to_json(batch), damaged=damaged)
+
+    def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
+        self._ask("stop_tables", batch=batch_to_json(batch), reasons=dict(reasons))
+
+    def tell_lake(self, troubles: tuple[str, ...]) -> None:
+        self._ask("tell_lake", troubles=list(troubles))
+
+    def tell_tick(self, failed: str = "") -> None:
+        self._ask("tell_tick", failed=failed)
+
+    def tell_run(self, batch: OutstandingBatch, state: str) -> None:
+        self._ask("tell_run", batch=batch_to_json(batch), state=state)
+
+    def tell_failing(self, reason: str) -> None:
+        self._ask("tell_failing", reason=reason)
+
+    def tell_waiting(self, reason: str) -> None:
+        self._ask("tell_waiting", reason=reason)
+
+    def _ask(self, method: str, wait_seconds: float = 0.0, **arguments: Any) -> Any:
+        return self._connection.ask(self._destination, method, wait_seconds, arguments)
+
+
+class RemoteHost:
+    """Implements `ports.EngineHost` for engines in other processes."""
+
+    def __init__(self, config: SluiceConfig) -> None:
+        self._config = config
+
+        def token() -> str:
+            return token_of(config.engine, config.data_dir, make=False)
+
+        self._hosts = [Connection(address, config.engine, token) for address in config.engine.addresses]
+        self._last: dict[str, Connection] = {}  # destination → the host that ran it last, which is called first
+        self._confs: dict[str, str] = {}  # destination → digest of the file that its engine uses
+        self._differs_since: dict[str, float] = {}
+
+    def get_or_start(self, destination: str) -> RemoteEngine:
+        """Returns the engine of the host that runs the destination; the others are standby. Raises what `ports.EngineHost` defines;
+        EngineAwayError if no host answers.
+        """
+        errors: list[SluiceError] = []
+        last = self._last.get(destination)
+        for host in sorted(self._hosts, key=lambda each: each is not last):
+            seconds_max = None if last in {host, None} else OTHERS_SECONDS_MAX
+            try:
+                answer = host.ask(destination, "get_or_start", 0.0, {}, seconds_max)
+            except SluiceError as error:
+                errors.append(error)
+            else:
+                self._last[destination], self._confs[destination] = host, answer["conf"]
+                return RemoteEngine(host, destination, self._config.destination_dir(destination))
+        raise min(errors, key=weight)
+
+    def conf_troubles(self, destination: str, digest: str, now: float | None = None) -> tuple[str, ...]:
+        """Returns a sentence if the engine has been using another version of the destination's file than the one with this digest for a
+        while.
+        """
+        now = time.monotonic() if now is None else now
+        if self._confs.get(destination, "") in {"", digest}:
+            self._differs_since.pop(destination, None)
+            return ()
+        if now - self._differs_since.setdefault(destination, now) < DIFFERS_SECONDS_MAX:
+            return ()
+        there = f"{file_of(destination)} in conf/ is another on the engine host at {self._last[destination].address}"
+        remedy = 'make both the same; where they are, press "Reload" of the code location'
+        return (f"{there} than on this one, so batches are not merged as they were staged: {remedy}",)
+
+    def close(self) -> None:
+        for host in self._hosts:
+            host.close()
+
+
+def weight(error: SluiceError) -> int:
+    """Returns the rank of a host's error; of several hosts' errors the lightest is reported. A starting engine precedes a host that is
+    broken, then one that is standby, then one that does not answer.
+    """
+    for at, kind in enumerate((EngineAwayError, LeaseLostError)):
+        if isinstance(error, kind):
+            return 3 - at
+    return 0 if isinstance(error, EngineStartingError) else 1

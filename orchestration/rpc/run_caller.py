@@ -1,0 +1,71 @@
+"""Sends a run's requests to its engine: implements `ports.RunEngine`. See `run_endpoint`.
+
+A request is sent only over a connection that the engine's process has accepted. So if no connection is made, nothing was requested; after
+every other failure the engine may have executed the request.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.config import EngineConfig
+from orchestration.base.batch_reference import BatchReference
+from orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
+from orchestration.rpc.connection import Connection, EngineAwayError
+from orchestration.rpc.run_endpoint import ACK, HAND_OUT, LENGTHEN, RUN_ENDPOINT_FILE
+
+CONNECT_SECONDS_MAX = 2.0  # on the loopback address; a stopped process accepts no gRPC connection
+
+
+class RunCaller:
+    """The client of one run, used by one thread. The endpoint's address may change: a restarted engine's process opens another one."""
+
+    def __init__(self, directory: Path, destination: str) -> None:
+        self._path, self._destination = directory / RUN_ENDPOINT_FILE, destination
+        self._connection: Connection | None = None
+        self._token = ""
+
+    def hand_out(self, timeout_seconds: float) -> Offer:
+        answer = self._ask(HAND_OUT, timeout_seconds, timeout_seconds=timeout_seconds)
+        reference = answer["reference"]
+        return Offer(reference=BatchReference.from_config(reference) if reference else None, leave=answer["leave"])
+
+    def lengthen(self, reference: BatchReference) -> BatchReference:
+        return BatchReference.from_config(self._ask(LENGTHEN, reference=reference.to_config()))
+
+    def ack(self, reference: BatchReference) -> None:
+        self._ask(ACK, reference=reference.to_config())
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _ask(self, method: str, wait_seconds: float = 0.0, **arguments: Any) -> Any:
+        try:
+            return self._connected().ask(self._destination, method, wait_seconds, arguments)
+        except EngineAwayError as error:
+            self.close()
+            kind = RequestUnansweredError if error.may_execute else RunEngineAwayError
+            raise kind(f"{self._destination}: {error}") from error
+
+    def _connected(self) -> Connection:
+        """Returns a connection that the engine's process has accepted. Raises RunEngineAwayError or EngineAwayError: nothing was sent."""
+        address, self._token = self._endpoint()
+        if self._connection is None or self._connection.address != address:
+            self.close()
+            self._connection = Connection(address, EngineConfig(), lambda: self._token)
+            self._connection.connect(CONNECT_SECONDS_MAX)
+        return self._connection
+
+    def _endpoint(self) -> tuple[str, str]:
+        try:
+            record = json.loads(self._path.read_text(encoding="utf-8"))
+            return str(record["address"]), str(record["token"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise RunEngineAwayError(
+                f"the engine of {self._destination} has no RPC endpoint on this host ({self._path}: {error}); a run on another host "
+                "than the code server merges one batch as it was staged"
+            ) from error

@@ -1,0 +1,92 @@
+"""A gRPC server that calls methods of this process's engines for callers that know the token. See `connection`, its counterpart.
+
+A request names a destination, a method and its arguments. Methods are looked up in a table, so that nothing else can be called.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hmac
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from cdc_engine.errors import ConfigurationError, SluiceError
+from orchestration.base.ports import RunEngineAwayError
+from orchestration.rpc.access import LENGTHS_OF_SERVER
+from orchestration.rpc.wire import CALL, FORM, SERVICE, Record, error_to_json, to_bytes
+
+if TYPE_CHECKING:
+    from orchestration.base.ports import EngineHandle
+
+_log = logging.getLogger(__name__)
+
+CALLS_MAX = 64  # concurrent calls; each run that drains has one that waits for its next batch
+STOP_SECONDS = 5.0  # for calls in progress when the server closes
+
+Method = Callable[["EngineHandle", Record], Any]
+
+
+class RpcServer:
+    """Listens from its creation until `close`. `port`: the port of the address, or the assigned one if that is 0.
+
+    `engine_of`: returns the engine of a destination. `credentials`: see `access.server_credentials`; None: without TLS.
+    """
+
+    def __init__(
+        self,
+        engine_of: Callable[[str], EngineHandle],
+        methods: Mapping[str, Method],
+        token: str,
+        *,
+        listen: str,
+        credentials: Any = None,
+    ) -> None:
+        """Raises ConfigurationError if the port is not available."""
+        self._engine_of, self._methods, self._token = engine_of, methods, token
+        pool = concurrent.futures.ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="rpc")
+        self._server = grpc.server(pool, options=[("grpc.so_reuseport", 0), *LENGTHS_OF_SERVER])
+        handler = grpc.unary_unary_rpc_method_handler(
+            self._answer, request_deserializer=json.loads, response_serializer=to_bytes
+        )
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {CALL: handler}),))
+        self.port = self._listen(listen, credentials)
+        self._server.start()
+
+    def close(self, seconds: float = STOP_SECONDS) -> None:
+        """Stops the server; calls in progress may finish within `seconds`."""
+        self._server.stop(seconds).wait()
+
+    def _listen(self, address: str, credentials: Any) -> int:
+        try:
+            if credentials is None:
+                return int(self._server.add_insecure_port(address))
+            return int(self._server.add_secure_port(address, credentials))
+        except RuntimeError as error:  # gRPC raises it if the port is not available
+            raise ConfigurationError(
+                f"no engine can be served at {address}: another program has the port, or the address is not of this host; "
+                "stop that program, or set engine.listen in conf/sluice.yaml"
+            ) from error
+
+    def _answer(self, request: Record, context: Any) -> Record:
+        given = dict(context.invocation_metadata()).get("authorization", "")
+        if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not that of this server")
+        if request.get("form") != FORM or request.get("method") not in self._methods:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, f"this server answers requests of form {FORM}")
+        try:
+            engine = self._engine_of(str(request["destination"]))
+            return {"value": self._methods[request["method"]](engine, request)}
+        except (SluiceError, RunEngineAwayError) as error:
+            return {"error": error_to_json(error)}
+        except Exception as error:  # a defect: its traceback goes to this process's log, not to the caller
+            _log.exception("%s of %s failed", request["method"], request.get("destination"))
+            return {
+                "error": {
+                    "code": SluiceError.code,
+                    "message": f"{type(error).__name__} in the engine's process; see its log for the whole error",
+                }
+            }
