@@ -22,13 +22,13 @@ from benchmarks.report import median, show, write_json
 from console.toolchain.cache import PROJECT_ROOT
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.fence import BY_HAND
 from spark_jobs.maintain.tables import MaintainedTable, optimize
-from spark_jobs.report import TableTarget
-from spark_jobs.run_batch import merge_batch
 from spark_jobs.session import SparkSettings
-from spark_jobs.small.ways import SmallSetting
-from spark_jobs.tables.table_owner import OWNER_PROPERTY
+from spark_jobs.table_owner import OWNER_PROPERTY
+from spark_jobs.targets.report import TableTarget
+from spark_jobs.targets.ways import SmallSetting
 
 CHANGES = 1_000
 PILED_CHANGES = 100

@@ -19,10 +19,10 @@ from benchmarks.merge_batches import DATABASE, DESTINATION, LEDGER_ID, TABLE, St
 from benchmarks.report import median, show, write_json
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.report import TableTarget
-from spark_jobs.run_batch import merge_batch
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.session import LakeSession, SparkSettings
-from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
+from spark_jobs.table_owner import OWNER_PROPERTY, Owner
+from spark_jobs.targets.report import TableTarget
 
 SIZES = (1_000, 100_000, 1_000_000)
 FILES = 16  # number of files of a fresh table

@@ -21,10 +21,10 @@ from benchmarks.report import median, show, write_json
 from benchmarks.servers.spark_cluster import SparkCluster
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.report import TableTarget
-from spark_jobs.run_batch import merge_batch
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.session import SparkSettings
-from spark_jobs.tables.table_owner import OWNER_PROPERTY
+from spark_jobs.table_owner import OWNER_PROPERTY
+from spark_jobs.targets.report import TableTarget
 
 CORES = (1, 2, 4)
 SIZES = (10_000, 300_000)

@@ -28,10 +28,10 @@ from benchmarks.servers.pipeline import Pipeline
 from console.stack.stack import CODE_SERVER, SPARK
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.report import TableTarget
-from spark_jobs.run_batch import merge_batch
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.session import SparkSettings
-from spark_jobs.small.ways import SmallSetting
+from spark_jobs.targets.report import TableTarget
+from spark_jobs.targets.ways import SmallSetting
 
 LEDGER_ID, DATABASE = "be7c40000000", "bench"
 SEED_ROWS = 200  # rows of each table before the first measured batch

@@ -42,7 +42,7 @@ WARM_MODULES = (
     "orchestration.reload",
     "orchestration.run.spark_merge",
     "cdc_engine.destination_files",
-    "spark_jobs.run_batch",
+    "spark_jobs.batch.run_batch",
     "pyspark.sql.connect.session",
     "deltalake",
 )

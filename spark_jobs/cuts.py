@@ -24,7 +24,7 @@ from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.fence import Fence
 from spark_jobs.staged_batch import StagedBatch
-from spark_jobs.tables.table_owner import TableRecord
+from spark_jobs.table_owner import TableRecord
 
 NAME = "_sluice_cuts"
 # Every CUTS_MAX commits the table is rewritten with its newest CUTS_KEPT rows, a few days at one batch per minute.

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import orchestration.sensor.tick
+import spark_jobs.batch.run_batch
 import spark_jobs.cuts
-import spark_jobs.run_batch
 import spark_jobs.staged_batch
 import spark_jobs.tables.lake_look
 from benchmarks.histories.connection import PlayedConnection
@@ -124,8 +124,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)  # plotted by Dagster's pages
     yield files, "replace_file", _replace_record
     yield stored_ledger, "born_id", _born_id
-    yield spark_jobs.run_batch, "ThreadPoolExecutor", InlinePool
-    yield spark_jobs.run_batch, "open_sessions", _open_lanes
+    yield spark_jobs.batch.run_batch, "ThreadPoolExecutor", InlinePool
+    yield spark_jobs.batch.run_batch, "open_sessions", _open_lanes
     yield spark_jobs.cuts, "publish_cut", lambda *_: False
     yield spark_jobs.staged_batch, "pq", _PlayedParquet
     for name, module in [(name, each) for name, each in list(sys.modules.items()) if name.startswith(OURS)]:

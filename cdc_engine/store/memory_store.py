@@ -17,8 +17,9 @@ from cdc_engine.binlog.block import end_position
 from cdc_engine.contracts import NOTHING, Batch, Block, StoreMetrics
 from cdc_engine.errors import BatchNotFoundError
 from cdc_engine.position import Position
+from cdc_engine.store.files.mark import Mark
 from cdc_engine.store.files.stored_block import StoredBlock
-from cdc_engine.store.ring import Mark, Ring
+from cdc_engine.store.ring import Ring
 from cdc_engine.store.spill import Spill, SpilledBlock
 from cdc_engine.store.timeline import (
     Entry,

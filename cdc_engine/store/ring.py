@@ -10,17 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
-
-@dataclasses.dataclass(frozen=True, order=True)
-class Mark:
-    """A point in the store, as counts since the store was made: whole transactions, row events and bytes of row events before it."""
-
-    transactions: int = 0
-    events: int = 0
-    bytes: int = 0
-
-    def plus(self, transactions: int, events: int, size: int) -> Mark:
-        return Mark(self.transactions + transactions, self.events + events, self.bytes + size)
+from cdc_engine.store.files.mark import NOTHING, Mark
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -31,10 +21,10 @@ class Ring:
 
     bytes_max: int
     events_max: int
-    put: Mark = Mark()
-    complete: Mark = Mark()
-    get: Mark = Mark()
-    ack: Mark = Mark()
+    put: Mark = NOTHING
+    complete: Mark = NOTHING
+    get: Mark = NOTHING
+    ack: Mark = NOTHING
     spilled_events: int = 0
     spilled_bytes: int = 0
     forgotten_events: int = 0

@@ -15,7 +15,7 @@ import numpy as np
 from cdc_engine.binlog.block import can_follow, join, transaction_bytes
 from cdc_engine.contracts import Block, BlockSlice, Int64s
 from cdc_engine.limits import READ_BUFFER_BYTES
-from cdc_engine.store.ring import Mark
+from cdc_engine.store.files.mark import Mark
 from cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
 SMALL_BYTES_MAX = 1 << 20  # a smaller block costs its readers more (1 ms) than copying it does (100 µs)

@@ -21,7 +21,7 @@ from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 from console.lake.lacking import Lacking
 from console.lake.tables import DestinationLake, LakeTable
 from console.toolchain.errors import SetupError
-from spark_jobs.tables.table_owner import Owner
+from spark_jobs.table_owner import Owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

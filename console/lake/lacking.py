@@ -17,14 +17,14 @@ from console.lake.tables import DestinationLake, LakeTable
 from orchestration.base.lake_settings import storage_options, told
 from orchestration.run.table_locks import written_target
 from spark_jobs.errors import TableError
-from spark_jobs.report import TableTarget
 from spark_jobs.side_tables.alone import kinds_of, refuse_unless_left
 from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from spark_jobs.staged_batch import app_id_of
+from spark_jobs.table_owner import LakeWriter, Owner, TableRecord, is_by, refuse_unless_ours, rewrites
 from spark_jobs.tables.commit_record import Interval
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.lost_commits import Lost, lost_commits, newest_merged
-from spark_jobs.tables.table_owner import LakeWriter, Owner, TableRecord, is_by, refuse_unless_ours, rewrites
+from spark_jobs.targets.report import TableTarget
 
 
 def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str, state: str) -> None:

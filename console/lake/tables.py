@@ -1,7 +1,7 @@
 """Shows the Delta tables of a destination and their owners (`sluice lake`), and transfers them to a new ledger.
 
 `console.lake.accept` takes over a table that runs refuse (missing, restored, replaced, another owner's, ahead of the ledger), if an
-operator says so: no run ever writes to such a table by itself. The rules of refusal are in `spark_jobs.tables.table_owner`.
+operator says so: no run ever writes to such a table by itself. The rules of refusal are in `spark_jobs.table_owner`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from spark_jobs.side_tables.history import KIND as HISTORY
 from spark_jobs.side_tables.side_table import is_side_table, side_app_id_of
 from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
 from spark_jobs.table_locks import Writing
-from spark_jobs.tables import shards
+from spark_jobs.table_owner import Owner
 from spark_jobs.tables.delta_table import VECTORS_FEATURE, physical_names
 from spark_jobs.tables.marked_rows import marked_rows
-from spark_jobs.tables.shards import Shard
-from spark_jobs.tables.table_owner import Owner
+from spark_jobs.targets import shards
+from spark_jobs.targets.shards import Shard
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

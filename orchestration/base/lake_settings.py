@@ -13,8 +13,8 @@ from orchestration.base.ports import MergeFailedError
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
-    from spark_jobs.report import TableTarget
     from spark_jobs.session import SparkSettings
+    from spark_jobs.targets.report import TableTarget
     from spark_jobs.uploaded_files import Lending
 
 S3 = ("s3://", "s3a://")
@@ -96,9 +96,9 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
 
     `locks`: the path of its writers' locks. `clash`: why it may not be created. `table_locks.written_target` provides both.
     """
-    from spark_jobs.report import TableTarget  # noqa: PLC0415
-    from spark_jobs.tables.layout import Layout  # noqa: PLC0415
-    from spark_jobs.tables.shards import Shard  # noqa: PLC0415
+    from spark_jobs.targets.layout import Layout  # noqa: PLC0415
+    from spark_jobs.targets.report import TableTarget  # noqa: PLC0415
+    from spark_jobs.targets.shards import Shard  # noqa: PLC0415
 
     database, _, table = name.partition(".")
     options = config.destinations[destination].table(database, table)

@@ -193,7 +193,7 @@ class DestinationFiles(Protocol):
 
 
 class TableOutcome(Protocol):
-    """The result of merging one batch into one table; `spark_jobs.report.TableReport` implements it. `columns`: (name, Spark SQL type).
+    """The result of merging one batch into one table, as `spark_jobs.targets.report.TableReport`. `columns`: (name, Spark SQL type).
 
     `way`: who merged it, "spark" or "small"; `reason`: why that one. `held`: a snapshot of the table is in progress, so its changes are
     buffered outside the Delta table. `table_rows`, `table_bytes`: the table's size after the merge, as far as its Delta log records it.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
     from spark_jobs.fence import Fence
     from spark_jobs.staged_batch import StagedBatch
-    from spark_jobs.tables.table_owner import TableRecord
+    from spark_jobs.table_owner import TableRecord
 
     Place = tuple[str, TableRecord]
 
@@ -100,7 +100,7 @@ def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
 
 def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
     """Returns the path and record of a table's current-state table, or nothing if it has none."""
-    from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
+    from spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.get(name)
     return {name: (given.path, TableRecord(table_id=kept[0], version=kept[1]))} if given.mirror and kept else {}
@@ -108,7 +108,7 @@ def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: s
 
 def _beside(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
     """Returns the same for its change log and history, as `table__log` and `table__history`, if conf/ configures them."""
-    from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
+    from spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.beside(name)
     paths = {"log": given.change_log, "history": given.history}

@@ -264,7 +264,7 @@ def _beside(
 
 def _table(config: SluiceConfig, destination: str, name: str, run: str) -> MaintainedTable:
     from spark_jobs.maintain.tables import MaintainedTable  # noqa: PLC0415
-    from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
+    from spark_jobs.table_owner import Owner  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     known = next((each for each in read_tables(directory) if each.name == name), None)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from cdc_engine.instance.repair.rows import RowsRead
     from equality.scope import Scope
     from spark_jobs.repair.fold import Read
-    from spark_jobs.report import TableReport, TableTarget
+    from spark_jobs.targets.report import TableReport, TableTarget
 
 log = logging.getLogger(__name__)
 

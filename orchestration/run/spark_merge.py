@@ -26,14 +26,15 @@ from orchestration.run.table_locks import table_locks_of, written_target
 if TYPE_CHECKING:
     from cdc_engine.snapshot.record import SnapshotRecord
     from spark_jobs.errors import MergeError
-    from spark_jobs.report import TableTarget
     from spark_jobs.snapshot.buffering import BufferedChanges
     from spark_jobs.staged_batch import StagedBatch
-    from spark_jobs.tables.table_owner import TableRecord
+    from spark_jobs.table_owner import TableRecord
+    from spark_jobs.targets.report import TableTarget
 
 
 def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
     """Implements `ports.Merge`."""
+    from spark_jobs.batch.run_batch import merge_batch  # noqa: PLC0415
     from spark_jobs.errors import (  # noqa: PLC0415  pyspark takes a second to import
         MergeError,
         SparkJobError,
@@ -41,7 +42,6 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
         StagedBatchError,
     )
     from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.run_batch import merge_batch  # noqa: PLC0415
 
     config = order.config
     options = storage_options(config.storage_options)
@@ -171,7 +171,7 @@ class KeptRecords:
         self._tables = tables
 
     def get(self, name: str) -> TableRecord | None:
-        from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
+        from spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
         kept = self._tables.get(name)
         return TableRecord(table_id=kept[0], version=kept[1]) if kept else None
@@ -183,7 +183,7 @@ class KeptRecords:
         self._tables.keep({name: (record.table_id, record.version) for name, record in records.items()})
 
     def beside(self, name: str, kind: str) -> TableRecord | None:
-        from spark_jobs.tables.table_owner import TableRecord  # noqa: PLC0415
+        from spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
         kept = self._tables.beside(name).get(kind)
         return TableRecord(table_id=kept[0], version=kept[1]) if kept else None
@@ -202,7 +202,7 @@ def failures_of(error: MergeError, told: Callable[[str], str] = str) -> dict[str
     empty.
     """
     from spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
-    from spark_jobs.tables.table_owner import TABLE_MISSING  # noqa: PLC0415
+    from spark_jobs.table_owner import TABLE_MISSING  # noqa: PLC0415
 
     of_the_lake = {TABLE_MISSING, MERGE_FAILED}
     if len(error.errors) > 1 and not error.merged and all(each.state in of_the_lake for each in error.errors):

@@ -38,7 +38,7 @@ def spark_publish(
     from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.snapshot.publication import CascadesUnseenError, ColumnsDifferError, Publication  # noqa: PLC0415
     from spark_jobs.snapshot.publish import publish_snapshot  # noqa: PLC0415
-    from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
+    from spark_jobs.table_owner import Owner  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     ledger, records = read_ledger(directory), SnapshotRecords(directory)

@@ -15,8 +15,8 @@ from orchestration.base.table_catalog import read_tables
 
 if TYPE_CHECKING:
     from cdc_engine.config import SluiceConfig
-    from spark_jobs.report import TableTarget
     from spark_jobs.table_locks import TableLocks
+    from spark_jobs.targets.report import TableTarget
 
 
 def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> TableLocks:

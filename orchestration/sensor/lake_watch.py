@@ -100,8 +100,8 @@ class LakeWatch:
 
     def _found(self, stopped: Collection[str]) -> list[str]:
         from spark_jobs.errors import TableError  # noqa: PLC0415  imported where it is used, as in runs
+        from spark_jobs.table_owner import Owner, TableRecord  # noqa: PLC0415
         from spark_jobs.tables.lake_look import LakeLook  # noqa: PLC0415
-        from spark_jobs.tables.table_owner import Owner, TableRecord  # noqa: PLC0415
 
         directory = self._config.destination_dir(self._destination)
         records, ledger = LakeTables(directory), read_ledger(directory)

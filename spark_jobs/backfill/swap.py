@@ -21,10 +21,10 @@ from spark_jobs.durable_lake import sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.fence import Fence
 from spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
+from spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others
 from spark_jobs.tables.commit_record import Interval, batches, read_commit
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.exact_bounds import writer_properties
-from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, refuse_others
 
 SWAP_KIND = "swap"
 

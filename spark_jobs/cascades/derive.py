@@ -28,10 +28,10 @@ from spark_jobs.cascades.play import (
 )
 from spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
 from spark_jobs.errors import StagedBatchError, TableError
-from spark_jobs.report import TableTarget
 from spark_jobs.session import LakeSession, is_away, table_error
 from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.delta_table import DeltaTable
+from spark_jobs.targets.report import TableTarget
 
 CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table with row changes that could not be derived
 NOT_FOUND = "the changes that foreign keys made to its rows could not be found"

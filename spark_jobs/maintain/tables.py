@@ -42,6 +42,7 @@ from spark_jobs.merging.merge import NO_RECORDS
 from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from spark_jobs.staged_batch import app_id_of
 from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
+from spark_jobs.table_owner import Owner, TableRecord, TableRecords, behind_our_back
 from spark_jobs.tables.commit_record import maintenance_record
 from spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, physical_names, set_properties
 from spark_jobs.tables.exact_bounds import (
@@ -52,7 +53,6 @@ from spark_jobs.tables.exact_bounds import (
     rewrite_statement,
     rounded_files,
 )
-from spark_jobs.tables.table_owner import Owner, TableRecord, TableRecords, behind_our_back
 
 # Modification time of the newest file after the last CLUSTER, ms since 1970.
 CLUSTERED_PROPERTY = "sluice.clusteredUpTo"

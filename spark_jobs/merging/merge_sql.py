@@ -5,9 +5,9 @@ from __future__ import annotations
 from batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
 from spark_jobs import sql_text
 from spark_jobs.merging import fold, fold_partial, merge_clauses
-from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
-from spark_jobs.tables import shards
+from spark_jobs.targets import shards
+from spark_jobs.targets.report import TableTarget
 
 
 def apply_changes(

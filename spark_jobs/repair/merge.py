@@ -14,10 +14,10 @@ from spark_jobs.backfill.interval import StagedInterval, each_table, place_of, s
 from spark_jobs.fence import Fence
 from spark_jobs.merging.merge import NO_RECORDS, merge_table
 from spark_jobs.repair.fold import Read, cleared, repaired
-from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import LakeSession, SparkSettings, open_sessions
 from spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from spark_jobs.tables.table_owner import TableRecords
+from spark_jobs.table_owner import TableRecords
+from spark_jobs.targets.report import TableReport, TableTarget
 
 ACT, REASON = "repair", "a repair is merged by Spark"
 

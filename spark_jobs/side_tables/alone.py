@@ -11,13 +11,12 @@ import time
 
 from batch_manifest.values import SchemaSegment, StagedTable
 from spark_jobs.errors import TableError
-from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.side_tables import change_log, history
 from spark_jobs.side_tables.side_table import SideTable
-from spark_jobs.snapshot.buffering import report_of
 from spark_jobs.staged_batch import epoch_of
+from spark_jobs.table_owner import FoundTable, LakeWriter, TableRecord, refuse_unless_ours
 from spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
-from spark_jobs.tables.table_owner import FoundTable, LakeWriter, TableRecord, refuse_unless_ours
+from spark_jobs.targets.report import TableReport, TableTarget, report_of_buffered
 
 REASON = "conf/ has mirror: false for it"
 
@@ -59,7 +58,7 @@ def refuse_other_name(name: str, segment: SchemaSegment) -> None:
 
 def report(staged: StagedTable, target: TableTarget, before: int, after: SideTable, began: float) -> TableReport:
     """Returns the report about the table with most of the data. `before`: its version before the batch; `began`: on the monotonic clock."""
-    told = report_of(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
+    told = report_of_buffered(staged, target.kept, staged.rows, round((time.monotonic() - began) * 1000))
     return dataclasses.replace(
         told,
         held=False,

@@ -40,10 +40,10 @@ from spark_jobs.side_tables.versions import (
     as_source,
     folded,
 )
-from spark_jobs.small.ways import BYTES_MAX, FEATURES, ROWS_MAX
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ROW, last_order_key
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.exact_bounds import writer_properties
+from spark_jobs.targets.ways import BYTES_MAX, FEATURES, ROWS_MAX
 
 KIND = "history"
 READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # other kinds of commits; each has its own app ID

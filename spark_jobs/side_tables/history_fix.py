@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from spark_jobs.fence import READ_ONLY, Fence
-from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import LakeSession
 from spark_jobs.side_tables.history import KIND, History
 from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from spark_jobs.staged_batch import app_id_of
+from spark_jobs.table_owner import Owner, TableRecords
 from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.tables.table_owner import Owner, TableRecords
+from spark_jobs.targets.report import TableReport, TableTarget
 
 WRITES, HELD = "mirror-writes", "mirror-held"  # kinds of commits without rows; each has its own app ID
 PROPERTY = "sluice.mirrorWrites"

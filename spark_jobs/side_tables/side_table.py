@@ -26,8 +26,8 @@ from spark_jobs.durable_lake import before_checkpoint, sync_commits
 from spark_jobs.errors import TableError
 from spark_jobs.fence import READ_ONLY, Fence
 from spark_jobs.staged_batch import StagedBatch
+from spark_jobs.table_owner import TABLE_OWNED, TableRecord
 from spark_jobs.tables.commit_record import lost_commit
-from spark_jobs.tables.table_owner import TABLE_OWNED, TableRecord
 
 TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50

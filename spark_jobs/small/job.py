@@ -16,10 +16,10 @@ from typing import Any
 
 from object_stores.options import without_secrets
 from spark_jobs.errors import SparkUnavailableError, TableError
-from spark_jobs.report import TableReport
 from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from spark_jobs.small.merge import Declined, SmallJob, merge_small
-from spark_jobs.tables.table_owner import TableRecord
+from spark_jobs.table_owner import TableRecord
+from spark_jobs.targets.report import TableReport
 
 logger = logging.getLogger(__name__)
 

@@ -22,10 +22,9 @@ from spark_jobs.durable_lake import before_checkpoint, local_folder
 from spark_jobs.errors import TableError
 from spark_jobs.merging import fold, merge_clauses
 from spark_jobs.merging.merge import apply_lacking, refuse_other_owner, writer_of
-from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.small import fold_arrow
-from spark_jobs.small.ways import MergeChoice, MergeFacts, choose
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, StagedBatch, last_order_key
+from spark_jobs.table_owner import LakeWriter, TableRecord
 from spark_jobs.tables import alteration_steps
 from spark_jobs.tables.commit_record import commit_record
 from spark_jobs.tables.delta_table import (
@@ -40,8 +39,9 @@ from spark_jobs.tables.delta_table import (
 )
 from spark_jobs.tables.exact_bounds import may_be_rounded, writer_properties
 from spark_jobs.tables.new_table import make_table
-from spark_jobs.tables.shards import refuse_unmarked
-from spark_jobs.tables.table_owner import LakeWriter, TableRecord
+from spark_jobs.targets.report import TableReport, TableTarget
+from spark_jobs.targets.shards import refuse_unmarked
+from spark_jobs.targets.ways import MergeChoice, MergeFacts, choose
 
 TRIES_MAX = 5
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"

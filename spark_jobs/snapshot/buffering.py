@@ -22,8 +22,8 @@ from object_stores.errors import StoreError
 from object_stores.stored_files import StoredFiles
 from spark_jobs.durable_lake import link, sync
 from spark_jobs.errors import TableError
-from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.staged_batch import ORDER_KEY, last_order_key
+from spark_jobs.targets.report import TableReport, TableTarget, report_of_buffered
 
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 KEY_DIGITS = 19  # decimal digits of an int64
@@ -98,7 +98,7 @@ def buffer_table(
             rows += _hold(staged.name, segment, held)
         else:
             held = holds.again(staged.name, segment.order_key, _why(segment))
-    return report_of(staged, target.kept, rows, round((time.monotonic() - started) * 1000))
+    return report_of_buffered(staged, target.kept, rows, round((time.monotonic() - started) * 1000))
 
 
 def buffered_up_to(files: StoredFiles) -> int:
@@ -182,36 +182,3 @@ def _write_rest(staged: Path, beside: Path, after: int) -> int:
 
 def _why(segment: Segment) -> str:
     return "the table was truncated" if isinstance(segment, TruncateSegment) else "the table was altered"
-
-
-def report_of(staged: StagedTable, path: str, rows: int, milliseconds: int) -> TableReport:
-    """Returns the report of a table whose changes are buffered. The lake has nothing new: no commit, no version."""
-    changes = staged.changes
-    whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
-    times = [each.commit_time_us for each in whole]
-    keys = [last_order_key(segment) for segment in staged.segments]
-    return TableReport(
-        database=staged.database,
-        table=staged.table,
-        path=path,
-        rows_inserted=0,
-        rows_updated=0,
-        rows_deleted=0,
-        source_rows=rows,
-        bytes=staged.bytes,
-        merge_ms=milliseconds,
-        files_added=0,
-        files_removed=0,
-        delta_version=-1,
-        delta_version_before=-1,
-        source_inserts=sum(each.inserts for each in changes),
-        source_updates=sum(each.updates for each in changes),
-        source_deletes=sum(each.deletes for each in changes),
-        start_order_key=min(keys, default=-1),
-        end_order_key=max(keys, default=-1),
-        first_commit_time_us=min([*times, *(each.first_commit_time_us for each in changes)], default=0),
-        last_commit_time_us=max([*times, *(each.last_commit_time_us for each in changes)], default=0),
-        columns=(),
-        skipped=False,
-        held=True,
-    )

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from batch_manifest.values import LakeColumn
 from object_stores.stored_files import StoredFiles
-from spark_jobs.report import TableTarget
 from spark_jobs.snapshot.buffered_cascades import complete_up_to
 from spark_jobs.snapshot.buffering import buffered_up_to
 from spark_jobs.staged_batch import PRESENT
+from spark_jobs.table_owner import Owner
 from spark_jobs.tables.commit_record import PublicationRecord
-from spark_jobs.tables.table_owner import Owner
+from spark_jobs.targets.report import TableTarget
 
 OURS = "_sluice_"  # prefix of columns that are not the table's
 

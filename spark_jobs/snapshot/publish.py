@@ -35,7 +35,7 @@ from spark_jobs.snapshot.publication import (
 from spark_jobs.sql_text import delta_path
 from spark_jobs.staged_batch import app_id_of
 from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from spark_jobs.tables import layout
+from spark_jobs.table_owner import TableRecord, TableRecords, refuse_others
 from spark_jobs.tables.alterations import LOCAL_TIMES
 from spark_jobs.tables.delta_table import (
     MAPPING_PROPERTY,
@@ -46,7 +46,7 @@ from spark_jobs.tables.delta_table import (
     wanted_columns,
 )
 from spark_jobs.tables.renamed_table import carried_properties, is_mapped
-from spark_jobs.tables.table_owner import TableRecord, TableRecords, refuse_others
+from spark_jobs.targets import layout
 
 AGAIN = "the stream is read again and has to come to where the table was already; it is tried again"
 RESUME = "sluice snapshot resume"

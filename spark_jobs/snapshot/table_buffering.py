@@ -10,7 +10,6 @@ from object_stores.errors import StoreError
 from spark_jobs.cascades.play import Lost, Passed
 from spark_jobs.errors import TableError
 from spark_jobs.fence import Fence
-from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import table_error
 from spark_jobs.snapshot.buffered_cascades import (
     TooManyChangesError,
@@ -21,6 +20,7 @@ from spark_jobs.snapshot.buffered_cascades import (
 )
 from spark_jobs.snapshot.buffering import BufferedChanges, SnapshotBuffers, buffer_table
 from spark_jobs.staged_batch import StagedBatch
+from spark_jobs.targets.report import TableReport, TableTarget
 
 NOT_BUFFERED = "its changes could not be buffered"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from batch_manifest.values import Alteration, AlterationKind, LakeColumn, SchemaSegment
 from spark_jobs import sql_text
-from spark_jobs.tables.casting import converted, widens
+from spark_jobs.targets.casting import converted, widens
 
 KEPT_PROPERTY = "sluice.droppedColumns"
 PLAN_PROPERTY = "sluice.altering"

@@ -19,13 +19,13 @@ from deltalake import exceptions
 from batch_manifest.values import LakeColumn
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
-from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, epoch_of
-from spark_jobs.tables import layout, shards
+from spark_jobs.table_owner import FoundTable, TableRecord
 from spark_jobs.tables.commit_record import first_count, is_another_try, lost_commit, own_commit, row_counts
 from spark_jobs.tables.marked_rows import marked_rows
-from spark_jobs.tables.shards import Shard
-from spark_jobs.tables.table_owner import FoundTable, TableRecord
+from spark_jobs.targets import layout, shards
+from spark_jobs.targets.report import TableTarget
+from spark_jobs.targets.shards import Shard
 
 METADATA_COLUMNS = (
     LakeColumn(name=ORDER_KEY, type="bigint"),

@@ -15,9 +15,8 @@ from collections.abc import Callable, Mapping
 from batch_manifest.values import LakeColumn, SchemaSegment
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
-from spark_jobs.report import TableTarget
 from spark_jobs.staged_batch import DELETED, StagedBatch, app_id_of
-from spark_jobs.tables import layout
+from spark_jobs.table_owner import LakeWriter, Owner, TableRecords, refuse_unless_ours
 from spark_jobs.tables.alterations import KEPT_PROPERTY, LOCAL_TIMES, kept_columns
 from spark_jobs.tables.delta_table import (
     MAPPING_PROPERTY,
@@ -27,7 +26,8 @@ from spark_jobs.tables.delta_table import (
     pairs,
     wanted_columns,
 )
-from spark_jobs.tables.table_owner import LakeWriter, Owner, TableRecords, refuse_unless_ours
+from spark_jobs.targets import layout
+from spark_jobs.targets.report import TableTarget
 
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
 RENAMED_AT = "sluice.renamedAt"  # property: the order key at which a table took over another table's rows

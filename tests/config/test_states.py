@@ -21,8 +21,8 @@ from cdc_engine.states import (
     engine_state,
 )
 from spark_jobs import errors as spark_errors
+from spark_jobs import table_owner
 from spark_jobs.cascades import derive as cascades
-from spark_jobs.tables import table_owner
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "states.md").read_text()
 

@@ -16,10 +16,12 @@ from cdc_engine.source.settings import SourceConfig
 from console.lake.quarantine import quarantined, render, replay, to_json
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableTarget, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.fence import BY_HAND
 from spark_jobs.quarantine.append import append_quarantine
+from spark_jobs.session import SparkSettings
 from spark_jobs.staged_batch import read_staged_batch
+from spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, run
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

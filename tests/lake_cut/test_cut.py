@@ -20,7 +20,7 @@ from spark_jobs.cuts import PublishedTables, amend_newest, publish_cut
 from spark_jobs.fence import BY_HAND
 from spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
 from spark_jobs.staged_batch import StagedBatch
-from spark_jobs.tables.table_owner import TableRecord
+from spark_jobs.table_owner import TableRecord
 
 EPOCH_SECONDS = 1_700_000_000
 NAMED_ALIKE = ("shop.Orders", "shop.orders", "shop.orders__2", "SHOP.items", "shop.items")

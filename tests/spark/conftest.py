@@ -13,8 +13,10 @@ import pyarrow as pa
 import pytest
 
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
-from spark_jobs.small.ways import SmallSetting
+from spark_jobs.batch.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
+from spark_jobs.targets.report import TableReport, TableTarget
+from spark_jobs.targets.ways import SmallSetting
 from tests.spark.staged import Segment, stage
 
 

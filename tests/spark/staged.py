@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batch_manifest.file import FORMAT
-from spark_jobs.tables.table_owner import TableRecord
+from spark_jobs.table_owner import TableRecord
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 ARROW_TYPES = {

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from spark_jobs import run_batch
+from spark_jobs.batch import run_batch
 from spark_jobs.errors import MergeError
 from spark_jobs.fence import Fence
-from spark_jobs.report import TableTarget
 from spark_jobs.session import SparkSettings
+from spark_jobs.targets.report import TableTarget
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage
 
 NAMES = ("shop.customers", "shop.items", "shop.orders")

@@ -20,10 +20,11 @@ from batch_manifest.values import ChangesSegment
 from console.toolchain.ports import free_port
 from console.toolchain.setup import set_up
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, SparkUnavailableError, session
+from spark_jobs import session
+from spark_jobs.errors import SparkUnavailableError
 from spark_jobs.fence import BY_HAND
 from spark_jobs.merging import fold, merge_sql
-from spark_jobs.session import LakeSession, open_sessions
+from spark_jobs.session import LakeSession, SparkSettings, open_sessions
 from spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, LEDGER_ID, UPDATE_AFTER, Changes, Image, Schema

@@ -25,7 +25,7 @@ from orchestration.code_location import build_definitions
 from orchestration.rpc import connection, run_endpoint
 from orchestration.rpc.run_caller import RunCaller
 from orchestration.run.spark_merge import spark_merge
-from spark_jobs import run_batch
+from spark_jobs.batch import run_batch
 from spark_jobs.merging.merge import merge_table
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for

@@ -13,7 +13,7 @@ import pytest
 
 from cdc_engine.store import record_file, timeline
 from cdc_engine.store.files import record
-from cdc_engine.store.ring import Mark
+from cdc_engine.store.files.mark import Mark
 from tests.fix_blocks import Source
 
 CALL_BYTES = 7

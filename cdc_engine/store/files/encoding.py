@@ -27,7 +27,7 @@ from cdc_engine.contracts import (
     TableChangeKind,
     TableVersion,
 )
-from cdc_engine.store.ring import Mark
+from cdc_engine.store.files.mark import Mark
 
 ARRAYS: Mapping[str, npt.DTypeLike] = {
     "buffer": np.uint8,

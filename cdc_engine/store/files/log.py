@@ -23,6 +23,7 @@ from cdc_engine.errors import StoreDamagedError
 from cdc_engine.position import Position
 from cdc_engine.store.files.encoding import Counts, Names, names_record, text_of
 from cdc_engine.store.files.forget import GONE, forget_events, store_full
+from cdc_engine.store.files.mark import Mark
 from cdc_engine.store.files.reader import DROPPED, LogOffset, LogReader
 from cdc_engine.store.files.record import DROP, NAMES, RecordHeader, TornError, Where, write_record
 from cdc_engine.store.files.segment import (
@@ -34,7 +35,6 @@ from cdc_engine.store.files.segment import (
     read_segment,
 )
 from cdc_engine.store.files.stored_block import StoredBlock, write_block
-from cdc_engine.store.ring import Mark
 from cdc_engine.store.window.positions import Key, key_of
 
 SYNC_SECONDS = 1.0

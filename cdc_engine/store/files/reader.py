@@ -19,6 +19,7 @@ from cdc_engine.binlog.block import end_position, without_first
 from cdc_engine.contracts import Block
 from cdc_engine.position import Position, file_number
 from cdc_engine.store.files.encoding import NO_NAMES, Counts, Names, names_of
+from cdc_engine.store.files.mark import Mark
 from cdc_engine.store.files.record import (
     BLOCK,
     DROP,
@@ -32,7 +33,6 @@ from cdc_engine.store.files.record import (
 )
 from cdc_engine.store.files.segment import Segment, SegmentFile
 from cdc_engine.store.files.stored_block import UNREADABLE, StoredBlock, damaged, read_block
-from cdc_engine.store.ring import Mark
 from cdc_engine.store.window.positions import Key
 
 

@@ -17,6 +17,7 @@ from cdc_engine.durable_files import make_folder, sync
 from cdc_engine.errors import StoreDamagedError
 from cdc_engine.position import Position
 from cdc_engine.store.files.encoding import text_of
+from cdc_engine.store.files.mark import Mark
 from cdc_engine.store.files.record import (
     HEAD,
     SEGMENT,
@@ -27,7 +28,6 @@ from cdc_engine.store.files.record import (
     read_text,
     write_record,
 )
-from cdc_engine.store.ring import Mark
 from cdc_engine.store.window.positions import Key, key_of
 
 SUFFIX, FORMAT = ".events", 1

@@ -175,8 +175,8 @@ def _is_before(end: Position, begin: Position) -> bool:
 
 def _live(config: SluiceConfig, request: BackfillRequest, ledger_id: str) -> DeltaTable:
     from spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
+    from spark_jobs.table_owner import Owner  # noqa: PLC0415
     from spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
-    from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
 
     (name,) = request.tables
     owner = Owner(ledger_id=ledger_id, destination=request.destination, table=name)

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from spark_jobs.backfill.swap import PastTable
+    from spark_jobs.table_owner import Owner
     from spark_jobs.tables.delta_table import DeltaTable
-    from spark_jobs.tables.table_owner import Owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,8 +86,8 @@ def _both(config: SluiceConfig, request: SwapRequest) -> tuple[DeltaTable, Owner
     from spark_jobs.backfill.swap import read_rebuilt  # noqa: PLC0415
     from spark_jobs.errors import SparkJobError  # noqa: PLC0415
     from spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
+    from spark_jobs.table_owner import Owner  # noqa: PLC0415
     from spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
-    from spark_jobs.tables.table_owner import Owner  # noqa: PLC0415
 
     options = storage_options(config.storage_options)
     ledger = read_ledger(config.destination_dir(request.destination))

@@ -23,8 +23,8 @@ from console.lake.tables import DestinationLake
 from console.main import app
 from console.shards_check import shards_problems, shards_sentence, shards_warnings
 from orchestration.run.cuts import _as_they_stand
-from spark_jobs.tables.shards import owners
-from spark_jobs.tables.table_owner import Owner, TableRecord
+from spark_jobs.table_owner import Owner, TableRecord
+from spark_jobs.targets.shards import owners
 
 RULE = {"tables": r"shop_(\d)\.orders", "into": "shop/orders", "column": "shop", "name": "{1}"}
 NAMES = ("shop_1.orders", "shop_2.orders")

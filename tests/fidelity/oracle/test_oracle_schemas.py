@@ -18,7 +18,9 @@ from cdc_engine.binlog.rows.decoder import OPERATION
 from cdc_engine.contracts import Operation
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableTarget, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
+from spark_jobs.targets.report import TableTarget
 from tests.binlog.oracle.test_values_oracle import CASES, Case
 from tests.fidelity.comparison import expected, printed
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, run

@@ -24,7 +24,9 @@ from batch_manifest.values import ChangesSegment
 from cdc_engine.staging import StagingResult
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableTarget, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
+from spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import SERVERS, Pipeline, run
 from tests.staging.staged_rows import read_rows
 

@@ -22,12 +22,15 @@ from batch_manifest.values import ChangesSegment, StagedTable, TruncateSegment
 from cdc_engine.staging import StagingResult
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch, run_batch
+from spark_jobs.batch import run_batch
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.cascades import files as cascade_files
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.errors import MergeError
 from spark_jobs.merging.merge import merge_table
+from spark_jobs.session import SparkSettings
 from spark_jobs.staged_batch import read_staged_batch
+from spark_jobs.targets.report import TableReport, TableTarget
 from tests.fidelity.pipeline import Pipeline, images, run
 from tests.fidelity.tables.cascade_tree import (
     DATABASE,

@@ -18,8 +18,10 @@ from batch_manifest.values import ChangesSegment, TruncateSegment
 from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableTarget, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
 from spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records
 

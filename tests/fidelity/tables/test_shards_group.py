@@ -25,8 +25,9 @@ from console.toolchain.spark.server import SparkConnectServer
 from equality.destination import ComparedDestination, compare_destination
 from equality.values import Extent, Verdict
 from orchestration.base.lake_settings import target
-from spark_jobs import SparkSettings, merge_batch
-from spark_jobs.small.ways import SmallSetting
+from spark_jobs.batch.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
+from spark_jobs.targets.ways import SmallSetting
 from tests.equality.unwritten import NothingToWaitFor
 from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records

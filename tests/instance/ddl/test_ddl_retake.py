@@ -34,7 +34,8 @@ from console.toolchain.spark.server import SparkConnectServer
 from orchestration.base.lake_settings import target
 from orchestration.run.spark_merge import KeptRecords, OpenSnapshots
 from orchestration.run.spark_publish import spark_publish
-from spark_jobs import SparkSettings, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
 from tests.fix_ledgers import FileLedger
 from tests.instance.ddl.test_ddl_review import Pipeline
 from tests.instance.fix_destination import Captured, running

@@ -21,7 +21,8 @@ from console.acts.schema import pending_changes_of, pending_json, schema_json
 from console.toolchain.database.server import DatabaseServer
 from console.toolchain.spark.server import SparkConnectServer
 from orchestration.base.lake_settings import target
-from spark_jobs import SparkSettings, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

@@ -16,8 +16,8 @@ from cdc_engine.destination_files import LakeTables
 from cdc_engine.limits import LAKE_WATCH_SECONDS
 from orchestration.sensor import lake_watch
 from orchestration.sensor.lake_watch import LOOK_SECONDS_MAX, LakeWatch
+from spark_jobs.table_owner import Owner, TableRecord
 from spark_jobs.tables.lake_look import LakeLook
-from spark_jobs.tables.table_owner import Owner, TableRecord
 from tests.orchestration.fix_location import make_config, write_tables
 from tests.orchestration.sensor.test_tick import Shop
 from tests.waiting import wait_for

@@ -24,8 +24,8 @@ from console.toolchain.spark.server import SparkConnectServer
 from orchestration.base import failpoints
 from orchestration.run.backfill.run import Done
 from orchestration.run.spark_merge import KeptRecords
+from spark_jobs.table_owner import Owner
 from spark_jobs.tables.lake_look import LakeLook
-from spark_jobs.tables.table_owner import Owner
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline, killed_at
 

@@ -23,8 +23,8 @@ from orchestration.run.spark_merge import spark_merge
 from spark_jobs.backfill.into import PastState, build
 from spark_jobs.backfill.swap import PastTable, refusal
 from spark_jobs.fence import BY_HAND
+from spark_jobs.table_owner import Owner
 from spark_jobs.tables.commit_record import Interval, read_commit
-from spark_jobs.tables.table_owner import Owner
 from tests.fix_ledgers import FileLedger
 from tests.spark.side_tables.fix_beside import NAME, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID

@@ -31,7 +31,7 @@ from spark_jobs.maintain.rule import (
     log_hours,
 )
 from spark_jobs.maintain.tables import CLUSTERED_PROPERTY, MaintainedTable, catch_up, facts_of, lags, logged_hours
-from spark_jobs.tables.table_owner import NoRecords, Owner, TableRecord
+from spark_jobs.table_owner import NoRecords, Owner, TableRecord
 
 DEEP = FileFacts(files=9, large_files=9, fresh_files=3, rows=9, depth=DEPTH_MAX + 0.1)
 

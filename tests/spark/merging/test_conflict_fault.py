@@ -10,9 +10,9 @@ import pytest
 
 from spark_jobs.errors import TableError
 from spark_jobs.merging.merge import TRIES_MAX, _TableMerge
-from spark_jobs.report import TableTarget
+from spark_jobs.table_owner import OWNER_PROPERTY, FoundTable, LakeWriter, Owner, TableRecord
 from spark_jobs.tables.delta_table import CommitCounts, DeltaSnapshot
-from spark_jobs.tables.table_owner import OWNER_PROPERTY, FoundTable, LakeWriter, Owner, TableRecord
+from spark_jobs.targets.report import TableTarget
 
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 WRITER = LakeWriter(owner=OURS, epoch=1, delivery=1)

@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, merge_batch, session
-from spark_jobs.small.ways import SmallSetting
+from spark_jobs import session
+from spark_jobs.batch.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
+from spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage
 

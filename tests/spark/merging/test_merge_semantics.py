@@ -11,10 +11,12 @@ from collections.abc import Sequence
 import pytest
 
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableReport, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.errors import MergeError
-from spark_jobs.small.ways import SmallSetting
-from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
+from spark_jobs.session import SparkSettings
+from spark_jobs.table_owner import OWNER_PROPERTY, Owner
+from spark_jobs.targets.report import TableReport
+from spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
     DELETE,

@@ -21,9 +21,9 @@ from cdc_engine.contracts import Batch, Block, BlockSlice, RowEventKind, TableVe
 from cdc_engine.position import Position
 from cdc_engine.staging import stage
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings
 from spark_jobs.errors import MergeError
-from spark_jobs.small.ways import SmallSetting
+from spark_jobs.session import SparkSettings
+from spark_jobs.targets.ways import SmallSetting
 from tests.binlog.rows.event_bytes import block
 from tests.binlog.rows.partial_events import Change, number, partial_event, text
 from tests.spark.conftest import Lake

@@ -24,7 +24,7 @@ from equality.values import Verdict
 from lake_cut import read_cut
 from orchestration.base.ports import MergeFailedError
 from orchestration.run import cuts, table_locks
-from spark_jobs import run_batch
+from spark_jobs.batch import run_batch
 from spark_jobs.cascades import derive
 from spark_jobs.snapshot import table_buffering
 from tests.instance.fix_destination import running

@@ -22,7 +22,7 @@ from spark_jobs.fence import BY_HAND
 from spark_jobs.snapshot.publication import Publication
 from spark_jobs.snapshot.publish import publish
 from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.tables.table_owner import Owner
+from spark_jobs.table_owner import Owner
 from tests.fix_ledgers import FileLedger, full_ledger
 from tests.spark.side_tables.fix_beside import NAME, changes, delete, insert, update
 from tests.spark.side_tables.test_alone_history import Alone

@@ -22,8 +22,8 @@ from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from spark_jobs.snapshot import publish
 from spark_jobs.snapshot.publication import Publication
 from spark_jobs.staged_batch import app_id_of
+from spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
 from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID, TIME_US, SchemaChange, Segment, Truncate
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs import merge_batch
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.fence import BY_HAND
 from spark_jobs.session import open_sessions
 from spark_jobs.side_tables.history import History

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql.connect.session import SparkSession
 
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import TableReport
 from spark_jobs import session as sessions
 from spark_jobs.durable_lake import LAST_CHECKPOINT
 from spark_jobs.tables.marked_rows import marked_rows
+from spark_jobs.targets.report import TableReport
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
 

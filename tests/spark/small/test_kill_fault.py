@@ -19,9 +19,10 @@ import pytest
 from pyspark import cloudpickle
 
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, SparkUnavailableError
+from spark_jobs.errors import SparkUnavailableError
+from spark_jobs.session import SparkSettings
 from spark_jobs.small import merge as small_merge
-from spark_jobs.small.ways import SmallSetting
+from spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
 from tests.waiting import wait_for

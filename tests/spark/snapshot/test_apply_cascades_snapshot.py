@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from batch_manifest.values import Cascade, StagedTable
-from spark_jobs import SparkSettings
 from spark_jobs.cascades.play import ChangeOrder, Event, Passed
 from spark_jobs.errors import TableError
 from spark_jobs.fence import BY_HAND
+from spark_jobs.session import SparkSettings
 from spark_jobs.snapshot import affected_rows, buffered_cascades
 from spark_jobs.snapshot.apply_cascades import apply_cascades, given_again
 from spark_jobs.snapshot.buffered_cascades import (

@@ -18,11 +18,11 @@ from spark_jobs.cascades import files as cascade_files
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.cascades.play import ChangeOrder, Event, Lost, Passed, Play
 from spark_jobs.fence import BY_HAND
-from spark_jobs.report import TableTarget
 from spark_jobs.snapshot import buffered_cascades, table_buffering
 from spark_jobs.snapshot.buffered_cascades import buffered_events
 from spark_jobs.snapshot.table_buffering import Buffering
 from spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from spark_jobs.targets.report import TableTarget
 from tests.spark.snapshot.test_apply_cascades_snapshot import KEYED, NAME, TIME, foreign_key
 from tests.spark.snapshot.test_publish_snapshot import Holding
 from tests.spark.staged import DELETE, INSERT, Changes, Image, Truncate, stage

@@ -19,16 +19,17 @@ from cdc_engine.snapshot.read import Marks
 from console.lake.history import HistoryTable, history_of
 from console.toolchain.spark.server import SparkConnectServer
 from object_stores.stored_files import StoredFiles
-from spark_jobs import SparkSettings, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.errors import TableError
 from spark_jobs.fence import BY_HAND, Fence
+from spark_jobs.session import SparkSettings
 from spark_jobs.side_tables import change_log
 from spark_jobs.side_tables.side_table import SideTable
 from spark_jobs.snapshot.buffering import BufferedChanges
 from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, PublishedSnapshot
 from spark_jobs.snapshot.publish import publish_snapshot
-from spark_jobs.tables.layout import PLAIN, Layout
-from spark_jobs.tables.table_owner import Owner
+from spark_jobs.table_owner import Owner
+from spark_jobs.targets.layout import PLAIN, Layout
 from tests.spark.conftest import Lake
 from tests.spark.merging.test_fold_equals_replay import CUTS, KEYED, STREAMS, Model, deliveries, replay
 from tests.spark.staged import (

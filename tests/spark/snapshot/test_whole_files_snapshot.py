@@ -22,10 +22,9 @@ from hypothesis import strategies as st
 from batch_manifest.values import LakeColumn
 from cdc_engine.snapshot.read import Marks
 from object_stores.stored_files import StoredFiles
-from spark_jobs import SparkSettings
 from spark_jobs.errors import TableError
 from spark_jobs.fence import BY_HAND, Fence
-from spark_jobs.session import open_sessions
+from spark_jobs.session import SparkSettings, open_sessions
 from spark_jobs.snapshot import publish as publish_module
 from spark_jobs.snapshot import whole_files
 from spark_jobs.snapshot.buffered_keys import BufferedKeys
@@ -36,7 +35,7 @@ from spark_jobs.staged_batch import read_staged_batch
 from spark_jobs.tables import new_table
 from spark_jobs.tables.delta_table import NO_TABLE, DeltaTable
 from spark_jobs.tables.file_statistics import statistics
-from spark_jobs.tables.layout import Layout
+from spark_jobs.targets.layout import Layout
 from tests.durability.disk import Disk
 from tests.spark.conftest import Lake
 from tests.spark.merging.test_fold_equals_replay import CUTS, KEYED, Model, deliveries, replay

@@ -23,7 +23,7 @@ from object_stores.stored_files import StoredFiles
 from orchestration.base.batch_reference import BatchReference
 from orchestration.base.ports import MergeFailedError, MergeOrder
 from orchestration.run.spark_merge import spark_merge
-from spark_jobs import run_batch
+from spark_jobs.batch import run_batch
 from spark_jobs.session import SparkSettings
 from spark_jobs.snapshot.buffering import BufferedChanges
 from spark_jobs.uploaded_files import Lending

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableReport, TableTarget, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
 from spark_jobs.fence import BY_HAND
 from spark_jobs.merging.merge import merge_table
-from spark_jobs.session import LakeSession, open_sessions
+from spark_jobs.session import LakeSession, SparkSettings, open_sessions
 from spark_jobs.staged_batch import read_staged_batch
+from spark_jobs.targets.report import TableReport, TableTarget
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
 

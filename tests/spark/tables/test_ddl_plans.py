@@ -20,7 +20,7 @@ from spark_jobs.tables.alterations import (
     plan_of,
     removing_statements,
 )
-from spark_jobs.tables.casting import converted, widens
+from spark_jobs.targets.casting import converted, widens
 
 NAMES = ("a", "b", "c", "d")
 TYPES = ("int", "bigint", "string")

@@ -23,10 +23,10 @@ from spark_jobs.maintain.rule import MaintenanceAct
 from spark_jobs.maintain.tables import MaintainedTable, looked_at, optimize
 from spark_jobs.session import LakeSession
 from spark_jobs.staged_batch import app_id_of
+from spark_jobs.table_owner import Owner
 from spark_jobs.tables import exact_bounds
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.tables.exact_bounds import writer_properties
-from spark_jobs.tables.table_owner import Owner
 from tests.spark.conftest import Lake
 from tests.spark.side_tables.fix_beside import Beside
 from tests.spark.staged import (

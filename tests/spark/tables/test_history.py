@@ -11,8 +11,10 @@ import pytest
 from console.lake import history, life
 from console.lake.history import HistoryTable
 from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import SparkSettings, TableReport, merge_batch
+from spark_jobs.batch.run_batch import merge_batch
+from spark_jobs.session import SparkSettings
 from spark_jobs.tables.commit_record import Interval
+from spark_jobs.targets.report import TableReport
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
     DELETE,

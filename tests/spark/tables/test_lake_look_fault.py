@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from spark_jobs.errors import TableError
+from spark_jobs.table_owner import Owner, TableRecord
 from spark_jobs.tables.lake_look import LakeLook
-from spark_jobs.tables.table_owner import Owner, TableRecord
 
 OWNER = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 

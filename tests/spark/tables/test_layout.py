@@ -10,7 +10,7 @@ from pyspark.sql.connect.session import SparkSession
 
 from console.toolchain.spark.server import SparkConnectServer
 from spark_jobs.errors import MergeError
-from spark_jobs.tables.layout import Layout
+from spark_jobs.targets.layout import Layout
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
 

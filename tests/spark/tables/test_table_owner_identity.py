@@ -13,7 +13,7 @@ import pytest
 from cdc_engine.position import EPOCH_BITS, order_key
 from spark_jobs import staged_batch
 from spark_jobs.errors import TableError
-from spark_jobs.tables.table_owner import (
+from spark_jobs.table_owner import (
     TABLE_REPLACED,
     TABLE_RESTORED,
     FoundTable,

@@ -21,8 +21,8 @@ from batch_manifest.values import (
 )
 from spark_jobs import sql_text
 from spark_jobs.errors import TableError
-from spark_jobs.tables.casting import widens
-from spark_jobs.tables.table_owner import OWNER_PROPERTY, Owner
+from spark_jobs.table_owner import OWNER_PROPERTY, Owner
+from spark_jobs.targets.casting import widens
 
 COLUMN_PROPERTY = "sluice.shardColumn"
 LOCKS_PROPERTY = "sluice.shardLocks"  # where writers of the table take its lock

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from batch_manifest.values import ChangesSegment, StagedTable
 from spark_jobs.errors import TableError
-from spark_jobs.small.ways import SmallSetting, Way
-from spark_jobs.tables.layout import PLAIN, Layout
-from spark_jobs.tables.shards import Shard
+from spark_jobs.staged_batch import last_order_key
+from spark_jobs.targets.layout import PLAIN, Layout
+from spark_jobs.targets.shards import Shard
+from spark_jobs.targets.ways import SmallSetting, Way
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -104,3 +106,36 @@ class TableReport:
     @property
     def name(self) -> str:
         return f"{self.database}.{self.table}"
+
+
+def report_of_buffered(staged: StagedTable, path: str, rows: int, milliseconds: int) -> TableReport:
+    """Returns the report of a table whose changes are buffered. The lake has nothing new: no commit, no version."""
+    changes = staged.changes
+    whole = [each for each in staged.segments if not isinstance(each, ChangesSegment)]
+    times = [each.commit_time_us for each in whole]
+    keys = [last_order_key(segment) for segment in staged.segments]
+    return TableReport(
+        database=staged.database,
+        table=staged.table,
+        path=path,
+        rows_inserted=0,
+        rows_updated=0,
+        rows_deleted=0,
+        source_rows=rows,
+        bytes=staged.bytes,
+        merge_ms=milliseconds,
+        files_added=0,
+        files_removed=0,
+        delta_version=-1,
+        delta_version_before=-1,
+        source_inserts=sum(each.inserts for each in changes),
+        source_updates=sum(each.updates for each in changes),
+        source_deletes=sum(each.deletes for each in changes),
+        start_order_key=min(keys, default=-1),
+        end_order_key=max(keys, default=-1),
+        first_commit_time_us=min([*times, *(each.first_commit_time_us for each in changes)], default=0),
+        last_commit_time_us=max([*times, *(each.last_commit_time_us for each in changes)], default=0),
+        columns=(),
+        skipped=False,
+        held=True,
+    )

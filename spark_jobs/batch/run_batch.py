@@ -29,17 +29,17 @@ from spark_jobs.fence import BY_HAND, Fence
 from spark_jobs.local_copy import local_copy
 from spark_jobs.merging.merge import NO_RECORDS, merge_table, staged_at
 from spark_jobs.quarantine.append import append_quarantine
-from spark_jobs.report import TableReport, TableTarget
 from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions, table_error
 from spark_jobs.side_tables.write import Share, names_given, refuse_unlogged, write_alone, write_side_tables
-from spark_jobs.small import ways
 from spark_jobs.small.job import SmallResult, merge_small_tables
 from spark_jobs.small.merge import SmallJob
 from spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBuffers
 from spark_jobs.snapshot.table_buffering import Buffering
 from spark_jobs.staged_batch import StagedBatch, read_staged_batch
 from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from spark_jobs.tables.table_owner import TableRecords
+from spark_jobs.table_owner import TableRecords
+from spark_jobs.targets import ways
+from spark_jobs.targets.report import TableReport, TableTarget
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""Merges all tables of one staged batch."""
