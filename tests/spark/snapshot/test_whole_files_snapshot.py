@@ -416,4 +416,4 @@ def test_a_snapshot_leaves_large_buffered_changes_to_spark(reading: Reading, mon
     given = reading.publication(100, SINCE)
     assert not whole_files.why_not(given, NO_TABLE, ())
     monkeypatch.setattr(whole_files, "BUFFERED_BYTES_MAX", 100)
-    assert "1 changes of it were held" in whole_files.why_not(given, NO_TABLE, ())
+    assert "1 changes of it were buffered" in whole_files.why_not(given, NO_TABLE, ())
