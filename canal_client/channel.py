@@ -175,7 +175,9 @@ def _parsed(kind: Any, data: bytes, address: str) -> Any:
     try:
         return kind.FromString(data)
     except DecodeError as error:
-        raise CanalProtocolError(f"{address} sent what is no {kind.DESCRIPTOR.name} of Canal's protocol") from error
+        raise CanalProtocolError(
+            f"{address} sent an invalid {kind.DESCRIPTOR.name} message: check that a server of Canal's protocol listens there"
+        ) from error
 
 
 def _why(error: OSError) -> str:

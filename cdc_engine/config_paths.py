@@ -69,7 +69,7 @@ def path_template(template: str) -> str:
     try:
         fields = [field[1:] for field in string.Formatter().parse(template) if field[1] is not None]
     except ValueError as error:
-        raise ValueError(f"{template!r} is no template of a path: {error}") from error
+        raise ValueError(f"{template!r} is not a valid template of a path: {error}") from error
     if not {("table", "", None)} <= set(fields) <= known:
         raise ValueError(
             f"{template!r} must have {{table}}, may have {{database}} and {{destination}}, and nothing else in braces"

@@ -5,7 +5,8 @@ MEBIBYTE = 1 << 20
 # One block's buffer: large enough that Python's cost per block is negligible, small enough for a ring of many.
 READ_BUFFER_BYTES = 4 * MEBIBYTE
 EVENT_BYTES_MAX = 1 << 30  # MySQL's maximum of max_allowed_packet; a length above it is wrong
-# A compressed transaction after decompression. It is read piece by piece, so this only keeps numbers in range.
+# Size of a compressed transaction after decompression; a larger number counts as damage. It is decompressed piece by piece, so this does
+# not limit memory.
 PAYLOAD_BYTES_MAX = 1 << 33
 PACKET_BYTES_MAX = 0xFFFFFF  # a packet of this size continues in the next one (MySQL's protocol)
 RING_BYTES_MAX = 64 * MEBIBYTE  # default ring: sixteen read buffers

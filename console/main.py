@@ -218,7 +218,9 @@ def demo(  # noqa: PLR0917  one argument an option
     port_base: Annotated[int, typer.Option(min=0, max=65000, help="First of five ports; 0: the usual ones.")] = 0,
     folder: Annotated[Path | None, typer.Option("--dir", help="Directory of the demo's data.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over: delete what an earlier demo left.")] = False,
-    visits: Annotated[int, typer.Option(min=1000, help="Rows that exist before the stream begins.")] = 2_000_000,
+    visits: Annotated[
+        int, typer.Option(min=1000, help="Number of rows in shop.visits before the stream begins.")
+    ] = 2_000_000,
 ) -> None:
     """Set up and run a demo: a shop on MySQL whose changes flow into Delta tables."""
     from console.demo.run import DemoOptions, run_demo  # noqa: PLC0415

@@ -85,7 +85,7 @@ def plan(
         found.append(canonical(column, spark_type, charset=charset, whole_doubles=whole_doubles))
     if not key and OPERATION not in lake:
         raise RefusedError(
-            f"{version.name} has no key and its Delta table no {OPERATION}: it is no change log of Sluice"
+            f"{version.name} has no key, so its Delta table must be a change log of Sluice, but it lacks the column {OPERATION}"
         )
     compared = {column.name.lower() for column in found}
     ours = {name.lower() for name in lake if name.startswith("_sluice_")}

@@ -75,7 +75,7 @@ class Writing:
             record = json.loads(text)
             return cls(**{**record, "sessions": tuple(map(str, record["sessions"]))})
         except (ValueError, KeyError, TypeError):
-            return cls(who="another")
+            return cls(who="another run")
 
 
 def _no_lock(_: str) -> TableLock | None:
@@ -168,10 +168,11 @@ class _HeldLock:
     def timed_out(self, seconds: float) -> TableError:
         with self._told():
             writer = Writing.from_text(self.lock.writer()).who
-        why = f"{writer} has been at the Delta table {self.path} for {seconds:g} s, which shards of several destinations share"
-        return TableError(
-            self.name, f"{why}; it is waited for and tried again: see what that run does, or end it", own=False
+        why = (
+            f"this run waited {seconds:g} s for the lock of the Delta table {self.path}, which several destinations write, and "
+            f"{writer} holds it"
         )
+        return TableError(self.name, f"{why}; this is tried again: see what that run does, or end it", own=False)
 
     @contextlib.contextmanager
     def written_down(self, writing: Writing) -> Iterator[None]:

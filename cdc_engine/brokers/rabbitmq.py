@@ -294,7 +294,8 @@ class _Link:
             )
         if "PRECONDITION_FAILED" in said:
             return PublishError(
-                f"{self._place} has a queue or exchange of another kind than in conf/: {said}; correct queue and exchange_type"
+                f"{self._place} has a queue or an exchange whose properties differ from those in conf/: {said}; correct queue or "
+                "exchange_type in conf/, or delete the queue or exchange in RabbitMQ, and the engine declares it again"
             )
         return self._gone(said)
 

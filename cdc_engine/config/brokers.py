@@ -105,7 +105,10 @@ class PartitionedConfig(BrokerConfig):
     dynamic_topic_partition_num: str = Field(
         "", description="`topic:number,…`: replaces `partitions_num` for these topics."
     )
-    database_hash: bool = Field(True, description="Whether the database name counts in `partition_hash`.")
+    database_hash: bool = Field(
+        True,
+        description="Whether the hash of `partition_hash` contains the database name. No effect where it hashes by table.",
+    )
     key_changes: Literal["split", "update"] = Field(
         "split",
         description="An update that moves a row to another partition. `split`: a delete in the old partition and an "
@@ -152,7 +155,7 @@ class RabbitConfig(BrokerConfig):
     virtual_host: str = Field("/", description="Virtual host.")
     exchange: str = Field("", description="Exchange. Empty: a message goes to the queue with the name of its topic.")
     user: str = Field("guest", description="User name.")
-    password: SecretConfig | None = Field(None, description="Where the password is.")
+    password: SecretConfig | None = Field(None, description="File or environment variable that contains the password.")
     tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )
@@ -181,7 +184,9 @@ class RocketConfig(PartitionedConfig):
     namespace: str = Field("", description="Namespace of the topics.")
     tag: str = Field("", description="Tag of every message.")
     access_key: str = Field("", description="Access key of the access control list.")
-    secret_key: SecretConfig | None = Field(None, description="Where the secret key is.")
+    secret_key: SecretConfig | None = Field(
+        None, description="File or environment variable that contains the secret key."
+    )
     tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )

@@ -106,7 +106,10 @@ class DrainConfig(Strict):
         1800.0, gt=0, description="Seconds after which the run ends and another one replaces it."
     )
     every_seconds: float = Field(
-        0.0, ge=0, description="Minimum seconds between two batches. Higher values mean fewer commits and older rows."
+        0.0,
+        ge=0,
+        description="Minimum seconds between two batches. With a higher value the lake has fewer commits, and shows changes "
+        "later.",
     )
 
 
@@ -163,7 +166,8 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         "each. `spark`: one MERGE per table. `small`: the job merges every table that it can.",
     )
     runs: Literal["batch", "drain"] = Field(
-        "batch", description="`batch`: one run per batch. `drain`: a run stays attached and merges batch after batch."
+        "batch",
+        description="`batch`: one run per batch. `drain`: one run merges batch after batch, until a limit of `drain` ends it.",
     )
     drain: DrainConfig = DrainConfig()
     snapshot: SnapshotPolicy = Field(

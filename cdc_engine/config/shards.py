@@ -92,7 +92,8 @@ class ShardsConfig(Strict):
         for kind, words in WORDS.items():
             if kind in changes.model_fields_set and getattr(changes, kind) not in words:
                 raise ValueError(
-                    f"options.schema_changes.{kind}: one shard cannot change the columns of all; use {' or '.join(words)}"
+                    f"options.schema_changes.{kind}: a statement on one shard cannot change the columns of all shards; use "
+                    f"{' or '.join(words)}"
                 )
         return self
 

@@ -69,5 +69,5 @@ def _word(place: dict[str, Any], name: str) -> str:
 def _number(place: dict[str, Any], name: str) -> int:
     value = place.get(name) or 0
     if type(value) is not int or value < 0:
-        raise ValueError(f"{name} is {value!r}, not a number from 0 on")
+        raise ValueError(f"{name} is {value!r}, but must be an integer of at least 0")
     return value

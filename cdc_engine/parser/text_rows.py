@@ -134,7 +134,9 @@ class _Answer:
         split_rows(self._buffer, self._begin, self._end, starts, sizes, found)
         count, after = int(found[0]), int(found[1])
         if after == MALFORMED:
-            raise BinlogFormatError("the server's answer is not rows of text as the protocol has them")
+            raise BinlogFormatError(
+                "the server's answer to a query does not have the form of text rows in MySQL's protocol"
+            )
         if count:
             self._begin = after
             return [_texts(self._buffer, starts[column, :count], sizes[column, :count]) for column in range(columns)]
@@ -155,7 +157,9 @@ class _Answer:
         if packet[:1] == bytes([ERROR]):
             raise self._wire.answer_error(packet)
         if not _is_end(packet):
-            raise BinlogFormatError("the server's answer is not rows of text as the protocol has them")
+            raise BinlogFormatError(
+                "the server's answer to a query does not have the form of text rows in MySQL's protocol"
+            )
         return None
 
     def _packet(self) -> bytes:

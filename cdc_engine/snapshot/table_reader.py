@@ -49,7 +49,7 @@ class SourceTable:
         self._opened: list[RowReader] = []
         self._lock = threading.Lock()
         self._began = time.monotonic()
-        self._place: SourceEnd | None = None  # for a table without a key: the position of its read
+        self._place: SourceEnd | None = None  # for a table without a key: the position at which `read` saw its rows
         self._server = ""  # the server that the stream is read from, once known
 
     def rows_expected(self) -> int:

@@ -75,7 +75,8 @@ def from_zookeeper(client: Any, path: str) -> Cursors:
             found.append(Client(int(name), table_filter, canal_cursor.from_text(cursor) if cursor else None))
         except ValueError as error:
             raise ConfigurationError(
-                f"the cursor of client {name} at {path} in ZooKeeper cannot be read: {error}"
+                f"the cursor of client {name} in ZooKeeper cannot be read: {error}; correct the node {path}/{name}/cursor, or remove "
+                "it to import without this client's position"
             ) from error
     return Cursors(tuple(found), f"ZooKeeper {path}")
 

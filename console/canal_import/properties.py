@@ -106,7 +106,9 @@ class Settings:
 
     def _resolved(self, text: str, depth: int) -> str:
         if depth > NESTED_MAX:
-            raise ConfigurationError(f"{text} in Canal's properties names itself")
+            raise ConfigurationError(
+                f"{text} in Canal's properties refers to itself, or to a chain of more than {NESTED_MAX} keys: correct the properties file"
+            )
 
         def said(found: re.Match[str]) -> str:
             return self._resolved(self._raw(found[1]), depth + 1) or found[2] or ""

@@ -29,7 +29,7 @@ def backfill(  # noqa: PLR0917  one argument an option
         typer.Option(
             "--into",
             metavar="DATABASE.TABLE",
-            help="Build this table from the one in --tables as it was at --to; leave the live table unchanged.",
+            help="Write the table in --tables, as it was at --to, into this new table. The live table does not change.",
         ),
     ] = "",
     only_plan: Annotated[

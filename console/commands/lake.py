@@ -60,7 +60,7 @@ def lake_swap(  # noqa: PLR0917  one argument an option
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace a table's rows with those of a rebuilt table. Exit code 1 if it is refused, for example because that table lacks changes."""
+    """Replace a table's rows with the rows of a rebuilt table. Exit code 1 if refused, for example if the rebuilt table lacks changes."""
     from console.lake import swap as act  # noqa: PLC0415
     from orchestration.run.backfill.swap import SwapRequest  # noqa: PLC0415
 

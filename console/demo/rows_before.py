@@ -22,7 +22,7 @@ from console.acts.snapshot_bars import SnapshotBars, duration, figures
 
 LOOK_SECONDS = 0.25
 WAIT_SECONDS_MAX = 600.0  # after this the view of all tables, with the engine's state, is more useful
-SAY_SECONDS = 5.0  # between two lines if there is no terminal
+SAY_SECONDS = 5.0  # between two lines of progress, if the output is no terminal
 
 
 class RowsBefore:

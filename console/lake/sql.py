@@ -148,7 +148,7 @@ def ask(config: SluiceConfig, question: str) -> SqlAnswer:
 def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], left_out: Sequence[str]) -> SetupError:
     """Returns the error of a query; it lists the tables if a name was not found."""
     if writes(question):
-        return SetupError("`sluice sql` only reads the lake: it answers SELECT; the source changes the rows.")
+        return SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
     if not isinstance(error, duckdb.CatalogException):
         return SetupError(f"{error}\nDuckDB could not answer the question; correct it and ask again.")
     known = ", ".join(f"{each.database}.{each.table}{f' ({each.spelled})' if each.spelled else ''}" for each in tables)

@@ -34,7 +34,8 @@ class StackPart(Protocol):
 
     name: str
     after: tuple[str, ...]  # names of the parts that must answer before this one begins
-    once: bool  # done when it answers, and done again when a part of `after` was begun again
+    # True: a task. It is done when `answers` returns True, and runs again when a part of `after` is started again.
+    once: bool
     seconds_max: float  # from its start until it answers
     log: Path
 

@@ -41,7 +41,7 @@ class EqualityRun(dg.Config):
         default="since_last",
         description="full: all rows; sample: some of the chunks; since_last: those that changed since they were last found equal.",
     )
-    percent: float = Field(default=10.0, description="Of the chunks; counts for sample alone.")
+    percent: float = Field(default=10.0, description="sample: percentage of the chunks. Other modes ignore it.")
     settle_seconds: float = Field(
         default=300.0, description="How long to wait until the merges have reached the source."
     )
@@ -103,8 +103,8 @@ def equality_schedule(
         name=f"{_step(destination)}_schedule",
         job=job,
         description=(
-            f"Compares the Delta tables of {destination} with the source: what changed since the last comparison. "
-            "Switched on by `equality.schedule` in conf/."
+            f"Compares the Delta tables of {destination} with the source. In conf/, `equality.mode` selects the rows, and "
+            "`equality.schedule` sets the time and switches the schedule on."
         ),
         cron_schedule=schedule or NIGHTLY,
         execution_timezone="UTC",

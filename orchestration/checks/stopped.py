@@ -58,7 +58,9 @@ def destination_checks(
     late_after = config.destinations[destination].lag_seconds_max
     specs = [
         dg.AssetCheckSpec(ENGINE_CHECK, asset=engine, description="The engine reads the source."),
-        dg.AssetCheckSpec(TABLES_CHECK, asset=engine, description="No table has stopped or is older than the cursor."),
+        dg.AssetCheckSpec(
+            TABLES_CHECK, asset=engine, description="No table has stopped, and no re-snapshot is in progress."
+        ),
         dg.AssetCheckSpec(
             LAG_CHECK,
             asset=engine,

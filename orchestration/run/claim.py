@@ -60,7 +60,7 @@ def with_what_came(
             f"at any time ({error}); it comes again in another run by itself"
         ) from error
     except (RunEngineAwayError, SluiceError) as error:
-        say(f"{reference} is merged as it was staged: {error}")
+        say(f"{reference} is merged as it was staged, without newer changes: {error}")
         return reference
     if longer == reference:
         return reference

@@ -71,7 +71,8 @@ def instance_job(settings: SluiceConfig) -> dg.JobDefinition:
         name=JOB,
         executor_def=dg.in_process_executor,
         tags={"sluice/instance": "yes"},
-        description="Starts, stops, restarts or releases the engine of a destination; the others continue. No change is lost.",
+        description="Starts, stops or restarts the engine of a destination, or gives it to another host. Other engines continue. "
+        "No change is lost.",
     )
     def job() -> None:
         act_on_instance()

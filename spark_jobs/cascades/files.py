@@ -274,7 +274,10 @@ def keep(
     refused: dict[str, str],
     storage_options: Mapping[str, str],
 ) -> None:
-    """Writes the derived images to disk. `refused`: table → why its changes cannot be derived. Raises SparkJobError if an object store
+    """Writes the manifest of the files that `with_derived` wrote, so that a run that repeats the batch reads them. If the batch is in an
+    object store, uploads the files and the manifest there.
+
+    `changed`: the tables from `with_derived`. `refused`: table → why its changes cannot be derived. Raises SparkJobError if the upload
     fails.
     """
     folder = batch.directory / FOLDER

@@ -41,7 +41,9 @@ class AffectedRows:
         schema = given.chunks.schema(given.chunks.names()[0])
         self._spelled = {name.lower(): name for name in schema.names if not name.startswith(OURS)}
         if lacking := {name for columns in self.wanted for name in columns} - self._spelled.keys():
-            raise CascadesUnseenError(f"foreign keys change its column {min(lacking)}, which is not captured")
+            raise CascadesUnseenError(
+                f"foreign keys change its column {min(lacking)}, but conf/ does not capture that column: capture it"
+            )
         self._count = 0
 
     def found(self, order_keys: set[int], step: int) -> tuple[list[CascadeRow], list[Image]]:

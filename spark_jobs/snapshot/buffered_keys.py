@@ -21,7 +21,9 @@ from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 
 class BufferedKeys:
-    """The keys that have buffered changes. `live`: the last image of each key whose row still exists, in the columns of a chunk's file."""
+    """The keys of a table that have buffered changes. `live`: one row per key whose last change is not a delete, with the values of that
+    change. It has the columns of a chunk's file.
+    """
 
     def __init__(self, changes: StoredFiles, key: Sequence[str], chunk: pa.Schema) -> None:
         ours = [OPERATION, ORDER_KEY, COMMIT_TIME]

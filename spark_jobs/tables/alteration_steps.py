@@ -64,7 +64,7 @@ def alter_shard(session: LakeSession, table: DeltaTable, shard: Shard, segment: 
 
 
 def left_columns(segment: ChangesSegment, table: DeltaTable) -> tuple[str, ...]:
-    """Returns the columns of the table that the source dropped and that the segment does not have again."""
+    """Returns the columns that the source dropped, that the Delta table still has, and that the segment lacks."""
     there, staged = table.snapshot.columns, {column.name.lower() for column in segment.columns}
     if table.shard is not None:
         left = shards.left_columns(table.shard, table.snapshot.properties, segment)

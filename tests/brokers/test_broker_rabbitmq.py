@@ -103,7 +103,7 @@ def test_broker_rabbitmq_has_what_canal_declares_and_gets_what_canal_sends(
     assert (
         f"no topic shop_items: no queue receives it; create it there (bind one to exchange {bound['exchange']}" in said
     )
-    assert "has a queue or exchange of another kind" in refused(
+    assert "has a queue or an exchange whose properties differ" in refused(
         publisher(rabbitmq310, **{**bound, "exchange_type": "fanout"})
     )
     assert "has no exchange nowhere: create it there" in refused(publisher(rabbitmq310, exchange="nowhere"))

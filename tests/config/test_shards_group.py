@@ -80,7 +80,10 @@ def test_words_for_other_columns_become_stops_in_a_group() -> None:
         ({"name": "all"}, "is the same for each shard"),
         ({"options": TableConfig(change_log=True)}, "change_log cannot be used where shards become one table"),
         ({"options": TableConfig(rows="a = 1")}, "rows cannot be used where shards become one table"),
-        ({"options": {"schema_changes": {"rename": "apply"}}}, "one shard cannot change the columns of all; use stop"),
+        (
+            {"options": {"schema_changes": {"rename": "apply"}}},
+            "one shard cannot change the columns of all shards; use stop",
+        ),
         ({"options": {"schema_changes": {"widen": "rewrite"}}}, "use apply or stop"),
     ],
 )

@@ -116,7 +116,7 @@ def print_inet6s(starts: Int64s, octets: Bytes, offsets: Int32s, out: Bytes) -> 
 
 @kernel
 def print_inet4(octets: Bytes, line: Integer, first: Integer, out: Bytes, used: Integer) -> Integer:
-    """Writes the four bytes from `first` on."""
+    """Writes the IPv4 address in the four bytes from `first` on, as text: four numbers with dots. Returns the end of the text in `out`."""
     for index in range(INET4_BYTES):
         number = np.int64(octets[line, first + index])
         if index:

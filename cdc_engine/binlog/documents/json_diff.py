@@ -156,7 +156,9 @@ def _put(parent: Container, leg: Leg, value: Node) -> None:
 
 
 def _cell(leg: Leg, count: int) -> int:
-    """Returns the index of a cell in an array with `count` values. Like the server, an index before the first one means the first."""
+    """Returns the index of a cell in an array with `count` values. A negative `leg` counts from the end. If it is before the first cell,
+    it means the first cell, as on the server.
+    """
     return int(leg) if int(leg) >= 0 else max(0, count + int(leg))
 
 

@@ -121,7 +121,7 @@ class _JsonbReader:
     def _offset(self, layout: str, at: int, content: int) -> int:
         offset: int = struct.unpack_from(layout, self.data, at)[0]
         if offset < content:
-            raise JsonFormatError("an offset in it points backwards")
+            raise JsonFormatError("an offset in it points into the header of its own object or array")
         return offset
 
     def _sized(self, at: int) -> bytes:

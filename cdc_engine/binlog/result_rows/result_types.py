@@ -129,7 +129,7 @@ def _through_images(
     out = np.zeros(values.count * width, np.uint8)
     refused = imaged(values, out)
     if refused is not None and refused != images.NOT_A_VALUE:
-        raise ValueRefusedError(refused, "is sent in a form that its type does not have")
+        raise ValueRefusedError(refused, "was sent by the server in a form that is not valid for its type")
     return finish(images.images_of(values, out, width))
 
 

@@ -87,7 +87,11 @@ def _stopped_before(version: TableVersion) -> TableStoppedError:
     """Returns the error of a table that could be read on, but for which the lake lacks earlier rows."""
     stopped = dataclasses.replace(version, stopped=True)
     return TableStoppedError(
-        version.database, version.table, TableState.CASCADE_UNSEEN, "it has stopped before", stopped
+        version.database,
+        version.table,
+        TableState.CASCADE_UNSEEN,
+        "it stopped earlier, and its changes since then are missing",
+        stopped,
     )
 
 

@@ -98,7 +98,7 @@ class SourceWatch:
         """Checks the stream once, and reconnects it if it does not match. Raises SluiceError if the source does not answer."""
         place = self._parser.place()
         if place is None:
-            # What the parser does now is reported by its own state.
+            # There is no stream to check. The parser's state shows the reason.
             self._watch, self._answered_at = Watch(), self._clock()
             return
         facts = self._ask(place.position.file, *self._end_of_saved(), *self._unknown_oldest())

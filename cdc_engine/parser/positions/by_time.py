@@ -48,7 +48,7 @@ def start_by_time(
     if image != "FULL":
         return not_twice(
             source.address,
-            f"its binlog_row_image is {image}, and in rows without all their columns a key that moved would take the values of another row",
+            f"its binlog_row_image is {image}. Rows without all their columns would mix the values of two rows where a key has changed",
         )
     try:
         files = BinlogFiles(source, facts)
@@ -76,8 +76,8 @@ def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
 
 def not_twice(address: str, why: str) -> Lost:
     return Lost(
-        reason=f"without GTIDs {address} could be read on from by the clock alone, and then the last {FAILOVER_BACK_SECONDS} s come once "
-        f"more; that cannot be: {why}",
+        reason=f"without GTIDs, the stream could continue on {address} only by commit time, and would read the last "
+        f"{FAILOVER_BACK_SECONDS} s twice. Those changes cannot be applied twice: {why}",
         options=(MASTER_BACK, RESNAPSHOT),
     )
 
@@ -86,9 +86,9 @@ def held_twice(interval: SearchedInterval, changed: Callable[[LoggedStatement], 
     """Returns a sentence about what in the interval cannot be applied twice, or an empty text if there is nothing."""
     table = next((name for each in interval.statements if (name := changed(each))), "")
     if table:
-        return f"in them a statement changed {table}, and rows from before it would be read with the columns and names from after it"
+        return f"meanwhile a statement changed {table}, and the rows before it would be decoded with the columns and names after it"
     if interval.commits:
-        return f"in them the XA transaction {interval.commits[0]} was committed, which was prepared before"
+        return f"meanwhile the XA transaction {interval.commits[0]} was committed, and its rows are before that time"
     return ""
 
 

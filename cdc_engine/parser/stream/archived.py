@@ -136,7 +136,8 @@ class ArchivedInterval:
                     why = f"the archived {file} was created before the file that precedes it"
                 if why:
                     raise PositionLostError(
-                        f"{why}: it is of another server, or from before a reset. Safe options: {RESNAPSHOT}"
+                        f"{why}: the file is of another server, or from before RESET MASTER. Safe options: put the source's own file into "
+                        f"the archive and start the engine again; {RESNAPSHOT}"
                     )
                 newest = header.created
                 yield from _fed(scanner, rotate_to(file, checksum=checksum))

@@ -77,7 +77,9 @@ def read_head(at: Where, end: int) -> RecordHeader:
     _, kind, text_bytes, array_bytes, checksum = HEAD.unpack(found)
     head = RecordHeader(kind, text_bytes, array_bytes, checksum)
     if text_bytes > TEXT_BYTES_MAX or offset + head.size > end:
-        raise TornError(f"the record at byte {offset} goes beyond the end, {end}")
+        raise TornError(
+            f"the sizes of the record at byte {offset} are invalid (text {text_bytes}, arrays {array_bytes}; the file ends at byte {end})"
+        )
     return head
 
 

@@ -212,7 +212,7 @@ def _label(column: LiteralColumn, text: str) -> int:
     return alike[0]
 
 
-# ── moments ──
+# ── dates and times ──
 
 
 def _moment(column: LiteralColumn, literal: Default) -> str:

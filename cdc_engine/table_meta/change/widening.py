@@ -118,7 +118,9 @@ def _length(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> 
 
 
 def _bits(before: DeclaredType, after: DeclaredType, _old: int, _new: int) -> bool:
-    """Returns whether bits can be widened. One bit is a boolean in the lake, more bits are a number."""
+    """Returns whether a BIT column can be widened: only from two bits on, because the lake stores one bit as a boolean and more bits as a
+    number.
+    """
     return 1 < before.length <= after.length
 
 

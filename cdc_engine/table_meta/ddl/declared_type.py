@@ -231,7 +231,7 @@ def _read_qualified(cursor: TokenCursor) -> str:
     cursor.expect_sign(".")
     base = _read_base(cursor)
     if mode and base not in _QUALIFIED:
-        raise UnreadableError(f"the type {base} of another mode is not known")
+        raise UnreadableError(f"the type {base} is not known with the qualifier of another mode, such as oracle_schema")
     return mode.get(base, base)
 
 

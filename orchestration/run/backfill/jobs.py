@@ -28,7 +28,7 @@ STEP = "take_again_from_timestamp"
 TAG = "sluice/backfill"
 # Servers keep their binlogs for 30 days by default; a run for a purged hour fails at once.
 DAYS_ON_OFFER = 31
-WAIT_SECONDS = 6 * 3600.0  # wait for another backfill of the destination
+WAIT_SECONDS = 6 * 3600.0  # longest wait until another backfill of the destination has ended
 TABLES = '"database.table" each; all that are captured if empty'
 
 

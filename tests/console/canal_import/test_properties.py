@@ -27,7 +27,7 @@ def test_canal_looks_a_key_up_in_the_environment_then_the_instance_then_the_serv
     assert [settings.get(key) for key in "abce"] == ["instance", "server", "instance/else", "env"]
     assert settings.get("z", "default") == "default"
     assert Settings(({"a": "instance"},), {"a": "env"}).get("a") == "env"
-    with pytest.raises(ConfigurationError, match="names itself"):
+    with pytest.raises(ConfigurationError, match="refers to itself"):
         Settings(({"a": "${a}"},), {}).get("a")
 
 

@@ -81,7 +81,8 @@ def test_a_turn_waits_for_the_other_and_then_says_who_it_is_in_a_group(house: Ho
     with house.held():
         assert not take(house, wait_seconds=0.0)
         with pytest.raises(
-            TableError, match=r"run 1 of east has been at the Delta table /lake/shop/orders for 0.3 s"
+            TableError,
+            match=r"waited 0.3 s for the lock of the Delta table /lake/shop/orders, .*, and run 1 of east holds it",
         ) as caught:
             take(house)
         assert not caught.value.own

@@ -117,7 +117,7 @@ class MemberStream:
 
     @property
     def forms(self) -> Forms:
-        """The settings for the rows that were chosen last."""
+        """The settings with which the rows that `chosen` returned last are decoded; the defaults if nothing was read yet."""
         return self._read[0].forms if self._read is not None else Forms()
 
     def look(self, place: WindowPosition, bytes_max: int) -> View:
