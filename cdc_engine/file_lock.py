@@ -43,6 +43,9 @@ class FileLock:
         except BlockingIOError:
             os.close(descriptor)
             return False
+        except OSError:  # the file system has no locks
+            os.close(descriptor)
+            raise
         if not _is_file_at(self.path, descriptor):  # removed between open and flock
             os.close(descriptor)
             return False

@@ -404,7 +404,7 @@ def _go_back(_: World, line: Installation, step: Step) -> None:
         find=lambda _: StartChoice(file=place.file, offset=place.offset),
         ask=lambda: facts_of(line),
         confirm=lambda sentence: not any(word in sentence for word in ("never read", "is discarded", "are not read")),
-        forget_history=lambda: (line.directory / "schema.jsonl").unlink(missing_ok=True),
+        forget_history=lambda _: (line.directory / "schema.jsonl").unlink(missing_ok=True),
         lake_epoch=lambda: 0,
         take_over=lambda _ledger: None,
     )

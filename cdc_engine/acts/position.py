@@ -29,7 +29,7 @@ class SetPosition:
     `ask`: returns the source's facts; `find`: returns the exact position there for the request. `reachable`: returns the facts with what
     the source has purged and an archive has.
 
-    `forget_history`: removes the schema history, which is valid for a stream that does not continue.
+    `forget_history`: removes the schema history, which is valid for a stream that does not continue; gets the token of the lease.
 
     `lake_epoch`: returns the highest epoch of the destination's tables in the lake, 0 if there are none. `take_over`: makes them this
     ledger's.
@@ -39,7 +39,7 @@ class SetPosition:
     find: Callable[[ServerFacts], StartChoice]
     ask: Callable[[], ServerFacts]
     confirm: Callable[[str], bool]
-    forget_history: Callable[[], None]
+    forget_history: Callable[[int], None]
     lake_epoch: Callable[[], int]
     take_over: Callable[[str], None]
     reachable: Callable[[ServerFacts], ServerFacts] = lambda facts: facts
@@ -50,7 +50,8 @@ def set_position(act: SetPosition) -> Position | None:
 
     Raises LeaseLostError while an engine or a run is active, PositionLostError if the source does not have the position.
     """
-    with stopped_destination(act.directory) as meta:
+    with stopped_destination(act.directory) as stopped:
+        meta = stopped.meta
         lake_epoch = act.lake_epoch() if meta.is_new else 0
         ledger = above(meta.ledger, lake_epoch)
         facts = act.ask()
@@ -58,12 +59,14 @@ def set_position(act: SetPosition) -> Position | None:
         position, by_gtid = choose(ledger, choice, facts, act.reachable), bool(choice.gtid_set)
         if not act.confirm(question(act.directory.name, ledger, position, by_gtid=by_gtid, takes_over=lake_epoch > 0)):
             return None
+        stopped.lease.check()  # the question may have waited for hours, and an engine may run by now
         if not read_up_to(ledger, choice, position):
             # First: the buffered changes have a gap from here on, so the tables are re-snapshotted.
             forget_buffered(act.directory, position)
             # Before the cursor moves: a crash in between causes a stop at their commit and a check of the source, no wrong row.
             forget_prepared(act.directory)
-            act.forget_history()
+            act.forget_history(stopped.lease.token)
+            stopped.lease.check()
         # Also before: the stored events may lack rows that the operator wants to be read again.
         forget_events(act.directory)
         if lake_epoch:

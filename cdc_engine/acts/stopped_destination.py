@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +12,21 @@ from cdc_engine.errors import CanalServiceError, LeaseLostError
 from cdc_engine.ha.leases import open_lease
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.managers import open_meta
+from cdc_engine.ports import Lease
 from cdc_engine.records.location import as_location
 
 
+@dataclasses.dataclass(frozen=True)
+class StoppedDestination:
+    """A destination whose lease and run lock this process holds. `lease.check` tells whether it still does."""
+
+    meta: MetaManager
+    lease: Lease
+
+
 @contextlib.contextmanager
-def stopped_destination(directory: Path) -> Iterator[MetaManager]:
-    """Yields the ledger for changes, while it holds the lease and the run lock.
+def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
+    """Yields the ledger for changes and the lease, while it holds the lease and the run lock.
 
     Raises LeaseLostError while an engine or a run is active, MetaError if the ledger cannot be read.
     """
@@ -31,7 +41,7 @@ def stopped_destination(directory: Path) -> Iterator[MetaManager]:
         with no_run(directory):
             meta = open_meta(directory, lease)
             try:
-                yield meta
+                yield StoppedDestination(meta, lease)
             finally:
                 meta.close()
     finally:

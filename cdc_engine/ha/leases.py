@@ -150,7 +150,7 @@ def _holder(place: LedgerLocation, name: str) -> Holder | None:
     return claim.holder(held=held) if claim else None
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache  # one per lock of conf/; a watcher that was forgotten would never see a dead holder's session end
 def _watcher(place: LedgerLocation, name: str) -> LockWatcher:
     """Returns the watcher of a lock, one per process: what it saw before distinguishes a living holder from a dead one."""
     return LockWatcher(record_store(place), name, place.session_seconds)

@@ -1,4 +1,5 @@
-"""A record store in a folder: the record NAME is the file NAME, and nothing else is in it, so that a person can read and restore it.
+"""A record store in a folder: the file NAME contains the text of the record NAME and nothing else, so that a person can read and restore
+it. Copies and temporary files of editors in the folder are no records.
 
 The version of a record is a digest of its text. A lock on `records.lock` makes compare and set one step for the processes of this host.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +20,8 @@ from cdc_engine.file_lock import FileLock
 from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LOCK_FILE = "records.lock"
+# Excludes `.tmp` and `.lock` of this program, and what editors and people leave: `NAME.json.bak`, `NAME.json~`, `.NAME.json.swp`.
+FILE_NAME = re.compile(r"[\w-]+(\.json)?", re.ASCII)
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
 
 
@@ -47,7 +51,7 @@ class FileRecordStore(RecordStore):
             return {}
         except OSError as error:
             raise MetaError(f"{where} cannot be read ({error.strerror}): give permission there") from error
-        names = [str(each.relative_to(self._folder)) for each in files if each.suffix not in {".tmp", ".lock"}]
+        names = [str(each.relative_to(self._folder)) for each in files if FILE_NAME.fullmatch(each.name)]
         return {name: found for name in names if (found := self.read(name)) is not None}
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract

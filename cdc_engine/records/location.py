@@ -31,7 +31,7 @@ def record_store(place: Location) -> RecordStore:
     return _opened(as_location(place), os.getpid())
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache  # one per destination of conf/
 def _opened(place: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  connections belong to one process
     if place.kind == "memory":
         with _lock:

@@ -56,7 +56,8 @@ class SqlRecordStore(RecordStore):
         """
         self._destination = destination
         full_url = database_url(url)
-        self._name = f"{full_url.render_as_string(hide_password=True)} ({TABLE}, {destination})"
+        # A driver's options in the query may contain a password.
+        self._name = f"{full_url.set(query={}).render_as_string(hide_password=True)} ({TABLE}, {destination})"
         try:
             self._engine = _engine_of(full_url, os.getpid())
         except (SQLAlchemyError, ImportError) as error:

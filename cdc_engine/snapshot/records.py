@@ -47,9 +47,12 @@ class SnapshotRecords:
         self._records: RecordStore = record_store(place)
 
     def all(self) -> tuple[SnapshotRecord, ...]:
-        """Returns the newest snapshot of each table that ever had one, by name. Raises MetaError."""
-        found = (self._parsed(key, text)[1] for key, text in self._records.all(FOLDER).items())
-        return tuple(sorted(found, key=lambda each: each.name))
+        """Returns the newest snapshot of each table that ever had one, by name. Raises MetaError.
+
+        A copy of a record under another name is left out: it would be a second snapshot of the table, which no transition ends.
+        """
+        found = ((key, self._parsed(key, text)[1]) for key, text in self._records.all(FOLDER).items())
+        return tuple(sorted((each for key, each in found if key == _key(each.name)), key=lambda each: each.name))
 
     def get(self, name: str) -> SnapshotRecord | None:
         """Returns the snapshot of "database.table", or None if it never had one. Raises MetaError."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cdc_engine.durable_files import keep_file
 from cdc_engine.errors import ConfigurationError
-from cdc_engine.records.location import record_store
+from cdc_engine.records.location import as_location, record_store
 
 SOURCE_FILE = "source.json"
 
@@ -37,13 +37,16 @@ def use(directory: Path, address: str, why: str) -> None:
     """Makes this address the source to read, from now on and after every start, on every host. Raises MetaError."""
     text = json.dumps({"address": address, "why": why})
     record_store(directory).put(SOURCE_FILE, text)
-    _copy(directory / SOURCE_FILE, text)
+    if as_location(directory).is_shared:
+        _copy(directory / SOURCE_FILE, text)
 
 
 def address_chosen(directory: Path) -> str:
     """Returns as `address_in_use`, but the choice for all hosts, and updates the local file with it. Raises ConfigurationError,
     MetaError.
     """
+    if not as_location(directory).is_shared:  # the file is the record
+        return address_in_use(directory)
     text, path = record_store(directory).get(SOURCE_FILE), directory / SOURCE_FILE
     if text is None:
         path.unlink(missing_ok=True)
@@ -53,6 +56,6 @@ def address_chosen(directory: Path) -> str:
 
 
 def _copy(path: Path, text: str) -> None:
-    """Updates the local file, unless the record is this file."""
+    """Updates the local file if it is outdated."""
     if not path.is_file() or path.read_text() != text:
         keep_file(path, text)

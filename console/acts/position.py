@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from cdc_engine.acts.position import SetPosition, set_position
 from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import lease_holder, read_ledger
+from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError
 from cdc_engine.instance.engine.kept_state import history_kept
 from cdc_engine.instance.sources import archive_of, source_of
@@ -82,7 +81,7 @@ def move(
             find=lambda facts: exact_position(source, facts, wanted, archive),
             ask=lambda: ask_source(destination).facts,
             confirm=confirm,
-            forget_history=lambda: history_kept(directory, _token(directory)).replace([]),
+            forget_history=lambda token: history_kept(directory, token).replace([]),
             lake_epoch=lake.highest_epoch,
             take_over=lake.take_over,
             reachable=lambda facts: BinlogFiles(source, facts, archive).reachable,
@@ -92,12 +91,6 @@ def move(
         raise SetupError("nothing was changed")
     say(f"{name} continues from {position}; `sluice up` starts it")
     return position
-
-
-def _token(directory: Path) -> int:
-    """Returns the token of the lease, which the command holds."""
-    holder = lease_holder(directory)
-    return holder.token if holder else 0
 
 
 def _saved(ledger: Ledger) -> dict[str, Any]:

@@ -56,9 +56,9 @@ def accept(
     if not confirm(_question(config, acceptance, table)):
         raise SetupError("nothing was changed")
     if table is not None and (table.epoch > ledger.epoch or _delivery_of(table, ledger) >= ledger.next_delivery):
-        with stopped_destination(directory) as meta:
+        with stopped_destination(directory) as stopped:
             delivery = _delivery_of(table, ledger)
-            meta.update(lambda kept: kept.after(epoch=table.epoch, delivery=delivery))
+            stopped.meta.update(lambda kept: kept.after(epoch=table.epoch, delivery=delivery))
             _take_over(lake, directory, acceptance, table, ledger)
     else:
         with no_run(directory):

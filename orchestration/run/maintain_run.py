@@ -5,8 +5,9 @@ The run lock is taken per table, so that merges can run between two tables, and 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cdc_engine.config import SluiceConfig
@@ -202,7 +203,6 @@ def _one(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
     """Maintains one table; takes the run lock if there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
-    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
 
@@ -213,22 +213,34 @@ def _one(
     if not optimizes and not request.vacuum:
         # a working run updates the record itself, and waiting for it would delay the other tables
         if lags(table, planned.before) and not ports.files().run_lock_held(config.destination_dir(request.destination)):
-            with only_writer(ports, config, request.destination, say):
-                catch_up(table)
+            with _only_writer_of(table, ports, config, say) as own:
+                catch_up(own)
         return [planned]
     spark = spark_settings(config, request.destination)
-    with only_writer(ports, config, request.destination, say) as refusal:
-        table = dataclasses.replace(table, fence=Fence(refusal))
+    with _only_writer_of(table, ports, config, say) as own:
         failpoints.reach(failpoints.BEFORE_MAINTENANCE)
-        found = [optimize(spark, table, wanted=request.force)] if optimizes else []
+        found = [optimize(spark, own, wanted=request.force)] if optimizes else []
         if request.vacuum:
             writers = writers_of(config, request.destination, table.name)
             given = [config.destinations[each].maintenance for each in writers]
             logged, log_days = max(each.retention_hours for each in given), max(each.log_days for each in given)
-            catch_up(table)  # so that the next consistent snapshot has the current version
+            catch_up(own)  # so that the next consistent snapshot has the current version
             hours = max(_hours(config, _of(request, each), names) for each, names in writers.items())
-            found.append(vacuum(spark, table, hours, logged=logged, log_days=log_days))
+            found.append(vacuum(spark, own, hours, logged=logged, log_days=log_days))
     return [each for each in found if each is not None]
+
+
+@contextlib.contextmanager
+def _only_writer_of(
+    table: MaintainedTable, ports: Ports, config: SluiceConfig, say: Callable[[str], None]
+) -> Iterator[MaintainedTable]:
+    """Takes the run lock, and yields the table with what earlier runs left in the lake: a run that this one waited for has changed it."""
+    from spark_jobs.fence import Fence  # noqa: PLC0415
+
+    destination = table.owner.destination
+    with only_writer(ports, config, destination, say) as refusal:
+        records = KeptRecords(LakeTables(config.destination_dir(destination)))
+        yield dataclasses.replace(table, fence=Fence(refusal), records=records)
 
 
 def _of(request: MaintainRequest, destination: str) -> MaintainRequest:
@@ -239,7 +251,6 @@ def _beside(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
     """Maintains its change log and history; takes the run lock as `_one` does. Raises TableError, MergeFailedError."""
-    from spark_jobs.fence import Fence  # noqa: PLC0415
     from spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
     from spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum  # noqa: PLC0415
 
@@ -253,8 +264,8 @@ def _beside(
         if not optimizes and not request.vacuum:
             found.append(plan)
             continue
-        with only_writer(ports, config, request.destination, say) as refusal:
-            side = dataclasses.replace(side, mirror=dataclasses.replace(table, fence=Fence(refusal)))
+        with _only_writer_of(table, ports, config, say) as own:
+            side = dataclasses.replace(side, mirror=own)
             if optimizes and (plan := planned(side, wanted=request.force)) is not None:
                 found.append(compact(side, plan))
             if request.vacuum:

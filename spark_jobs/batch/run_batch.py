@@ -358,9 +358,11 @@ def _carried_out(  # noqa: PLR0917  one caller
         return batch, {}
     session = sessions[0] if sessions else None
     try:
-        found = carried_out(session, batch, targets, storage_options, buffering.complete(), buffering.buffer_live)
-        buffering.refuse_live(NOT_FOUND)
-        return found
+        found, refused = carried_out(
+            session, batch, targets, storage_options, buffering.complete(), buffering.buffer_live
+        )
+        buffering.refuse_live(NOT_FOUND, refused)
+        return found, refused
     except Exception as error:
         if is_away(error):
             sentence = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
@@ -32,6 +33,8 @@ from spark_jobs.session import LakeSession, is_away, table_error
 from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.tables.delta_table import DeltaTable
 from spark_jobs.targets.report import TableTarget
+
+logger = logging.getLogger(__name__)
 
 CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table with row changes that could not be derived
 NOT_FOUND = "the changes that foreign keys made to its rows could not be found"
@@ -73,23 +76,29 @@ def carried_out(  # noqa: PLR0917  two callers
         if found is None:
             found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
         else:
+            # A table that was not buffered when the changes were derived, and is now, lacks those that could not be derived for it.
+            lost = {name: Lost(reason) for name, reason in found[1].items() if name in buffered}
             with _about(*buffered):
-                buffer({}, {})
+                buffer({}, lost)
     except _RaisedError as error:
-        return batch, _refused(batch, error)
+        logger.warning("changes of foreign keys could not be found: %r", error.cause)
+        return batch, _refused(batch, error, buffered)
     changed, refused = found
     tables = tuple(changed.get(table.name, table) for table in batch.tables)
     errors = {name: TableError(name, reason, state=CASCADE_UNSEEN, for_good=True) for name, reason in refused.items()}
     return dataclasses.replace(batch, tables=tables), errors
 
 
-def _refused(batch: StagedBatch, error: _RaisedError) -> dict[str, TableError]:
-    """Returns the errors of all tables that foreign keys may change: of those that raised, and of those that wait for them."""
+def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str]) -> dict[str, TableError]:
+    """Returns the errors of all tables that foreign keys may change: of those that raised, and of those that wait for them. If none of
+    them raised, it is an error of each.
+    """
     who = ", ".join(sorted(error.tables))
-    live = {table.name for table in batch.tables} & {name for events in batch.cascades for name in events.live_names}
+    live = {table.name for table in batch.tables} | {*buffered}
+    live &= {name for events in batch.cascades for name in events.live_names}
     return {
         name: table_error(name, error.cause, NOT_FOUND)
-        if name in error.tables
+        if name in error.tables or not error.tables & live
         else TableError(
             name, f"it is merged after {who}, with which foreign keys bind it: {NOT_FOUND} there", own=False
         )

@@ -6,7 +6,9 @@ batch, unlike the number of a row in its batch.
 
 A batch writes three things in this order: these changes, the table's buffered images, and a mark that both are complete. Then the manifest
 of derived changes is written, and only then other tables are merged. After a crash before the manifest, the repeated batch is derived again
-from the unchanged lake, and changes without a mark are written again. After the manifest a publication always has the whole batch.
+from the unchanged lake, and its changes are written again, also if it has other limits. The files of the attempt before stay: its images
+may be buffered already, and a publication in between takes the table up to them. After the manifest a publication always has the whole
+batch.
 """
 
 from __future__ import annotations
@@ -85,29 +87,22 @@ def mark_complete(table: str, held: BufferedChanges, end: int) -> None:
             _write(SCHEMA.empty_table(), held.cascades, f"{end:0{KEY_DIGITS}d}.{COMPLETE}.parquet")
 
 
-def drop_incomplete(table: str, held: BufferedChanges) -> None:
-    """Removes the changes of an incomplete batch. The next batch may have other limits and contains them again. Raises TableError."""
-    with _as_table_error(table, held.cascades):
-        complete = complete_up_to(held.cascades)
-        left = [name for name in held.cascades.names() if int(name.split(".")[0]) > complete]
-        if held.cascades.url and left:
-            held.cascades.store().remove_files(left)
-        for name in left if not held.cascades.url else ():
-            (held.cascades.folder / name).unlink(missing_ok=True)
-
-
 def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:
     """Returns the changes with order keys in (`after`, `up_to`] in the order of the stream, each with the number of the table's images that
     precede it in its transaction. Raises StoreError, OSError.
+
+    Several attempts at a batch may have written the same transaction, each as a whole: those of one file count.
     """
     found: list[tuple[int, Event]] = []
+    seen: set[int] = set()
     for name in cascades.names():
         if COMPLETE in name:
             continue
         table = pq.read_table(cascades.opened(name))
         known = [from_record(Cascade, each) for each in json.loads((table.schema.metadata or {})[CASCADES])]
-        rows = [row for row in table.to_pylist() if after < row["order_key"] <= up_to]
+        rows = [row for row in table.to_pylist() if after < row["order_key"] <= up_to and row["order_key"] not in seen]
         found += [(row["images"], _event(row, known[row["cascade"]], child)) for row in rows]
+        seen.update(row["order_key"] for row in rows)
     return sorted(found, key=lambda each: (each[1].at.order_key, each[1].at.place))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from batch_manifest.values import StagedTable
 from object_stores.errors import StoreError
@@ -15,13 +16,13 @@ from spark_jobs.snapshot.buffered_cascades import (
     TooManyChangesError,
     buffer_changes,
     complete_up_to,
-    drop_incomplete,
     mark_complete,
 )
 from spark_jobs.snapshot.buffering import BufferedChanges, SnapshotBuffers, buffer_table
 from spark_jobs.staged_batch import StagedBatch
 from spark_jobs.targets.report import TableReport, TableTarget
 
+NO_ERRORS: Mapping[str, TableError] = MappingProxyType({})
 NOT_BUFFERED = "its changes could not be buffered"
 
 
@@ -90,10 +91,10 @@ class Buffering:
         if failed := sorted(self.errors.keys() & self.live):
             raise TableError(failed[0], NOT_BUFFERED, own=False) from self.errors[failed[0]]
 
-    def refuse_live(self, why: str) -> None:
-        """Records for each `live` table that has no result why nothing was written."""
+    def refuse_live(self, why: str, errors: Mapping[str, TableError] = NO_ERRORS) -> None:
+        """Records for each `live` table that has no result why nothing was written: its own error, or else `why`."""
         for name in self.live - self.reports.keys() - self.errors.keys():
-            self.errors[name] = TableError(name, why, own=False)
+            self.errors[name] = errors.get(name) or TableError(name, why, own=False)
 
     def _try(self, table: StagedTable, changes: Sequence[Passed]) -> None:
         with self._as_error(table.name):
@@ -114,7 +115,6 @@ class Buffering:
         if name not in self.live:
             return buffer_table(table, self._targets[name], self._holds, held)
         try:
-            drop_incomplete(name, held)
             buffer_changes(table, changes, held, self._end)
         except TooManyChangesError as error:
             held = self._unseen(name, str(error))

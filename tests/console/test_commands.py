@@ -9,15 +9,16 @@ import os
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
-from cdc_engine.acts.position import choose, next_epoch
+from cdc_engine.acts.position import SetPosition, choose, next_epoch, set_position
 from cdc_engine.config import load_config
 from cdc_engine.destination_files import read_ledger
 from cdc_engine.errors import ConfigurationError, LeaseLostError, PositionLostError, SourceCheckError
-from cdc_engine.ha.file_lease import FileLease
+from cdc_engine.ha.file_lease import LOCK_NAME, FileLease
 from cdc_engine.meta.ledger import Ledger
 from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 from cdc_engine.parser.start_position import StartChoice
@@ -354,3 +355,27 @@ def test_a_taken_port_is_named_with_its_owner(place: Place, environment: dict[st
     assert f"Port {ports['webserver']}" in done.stderr
     assert f"pid {os.getpid()}" in done.stderr
     assert not ProcessFile(place.data / "processes.json").load(), "nothing was started"
+
+
+def test_a_position_is_not_set_under_the_lease_of_a_successor(tmp_path: Path) -> None:
+    """The question waited so long that another host took the destination: nothing of its stream is removed."""
+    directory, removed = tmp_path / "shop", list[int]()
+
+    def answered(_: str) -> bool:
+        (directory / LOCK_NAME).unlink()  # as if the lease had expired: another process can hold it now
+        return True
+
+    act = SetPosition(
+        directory=directory,
+        find=lambda _: StartChoice(file="binlog.000001", offset=4),
+        ask=lambda: facts("one", 5),
+        confirm=answered,
+        forget_history=removed.append,
+        lake_epoch=lambda: 0,
+        take_over=lambda _: None,
+    )
+    directory.mkdir()
+    with pytest.raises(LeaseLostError):
+        set_position(act)
+    assert not removed
+    assert read_ledger(directory).cursor is None

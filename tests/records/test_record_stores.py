@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import multiprocessing
 import threading
 from pathlib import Path
@@ -222,3 +224,31 @@ def test_fault_a_file_that_cannot_be_written_is_named_and_unchanged(tmp_path: Pa
     with pytest.raises(MetaError, match=r"a\.json could not be written .*free space or give permission"):
         store.put("a.json", "two")
     assert store.get("a.json") == "one"
+
+
+def test_files_that_people_and_editors_leave_are_no_records(tmp_path: Path) -> None:
+    store = FileRecordStore(tmp_path)
+    store.put("snapshots/a.json", "a")
+    for name in ("a.json.bak", "a.json~", ".a.json.swp", "a copy.json", "a.json.tmp", "x.lock"):
+        (tmp_path / "snapshots" / name).write_text("another")
+    assert store.all("snapshots") == {"snapshots/a.json": "a"}
+
+
+def test_a_database_is_shown_without_the_options_of_its_url(tmp_path: Path) -> None:
+    place = LedgerLocation(
+        destination="shop", directory=tmp_path, kind="sql", url=f"sqlite:///{tmp_path}/r.db?timeout=7"
+    )
+    assert "timeout" not in str(record_store(place))
+    assert str(tmp_path) in str(record_store(place))
+
+
+def test_a_file_system_without_locks_costs_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuses)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(5):
+        with pytest.raises(OSError, match="No locks"):
+            FileLock(tmp_path / "a.lock").try_acquire()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before

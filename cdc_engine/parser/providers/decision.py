@@ -36,7 +36,8 @@ class Retention:
 def provider_of(facts: ProviderFacts) -> Provider:
     """Returns the provider; SELF_MANAGED for a server without marks."""
     if facts.amazon:
-        return Provider.AURORA if facts.aurora_version or ".cluster-" in facts.host else Provider.RDS
+        # Not by the host: the endpoint of an RDS Multi-AZ cluster has the form of Aurora's.
+        return Provider.AURORA if facts.aurora_version else Provider.RDS
     if "-google" in facts.version or facts.version_comment == "(Google)":
         return Provider.CLOUD_SQL
     if "-azure" in facts.version or facts.host.lower().endswith(".mysql.database.azure.com"):

@@ -101,7 +101,8 @@ class LogReader:
 
     def go_to(self, place: LogOffset) -> None:
         if place.segment is not self.place.segment:
-            self._file = None
+            # Both keep the segment open, and an open file takes disk after it was removed.
+            self._file = self.stored = None
         self.place = place
 
     def next(self) -> Block | DroppedTransaction | None:

@@ -138,8 +138,8 @@ def answering(**facts: ServerFacts | None) -> Any:
 
 def read_up_to(config: SluiceConfig, position: Position) -> None:
     directory(config).mkdir(parents=True)
-    with stopped_destination(directory(config)) as meta:
-        meta.update(lambda ledger: ledger.set_cursor(position))
+    with stopped_destination(directory(config)) as stopped:
+        stopped.meta.update(lambda ledger: ledger.set_cursor(position))
 
 
 def test_failover_by_command_goes_to_the_next_that_can_and_says_why_not(config: SluiceConfig) -> None:

@@ -19,8 +19,10 @@ from orchestration.code_location import build_definitions
 from orchestration.run import maintain_jobs, maintain_run, repair_jobs
 from orchestration.run.maintain_jobs import minute_of
 from orchestration.run.maintain_run import Looked, MaintainRequest
+from orchestration.run.spark_merge import KeptRecords
 from spark_jobs.maintain.rule import FileFacts, MaintenanceAct
-from spark_jobs.maintain.tables import Maintained
+from spark_jobs.maintain.tables import Maintained, MaintainedTable
+from spark_jobs.table_owner import Owner, TableRecord
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 MADE = Maintained(
@@ -163,3 +165,15 @@ def test_destinations_begin_at_minutes_of_their_own_and_few_at_once() -> None:
     settings = yaml.safe_load((Path(__file__).parents[3] / "conf" / "dagster.yaml").read_text())
     limits = {each["key"]: each["limit"] for each in settings["concurrency"]["runs"]["tag_concurrency_limits"]}
     assert (limits[maintain_jobs.TAG], limits[repair_jobs.TAG]) == (2, 1)
+
+
+def test_maintenance_writes_over_what_the_run_left_that_it_waited_for(tmp_path: Path) -> None:
+    """It had read the record before, and ended with all remaining tables when it wrote its own."""
+    config = make_config(tmp_path)
+    directory = config.destination_dir("shop")
+    owner = Owner(ledger_id="0123456789ab", destination="shop", table="shop.items")
+    table = MaintainedTable(owner=owner, path="/lake/items", records=KeptRecords(LakeTables(directory)))
+    LakeTables(directory).keep({"shop.orders": ("id", 1)})
+    with maintain_run._only_writer_of(table, make_fake_ports(config).ports(), config, print) as own:
+        own.records.keep("shop.items", TableRecord(table_id="other", version=2))
+    assert LakeTables(directory).tables == {"shop.orders": ("id", 1), "shop.items": ("other", 2)}

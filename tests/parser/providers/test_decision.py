@@ -15,7 +15,7 @@ pytestmark = pytest.mark.managed
 
 DAY = 86_400
 RDS_HOST = "shop.c0ffee.eu-west-1.rds.amazonaws.com"
-AURORA_HOST = "shop.cluster-c0ffee.eu-west-1.rds.amazonaws.com"
+CLUSTER_HOST = "shop.cluster-c0ffee.eu-west-1.rds.amazonaws.com"
 RDS = {"basedir": "/rdsdbbin/mysql-8.0.40.R1/", "datadir": "/rdsdbdata/db/"}
 
 
@@ -28,7 +28,7 @@ RDS = {"basedir": "/rdsdbbin/mysql-8.0.40.R1/", "datadir": "/rdsdbdata/db/"}
         ({"rds_retention": "NULL"}, Provider.RDS),
         ({"host": RDS_HOST}, Provider.RDS),
         ({**RDS, "aurora_version": "3.05.2"}, Provider.AURORA),
-        ({"host": AURORA_HOST}, Provider.AURORA),
+        ({"host": CLUSTER_HOST}, Provider.RDS),  # as an RDS Multi-AZ cluster has it, and Aurora with its variable
         ({"version": "8.0.31-google"}, Provider.CLOUD_SQL),
         ({"version": "5.7.44-google-log"}, Provider.CLOUD_SQL),
         ({"version": "8.4.4", "version_comment": "(Google)"}, Provider.CLOUD_SQL),

@@ -14,9 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from batch_manifest.values import Cascade, CascadeEvents
+from spark_jobs.batch import run_batch
+from spark_jobs.cascades import derive
 from spark_jobs.cascades import files as cascade_files
 from spark_jobs.cascades.derive import carried_out
 from spark_jobs.cascades.play import ChangeOrder, Event, Lost, Passed, Play
+from spark_jobs.errors import TableError
 from spark_jobs.fence import BY_HAND
 from spark_jobs.snapshot import buffered_cascades, table_buffering
 from spark_jobs.snapshot.buffered_cascades import buffered_events
@@ -245,3 +248,36 @@ def test_a_batch_that_also_changes_the_table_as_a_whole_has_the_rows_read_again_
     made.take(made.batch(3, 6, Truncate(4)))
     assert "altered or truncated" in made.holds.lost[NAME][0]
     assert (made.holds.open[NAME].after, made.values(), made.images()) == (6, [], 0)
+
+
+@pytest.mark.found
+def test_a_table_that_was_refused_when_changes_were_derived_and_is_buffered_now_is_read_again(tmp_path: Path) -> None:
+    """Number 15: a run found the manifest of another run, which had refused the table, and buffered it without the changes."""
+    made = Batches(tmp_path)
+    batch = made.batch(3, 4)
+    without = dataclasses.replace(batch, tables=())  # its target was not found, so the run left it out
+    buffering = Buffering(without, {}, BY_HAND, made.holds, lambda _: None)
+    carried_out(None, without, {}, {}, buffering.complete(), buffering.buffer_live)
+    made.take(batch)
+    assert NAME in made.holds.lost
+
+
+@pytest.mark.found
+def test_an_exception_that_concerns_only_a_buffered_table_is_its_own_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 15: the batch was repeated for ever, and no message had the cause."""
+
+    def raising(*_: object) -> None:
+        raise KeyError("the cause")
+
+    monkeypatch.setattr(derive, "events_of", raising)
+    made = Batches(tmp_path)
+    batch = made.batch(3, 4)
+    buffering = Buffering(batch, {NAME: TableTarget(path=str(tmp_path / "lake"))}, BY_HAND, made.holds, lambda _: None)
+    left = dataclasses.replace(batch, tables=())
+    run_batch._carried_out(left, {}, {}, [], BY_HAND, buffering)
+    error = buffering.errors[NAME]
+    assert isinstance(error, TableError)
+    assert error.own
+    assert "the cause" in error.reason

@@ -82,8 +82,9 @@ class SharedRepository:
             head = self._settled()
             self._add(dataclasses.replace(head, generation=head.generation + 1, chunks=0), list(_chunks(records)))
         counting = f"{PREFIX}{head.generation + 1:06d}-"
+        # Only those before: if this process stood still meanwhile, its successor may have replaced the history once more.
         for name in self._store.read_all(PREFIX):
-            if name != HEAD and not name.startswith(counting):
+            if name != HEAD and name < counting:
                 self._store.remove(name)
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError
-from cdc_engine.records.contract import NOT_THERE, NOTHING
+from cdc_engine.records.contract import NOT_THERE, NOTHING, StoredRecord
 from cdc_engine.records.memory import MemoryRecordStore
 from cdc_engine.table_meta.history.kept import shared_repository
 from cdc_engine.table_meta.history.kept.repository import HistoryRecord
@@ -124,3 +124,22 @@ def test_ha_a_history_that_is_not_understood_is_refused() -> None:
     documents.write(HEAD, "no record", version=NOT_THERE)
     with pytest.raises(MetaError, match="cannot be read"):
         read_again(documents)
+
+
+def test_ha_who_stood_still_after_a_replacement_leaves_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The old process has replaced the history and continues, with the removal of what was before, after its successor did so too."""
+    store = MemoryRecordStore()
+    old, new = SharedRepository(store, token=1), SharedRepository(store, token=2)
+    old.load()
+    old.append([record(1)])
+    read_all = store.read_all
+
+    def stands_still(prefix: str) -> Mapping[str, StoredRecord]:
+        monkeypatch.setattr(store, "read_all", read_all)
+        new.load()
+        new.replace([record(3)])
+        return read_all(prefix)
+
+    monkeypatch.setattr(store, "read_all", stands_still)
+    old.replace([record(2)])
+    assert read_again(store) == [record(3)]
