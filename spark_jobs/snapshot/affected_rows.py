@@ -23,6 +23,8 @@ from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 ROWS_MAX = 200_000  # rows and images of one publication
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[np.int64]]
+NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
 
 class AffectedRows:
@@ -61,11 +63,11 @@ class AffectedRows:
             known = {self._key_of(values) for values, _ in images}
             read = [values for values in read if self._key_of(values) not in known]
             images = [each for each in images if each[1][OPERATION] in {INSERT, UPDATE_AFTER}]
-        places = self._numbers(order_keys, step)
+        places = self._places(order_keys, step)
         rows = [CascadeRow(values, given.rows_key, of_lake=True) for values in read]
         name = given.owner.table
         return rows, [
-            Image(_place(ours, places), name, ours[OPERATION], values)
+            Image(places.of(ours), name, ours[OPERATION], values)
             for values, ours in sorted(images, key=lambda each: (each[1][ORDER_KEY], each[1][ROW]))
         ]
 
@@ -127,28 +129,35 @@ class AffectedRows:
                 last[key] = values, ours
         return list(last.values())
 
-    def _numbers(self, order_keys: set[int], step: int) -> dict[tuple[int, int], int]:
-        """Returns (order key, row number) → place, for the images in the transactions of the events."""
-        found: list[tuple[int, int]] = []
+    def _places(self, order_keys: set[int], step: int) -> _Places:
+        """Returns the places of all images in the transactions of the events."""
         wanted = pa.array(sorted(order_keys), pa.int64())
-        for name in self._given.changes.names():
-            rows = pq.read_table(
+        found = [
+            pq.read_table(
                 self._given.changes.opened(name), columns=[ORDER_KEY, ROW], filters=pc.field(ORDER_KEY).isin(wanted)
             )
-            own: Any = rows.to_pylist()
-            found += [(each[ORDER_KEY], each[ROW]) for each in own]
-        places: dict[tuple[int, int], int] = {}
-        count: dict[int, int] = defaultdict(int)
-        for order_key, row in sorted(found):
-            count[order_key] += 1
-            places[order_key, row] = count[order_key] * step
-        return places
+            for name in self._given.changes.names()
+        ]
+        keys, rows = (
+            np.concatenate([NO_NUMBERS, *(np.asarray(each[name]) for each in found)]) for name in (ORDER_KEY, ROW)
+        )
+        return _Places(keys, rows, step)
 
 
-def _place(ours: dict[str, Any], places: dict[tuple[int, int], int]) -> ChangeOrder:
-    """Returns the position of an image. Its place is exact if its transaction contains an event."""
-    at = ours[ORDER_KEY], ours[ROW]
-    return ChangeOrder(at[0], places.get(at, at[1]), ours[COMMIT_TIME])
+class _Places:
+    """The places of images in their transactions: 1, 2, … times `step`, in the order of their row numbers."""
+
+    def __init__(self, keys: Numbers, rows: Numbers, step: int) -> None:
+        order = np.lexsort((rows, keys))
+        self._keys, self._rows, self._step = keys[order], rows[order], step
+
+    def of(self, ours: dict[str, Any]) -> ChangeOrder:
+        """Returns the position of an image. Its place is exact if its transaction contains an event."""
+        key, row = ours[ORDER_KEY], ours[ROW]
+        begin, end = np.searchsorted(self._keys, [key, key + 1])
+        at = int(np.searchsorted(self._rows[begin:end], row))
+        place = (at + 1) * self._step if begin < end else row
+        return ChangeOrder(key, place, ours[COMMIT_TIME])
 
 
 def _may_be(column: Any, values: set[Any]) -> Mask:
