@@ -120,8 +120,14 @@ def test_who_pauses_a_snapshot_ends_the_chunk_snapshot(server: DatabaseServer, t
             "ALTER TABLE small MODIFY id bigint",
             "column id is int in the schema history, and the result has it sent with the type code 8",
         ),
-        ("ALTER TABLE small MODIFY id int unsigned", "column id is unsigned, and int"),
-        ("ALTER TABLE small MODIFY word varchar(9) CHARACTER SET utf8mb4", "column word is of the charset utf8mb4"),
+        (
+            "ALTER TABLE small MODIFY id int unsigned",
+            "column id is int in the schema history, and the result has it unsigned",
+        ),
+        (
+            "ALTER TABLE small MODIFY word varchar(9) CHARACTER SET utf8mb4",
+            "and the result has it of the charset utf8mb4",
+        ),
         ("RENAME TABLE small TO smaller", "doesn't exist"),
     ],
 )

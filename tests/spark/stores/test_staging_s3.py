@@ -137,7 +137,7 @@ def test_s3_batches_go_through_the_store_and_leave_nothing_there(
             patch.setattr(
                 run_batch,
                 "refuse_unlogged",
-                lambda batch, _: [s.path.unlink() for t in batch.tables for s in t.changes],
+                lambda batch, _: [s.file.unlink() for t in batch.tables for s in t.changes],
             )
             assert shop.merge(first) == ["spark"] * 3
         engine.ack(first)
