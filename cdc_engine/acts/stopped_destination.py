@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,8 @@ from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.managers import open_meta
 from cdc_engine.ports import Lease
 from cdc_engine.records.location import as_location
+
+POLL_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +36,7 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
     """
     name, lease = directory.name, open_lease(directory)
     try:
-        if not lease.try_acquire():
+        if not _acquired(lease, directory):
             holder = lease_holder(directory)
             who = f"process {holder.pid} on {holder.host}" if holder else "another process"
             raise LeaseLostError(
@@ -46,6 +50,17 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
                 meta.close()
     finally:
         lease.release()
+
+
+def _acquired(lease: Lease, directory: Path) -> bool:
+    """Takes the lease. With `kind: sql` that takes one session if the holder was killed: nothing has watched the lease yet."""
+    place = as_location(directory)
+    deadline = time.monotonic() + (place.session_seconds + POLL_SECONDS if place.kind == "sql" else 0.0)
+    while not lease.try_acquire():
+        if time.monotonic() >= deadline:
+            return False
+        threading.Event().wait(POLL_SECONDS)
+    return True
 
 
 def _once_killed(directory: Path) -> str:

@@ -8,12 +8,13 @@ understood is never overwritten.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 
 from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
 from cdc_engine.meta.ledger import Ledger, born_id
-from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
+from cdc_engine.meta.ledger_record import FORMAT, ledger_from_text, ledger_to_text
 from cdc_engine.meta.manager import Transition
 from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
@@ -41,11 +42,27 @@ def _ledger(stored: StoredRecord, records: RecordStore, destination: str) -> Led
     try:
         return ledger_from_text(stored.text, destination)
     except ValueError as error:
+        if earlier := _cursor_of_earlier(stored.text):
+            raise MetaError(
+                f"{records.where(LEDGER)} is the ledger of an earlier version of Sluice: move it away, begin a new one with `sluice "
+                f"position set {destination} {earlier}`, which is its cursor and takes over the tables under a new epoch, and start "
+                "again what was open: stopped tables (`sluice schema resume`) and snapshots (`sluice snapshot start`)"
+            ) from error
         raise MetaError(
             f"{records.where(LEDGER)} cannot be read as a ledger: {error}. Restore it; if it is lost, move it away and begin a "
             f"new ledger with `sluice position set {destination} --latest` or another position, which takes over the tables "
             "under a new epoch"
         ) from error
+
+
+def _cursor_of_earlier(text: str) -> str:
+    """Returns FILE:OFFSET of the cursor in a ledger of an earlier format; empty if it is none, or has no cursor."""
+    try:
+        record = json.loads(text)
+        cursor = record["cursor"] if int(record["format"]) < FORMAT else None
+        return f"{cursor['file']}:{cursor['offset']}" if cursor else ""
+    except (ValueError, KeyError, TypeError):
+        return ""
 
 
 def nobody_else(_: Ledger) -> Mapping[str, str]:

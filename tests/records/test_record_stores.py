@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import fcntl
+import json
 import multiprocessing
 import threading
 from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import LedgerLocation
+from cdc_engine.acts.stopped_destination import stopped_destination
+from cdc_engine.contracts import DestinationDir, LedgerLocation
 from cdc_engine.errors import MetaError, StaleWriteError
 from cdc_engine.file_lock import FileLock
+from cdc_engine.ha.beat_lock import LockClaim
+from cdc_engine.ha.leases import LEASE
+from cdc_engine.meta.stored_ledger import LEDGER, read_stored_ledger
 from cdc_engine.records import files
 from cdc_engine.records.contract import RecordStore, StoredRecord
 from cdc_engine.records.files import LOCK_FILE, FileRecordStore
@@ -252,3 +258,21 @@ def test_a_file_system_without_locks_costs_no_descriptor(tmp_path: Path, monkeyp
         with pytest.raises(OSError, match="No locks"):
             FileLock(tmp_path / "a.lock").try_acquire()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_an_act_on_a_stopped_destination_sees_that_a_holder_was_killed(tmp_path: Path) -> None:
+    """It looked once, and a lock in a database shows its holder's end only to who watches it for a session."""
+    place = LedgerLocation(
+        destination="shop", directory=tmp_path / "shop", kind="sql", url=f"sqlite:///{tmp_path}/r.db", session_seconds=1
+    )
+    killed = LockClaim(claim_id="killed", pid=1, host="elsewhere", since=0.0, token=3, held=True)
+    record_store(place).put(LEASE, json.dumps(dataclasses.asdict(killed)))
+    with stopped_destination(DestinationDir.of(place)) as stopped:
+        assert stopped.lease.token == 4
+
+
+def test_a_ledger_of_an_earlier_version_names_its_cursor(tmp_path: Path) -> None:
+    cursor = {"file": "binlog.000007", "offset": 4711}
+    FileRecordStore(tmp_path).put(LEDGER, json.dumps({"format": 3, "cursor": cursor}))
+    with pytest.raises(MetaError, match=r"earlier version .*`sluice position set shop binlog\.000007:4711`"):
+        read_stored_ledger(FileRecordStore(tmp_path), "shop")
