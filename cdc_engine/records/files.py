@@ -21,7 +21,7 @@ from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredR
 
 LOCK_FILE = "records.lock"
 # Excludes `.tmp` and `.lock` of this program, and what editors and people leave: `NAME.json.bak`, `NAME.json~`, `.NAME.json.swp`.
-FILE_NAME = re.compile(r"[\w%-][\w%.-]*\.json|[\w-]+", re.ASCII)
+FILE_NAME = re.compile(r"[\w%+-][\w%+.-]*\.json|[\w-]+", re.ASCII)
 LOCK_SECONDS_MAX, LOCK_POLL_SECONDS = 30.0, 0.005
 
 

@@ -116,7 +116,7 @@ UNREADABLE = {
     "empty": "",
     "cut": ledger_to_text(full_ledger())[:200],
     "list": "[]",
-    "other format": broken(format=1),
+    "later format": broken(format=9),
     "no format": "{}",
     "no identity": broken(ledger_id=""),
     "batches of another ledger": broken(ledger_id="ffffffffffff"),

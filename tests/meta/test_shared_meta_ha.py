@@ -283,7 +283,7 @@ def test_ha_what_canal_writes_is_read() -> None:
         '{"postion":{}}',
         '{"postion":{"journalName":"a.1","position":-1}}',
     ):
-        with pytest.raises(ValueError, match=r"postion|must be|neither"):
+        with pytest.raises(ValueError, match=r"postion|not a|must be|neither"):
             canal_cursor.from_text(wrong)
 
 
