@@ -18,9 +18,8 @@ from cdc_engine.errors import ConfigurationError
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16
 # A batch of many tables, or the reasons of many stopped tables, may exceed gRPC's 4 MiB. A server reads a request before it checks the
-# token, so the size of requests is limited, to some hundred thousand tables.
-REQUEST_BYTES_MAX = 64 << 20
-LENGTHS_OF_SERVER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", REQUEST_BYTES_MAX))
+# token, so the size of requests is limited: of ticks, to some hundred thousand tables; of runs, which only name a batch, to gRPC's own.
+REQUEST_BYTES_MAX, RUN_REQUEST_BYTES_MAX = 64 << 20, 4 << 20
 LENGTHS_OF_CALLER = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
 CONNECT_MS_MAX = 2000  # a dead host must not use up a call's time: gRPC by itself tries for 20 s
 

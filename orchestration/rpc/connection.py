@@ -86,7 +86,7 @@ class Connection:
         code = error.code() if isinstance(error, grpc.Call) else None
         details = (error.details() or "") if isinstance(error, grpc.Call) else type(error).__name__
         known = {
-            grpc.StatusCode.UNAUTHENTICATED: "refuses the token: both sides must have the same (engine.token_env, or its file)",
+            grpc.StatusCode.UNAUTHENTICATED: "refuses the token: it was restarted meanwhile, or the two sides have different tokens",
             grpc.StatusCode.DEADLINE_EXCEEDED: (
                 f"has not answered for {seconds:g} s: it hangs, or its machine cannot be reached"
             ),

@@ -23,6 +23,7 @@ from cdc_engine.errors import BatchNotFoundError, CanalServiceError, EngineStart
 from orchestration.base import failpoints
 from orchestration.base.batch_reference import BatchReference
 from orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
+from orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
 from orchestration.rpc.server import RpcServer
 
 if TYPE_CHECKING:
@@ -58,7 +59,11 @@ class RunEndpoint:
         with self._lock:
             if self._server is None:
                 methods = {HAND_OUT: self._hand_out, LENGTHEN: self._lengthen, ACK: self._ack}
-                self._server = RpcServer(self._engine_of, methods, self._token, listen=f"{LOOPBACK}:0")
+                self._server = RpcServer(
+                    *(self._engine_of, methods, self._token),
+                    listen=f"{LOOPBACK}:0",
+                    request_bytes_max=RUN_REQUEST_BYTES_MAX,
+                )
             address = f"{LOOPBACK}:{self._server.port}"
             _write(directory / RUN_ENDPOINT_FILE, {"address": address, "token": self._token})
 

@@ -16,7 +16,7 @@ import grpc
 
 from cdc_engine.errors import ConfigurationError, SluiceError
 from orchestration.base.ports import RunEngineAwayError
-from orchestration.rpc.access import LENGTHS_OF_SERVER
+from orchestration.rpc.access import REQUEST_BYTES_MAX
 from orchestration.rpc.wire import CALL, FORM, SERVICE, Record, error_to_json, to_bytes
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class RpcServer:
     """Listens from its creation until `close`. `port`: the port of the address, or the assigned one if that is 0.
 
     `engine_of`: returns the engine of a destination. `credentials`: see `access.server_credentials`; None: without TLS.
+    `request_bytes_max`: size of a request, which is read before its token is checked.
     """
 
     def __init__(
@@ -44,11 +45,17 @@ class RpcServer:
         *,
         listen: str,
         credentials: Any = None,
+        request_bytes_max: int = REQUEST_BYTES_MAX,
     ) -> None:
         """Raises ConfigurationError if the port is not available."""
         self._engine_of, self._methods, self._token = engine_of, methods, token
         pool = concurrent.futures.ThreadPoolExecutor(CALLS_MAX, thread_name_prefix="rpc")
-        self._server = grpc.server(pool, options=[("grpc.so_reuseport", 0), *LENGTHS_OF_SERVER])
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.max_receive_message_length", request_bytes_max),
+        ]
+        self._server = grpc.server(pool, options=options)
         handler = grpc.unary_unary_rpc_method_handler(
             self._answer, request_deserializer=json.loads, response_serializer=to_bytes
         )

@@ -16,6 +16,7 @@ from orchestration.base.batch_reference import BatchReference
 from orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
 from orchestration.base.testing import FakeEngine, FakeHost
 from orchestration.rpc import connection, run_caller, run_endpoint
+from orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
 from orchestration.rpc.connection import EngineAwayError
 from orchestration.rpc.run_caller import RunCaller
 from orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE, RunEndpoint
@@ -191,6 +192,12 @@ def test_a_caller_with_another_token_is_refused(house: House) -> None:
     with pytest.raises(RunEngineAwayError, match="refuses the token") as refused:
         house.caller.hand_out(0.0)
     assert not isinstance(refused.value, RequestUnansweredError), "nothing was executed"
+
+
+def test_a_request_is_limited_before_its_token_is_checked(house: House) -> None:
+    """A run's request names a batch; the limit of ticks' requests would let any local process fill the memory."""
+    with pytest.raises(RequestUnansweredError, match="RESOURCE_EXHAUSTED"):
+        house.caller._ask("run_ack", reference="x" * RUN_REQUEST_BYTES_MAX)
 
 
 def test_an_endpoint_at_another_port_is_found(house: House) -> None:
