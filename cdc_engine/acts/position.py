@@ -59,19 +59,21 @@ def set_position(act: SetPosition) -> Position | None:
         position, by_gtid = choose(ledger, choice, facts, act.reachable), bool(choice.gtid_set)
         if not act.confirm(question(act.directory.name, ledger, position, by_gtid=by_gtid, takes_over=lake_epoch > 0)):
             return None
-        stopped.lease.check()  # the question may have waited for hours, and an engine may run by now
+        steps: list[Callable[[], object]] = []
         if not read_up_to(ledger, choice, position):
             # First: the buffered changes have a gap from here on, so the tables are re-snapshotted.
-            forget_buffered(act.directory, position)
+            steps.append(lambda: forget_buffered(act.directory, position))
             # Before the cursor moves: a crash in between causes a stop at their commit and a check of the source, no wrong row.
-            forget_prepared(act.directory)
-            act.forget_history(stopped.lease.token)
-            stopped.lease.check()
+            steps.append(lambda: forget_prepared(act.directory))
+            steps.append(lambda: act.forget_history(stopped.lease.token))
         # Also before: the stored events may lack rows that the operator wants to be read again.
-        forget_events(act.directory)
+        steps.append(lambda: forget_events(act.directory))
         if lake_epoch:
             # Before the ledger is saved: a crash in between leaves tables without an owner, which the next attempt takes over.
-            act.take_over(ledger.ledger_id)
+            steps.append(lambda: act.take_over(ledger.ledger_id))
+        for step in steps:
+            stopped.lease.check()  # the question may have waited for hours, and an engine may run by now
+            step()
         meta.update(lambda _: ledger.set_cursor(position))
         forget_folder(act.directory)
     return position
