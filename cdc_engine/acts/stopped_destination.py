@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from cdc_engine.destination_files import lease_holder, run_lock, run_lock_held
 from cdc_engine.errors import CanalServiceError, LeaseLostError
-from cdc_engine.ha.leases import open_lease
+from cdc_engine.ha.leases import POLL_SECONDS, acquired_within, open_lease
 from cdc_engine.meta.manager import MetaManager
 from cdc_engine.meta.managers import open_meta
 from cdc_engine.ports import Lease
 from cdc_engine.records.location import as_location
-
-POLL_SECONDS = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +32,7 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
     """
     name, lease = directory.name, open_lease(directory)
     try:
-        if not _acquired(lease, directory):
+        if not acquired_within(lease, _watch_seconds(directory)):
             holder = lease_holder(directory)
             who = f"process {holder.pid} on {holder.host}" if holder else "another process"
             raise LeaseLostError(
@@ -52,15 +48,10 @@ def stopped_destination(directory: Path) -> Iterator[StoppedDestination]:
         lease.release()
 
 
-def _acquired(lease: Lease, directory: Path) -> bool:
-    """Takes the lease. With `kind: sql` that takes one session if the holder was killed: nothing has watched the lease yet."""
+def _watch_seconds(directory: Path) -> float:
+    """Returns for how long the lease is watched: with `kind: sql` a session, because nothing here has watched its holder yet."""
     place = as_location(directory)
-    deadline = time.monotonic() + (place.session_seconds + POLL_SECONDS if place.kind == "sql" else 0.0)
-    while not lease.try_acquire():
-        if time.monotonic() >= deadline:
-            return False
-        threading.Event().wait(POLL_SECONDS)
-    return True
+    return place.session_seconds + POLL_SECONDS if place.kind == "sql" else 0.0
 
 
 def _once_killed(directory: Path) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import threading
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from cdc_engine.contracts import Holder, LedgerLocation
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 LEASE, RUN_LOCK, READING = "lease", "run-lock", "reading"
 READING_FILE = "snapshots/reading.lock"
+POLL_SECONDS = 0.5
 TABLES = "_sluice_tables"  # beside the destinations, and no name that one may have
 
 
@@ -75,6 +78,19 @@ class SharedLease:
 
     def release(self) -> None:
         self._lock.release()
+
+
+def acquired_within(lock: Lock | Lease, seconds: float) -> bool:
+    """Takes a lock, or returns False if somebody holds it for so many seconds. Raises MetaError.
+
+    The lock of a process that was killed on another host becomes free after a session, as seen by whoever watches it.
+    """
+    deadline = time.monotonic() + seconds
+    while not lock.try_acquire():
+        if time.monotonic() >= deadline:
+            return False
+        threading.Event().wait(POLL_SECONDS)
+    return True
 
 
 def open_lease(place: Location) -> Lease:

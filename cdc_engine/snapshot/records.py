@@ -11,14 +11,13 @@ import contextlib
 import hashlib
 import json
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from cdc_engine.contracts import LedgerLocation
 from cdc_engine.errors import ActRefusedError, MetaError
-from cdc_engine.ha.leases import Lock, open_reading_lock, reading_lock_held
+from cdc_engine.ha.leases import Lock, acquired_within, open_reading_lock, reading_lock_held
 from cdc_engine.records.contract import RecordStore
 from cdc_engine.records.location import as_location, record_store
 from cdc_engine.snapshot.record import SnapshotRecord
@@ -28,7 +27,6 @@ from object_stores.options import resolved
 from object_stores.stored_files import StoredFiles
 
 FOLDER = "snapshots"
-READING_POLL_SECONDS = 0.5
 
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
@@ -115,12 +113,8 @@ class SnapshotRecords:
         host.
         """
         reading = self.reading()
-        deadline = time.monotonic() + (2 * self._place.session_seconds if self._place.is_shared else 0.0)
-        while not reading.try_acquire():
-            if time.monotonic() >= deadline:
-                return None
-            threading.Event().wait(READING_POLL_SECONDS)
-        return reading
+        seconds = 2 * self._place.session_seconds if self._place.is_shared else 0.0
+        return reading if acquired_within(reading, seconds) else None
 
     def are_read(self) -> bool:
         """Returns whether a process reads and publishes now."""
