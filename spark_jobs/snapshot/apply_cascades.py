@@ -13,21 +13,17 @@ read again (`given_again`). The rows of a table without a key were read at a kno
 from __future__ import annotations
 
 import dataclasses
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from object_stores.stored_files import StoredFiles
 from spark_jobs.cascades.play import CASCADE, ChangeOrder, Derived, Event, Image, Play, Values, coarse_values
-from spark_jobs.durable_lake import sync
 from spark_jobs.fence import Fence
 from spark_jobs.snapshot.affected_rows import AffectedRows
-from spark_jobs.snapshot.buffered_cascades import buffered_events
+from spark_jobs.snapshot.buffered_cascades import buffered_events, write_rows
 from spark_jobs.snapshot.buffering import DERIVED_SUFFIX, KEY_DIGITS
 from spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication, is_partial
 from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
@@ -55,7 +51,7 @@ def apply_cascades(given: Publication, label: int, fence: Fence) -> None:
     derived = _played(AffectedRows(given, [event for _, event in events]), name, events)
     if derived:
         fence.check(name)
-        _write(given, _images(given, derived), f"{label:0{KEY_DIGITS}d}{DERIVED_SUFFIX}")
+        write_rows(_images(given, derived), given.changes, f"{label:0{KEY_DIGITS}d}{DERIVED_SUFFIX}")
 
 
 def given_again(events: Sequence[Event]) -> str:
@@ -144,20 +140,6 @@ def _images(given: Publication, derived: Sequence[Derived]) -> pa.Table:
         for number, each in enumerate(derived)
     ]
     return pa.Table.from_pylist(records, schema=pa.schema([*ours, *theirs]))
-
-
-def _write(given: Publication, images: pa.Table, name: str) -> None:
-    files = given.changes
-    with tempfile.TemporaryDirectory(prefix="sluice-cascades-") as scratch:
-        folder = Path(scratch) if files.url else files.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f".{name}.tmp"
-        pq.write_table(images, temporary, compression="none")
-        if files.url:
-            files.put(temporary, name)
-            return
-        sync(temporary)
-        temporary.replace(folder / name)
 
 
 def _forget_derived(files: StoredFiles) -> None:

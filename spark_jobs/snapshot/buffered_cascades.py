@@ -77,14 +77,14 @@ def buffer_changes(table: StagedTable, changes: Sequence[Passed], held: Buffered
             why = f"foreign keys changed more than {CHANGES_MAX:,} referenced values of it while its rows were read"
             raise TooManyChangesError(why)
         name = f"{end:0{KEY_DIGITS}d}.{before + len(new):0{COUNT_DIGITS}d}.parquet"
-        _write(_rows(new, _images_before(table, new)), held.cascades, name)
+        write_rows(_rows(new, _images_before(table, new)), held.cascades, name)
 
 
 def mark_complete(table: str, held: BufferedChanges, end: int) -> None:
     """Writes the mark that everything of the table is buffered up to the order key `end`. Raises TableError."""
     with _as_table_error(table, held.cascades):
         if complete_up_to(held.cascades) < end:
-            _write(SCHEMA.empty_table(), held.cascades, f"{end:0{KEY_DIGITS}d}.{COMPLETE}.parquet")
+            write_rows(SCHEMA.empty_table(), held.cascades, f"{end:0{KEY_DIGITS}d}.{COMPLETE}.parquet")
 
 
 def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:
@@ -146,8 +146,8 @@ def _rows(changes: Sequence[Passed], images: Sequence[int]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata({CASCADES: text.encode()}))
 
 
-def _write(rows: pa.Table, files: StoredFiles, name: str) -> None:
-    """Writes one file. It is complete and on disk, or absent."""
+def write_rows(rows: pa.Table, files: StoredFiles, name: str) -> None:
+    """Writes one file of a snapshot. It is complete and on disk, or absent. Raises OSError, StoreError."""
     with tempfile.TemporaryDirectory(prefix="sluice-cascades-") as scratch:
         folder = Path(scratch) if files.url else files.folder
         folder.mkdir(parents=True, exist_ok=True)

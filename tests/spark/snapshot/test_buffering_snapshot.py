@@ -175,7 +175,7 @@ def test_a_batch_that_is_repeated_is_buffered_once_whatever_it_left(
 
     made = Batches(tmp_path)
     batch = made.batch(3, 4)
-    for module, name in ((buffered_cascades, "sync"), (buffered_cascades, "_write"), (cascade_files, "keep")):
+    for module, name in ((buffered_cascades, "sync"), (buffered_cascades, "write_rows"), (cascade_files, "keep")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, killed)
             with pytest.raises(KilledError):
