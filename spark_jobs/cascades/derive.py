@@ -94,11 +94,12 @@ def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str])
     them raised, it is an error of each.
     """
     who = ", ".join(sorted(error.tables))
+    raised = {error.cause.table} if isinstance(error.cause, TableError) else error.tables
     live = {table.name for table in batch.tables} | {*buffered}
     live &= {name for events in batch.cascades for name in events.live_names}
     return {
         name: table_error(name, error.cause, NOT_FOUND)
-        if name in error.tables or not error.tables & live
+        if name in raised or not raised & live
         else TableError(
             name, f"it is merged after {who}, with which foreign keys bind it: {NOT_FOUND} there", own=False
         )

@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -281,3 +282,20 @@ def test_an_exception_that_concerns_only_a_buffered_table_is_its_own_error(
     assert isinstance(error, TableError)
     assert error.own
     assert "the cause" in error.reason
+
+
+def test_a_table_that_waits_for_another_one_is_not_reported_under_its_name() -> None:
+    events = CascadeEvents(
+        parent=("shop", "parent"),
+        referenced=("id",),
+        file=Path("events"),
+        rows=1,
+        cascades=(),
+        live=(("shop", "child"), ("shop", "other")),
+    )
+    cause = derive._RaisedError(["shop.child", "shop.other"], TableError("shop.child", "no space left", own=False))
+    batch: Any = SimpleNamespace(tables=(), cascades=(events,))
+    errors = derive._refused(batch, cause, ["shop.child", "shop.other"])
+    assert {name: error.table for name, error in errors.items()} == {name: name for name in errors}
+    assert errors["shop.child"].reason == "no space left"
+    assert len(errors) == 2
