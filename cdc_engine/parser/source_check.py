@@ -141,7 +141,10 @@ def short_retention_sentence(facts: ServerFacts) -> str:
     retention = retention_of(facts.provider, facts.variables)
     if retention.seconds >= DAY_SECONDS:
         return ""
-    return f"{retention.why}: an engine that stops for longer loses its position (POSITION_LOST); {advice_of(facts).keep_more}"
+    return (
+        f"{retention.why}: an engine that is stopped while a file that it needs is purged loses its position (POSITION_LOST); "
+        f"{advice_of(facts).keep_more}"
+    )
 
 
 def retention_seconds(facts: ServerFacts) -> float:

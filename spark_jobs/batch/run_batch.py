@@ -80,7 +80,7 @@ def merge_batch(
     - `holds`: tables with a running snapshot; their changes are buffered, not merged.
     - `on_merged`: called once the batch is in all of its tables.
     - `stored`: URL of the batch's files in an object store; a run copies the files that it reads itself to `batch_dir` or next to it.
-    - `turns`: the table locks of tables that runs of other destinations also write.
+    - `table_locks`: of tables that runs of other destinations also write.
 
     Raises StagedBatchError before anything is merged; SparkUnavailableError if Spark is or becomes unavailable; MergeError, after the
     other tables have finished, if a table could not be merged. Calling it again with the same batch is always safe.

@@ -134,8 +134,8 @@ class SourceWatch:
         return bool(saved and self._facts and is_gone(saved, self._facts, archived=self._archived))
 
     def retention_left_hours(self) -> float | None:
-        """Returns the retention left for what a restart would read, in hours, as of the last check; 0: it is purged; None: unlimited or
-        unknown.
+        """Returns the retention left for what a restart would read, in hours, as of the last check; 0: it is purged, or may be at any
+        moment; None: unlimited or unknown.
         """
         if self._is_gone():
             return 0.0

@@ -58,6 +58,6 @@ def purges_early(oldest: OldestFile, facts: ServerFacts, now: float) -> str:
     if oldest.kept_seconds(now) >= DAY_SECONDS:
         return ""
     return (
-        f"the source purged its binlog up to {oldest.file}, which is less than a day old, whatever its settings promise: an engine that "
-        f"stops for longer loses its position (POSITION_LOST); {advice_of(facts).keep_more}"
+        f"the source purged its binlog up to {oldest.file}, a file that is less than a day old, whatever its settings promise: an engine "
+        f"that is stopped while a file that it needs is purged loses its position (POSITION_LOST); {advice_of(facts).keep_more}"
     )

@@ -69,8 +69,8 @@ def _of_amazon(provider: Provider, hours: str) -> Retention:
             "GRANT SELECT ON mysql.rds_configuration to the account",
         )
     if hours == NOT_SET:
-        keeps = "keeps a binlog file only as long as it needs it itself, which may be minutes"
-        lazily = "deletes binlog files whenever it likes, usually within a day"
+        keeps = "keeps a binlog file only until it does not need the file itself, which may be minutes"
+        lazily = "deletes binlog files at any time, usually within a day"
         return Retention(
             seconds=0,
             why=f"`{RETENTION_HOURS}` is NULL: {provider} {lazily if provider is Provider.AURORA else keeps}",

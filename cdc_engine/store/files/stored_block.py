@@ -59,6 +59,6 @@ def read_block(at: Where, head: RecordHeader, names: Names) -> Block:
 def damaged(path: Path, offset: int, error: Exception) -> StoreDamagedError:
     """Returns the error with the message for the operator."""
     return StoreDamagedError(
-        f"{path} cannot be read at byte {offset} ({error}): what follows is read again from the source once the folder "
-        f"{path.parent} is removed while the engine is stopped; bring the file back where the source has purged it"
+        f"{path} cannot be read at byte {offset} ({error}): stop the engine, remove the folder {path.parent}, and start the engine, "
+        "which reads again from the source what is not merged. If the source has purged that, put the file as it was back instead"
     )

@@ -42,7 +42,7 @@ def test_a_purge_that_was_seen_says_what_is_kept() -> None:
     assert purges_early(oldest, facts(3, 4), NOW) == ""
     oldest = oldest.seen(facts(4, 5)).seen(facts(4, 5, b4=2))
     assert oldest.kept_seconds(NOW) == 2 * HOUR
-    assert "up to binlog.000004, which is less than a day old" in purges_early(oldest, facts(4, 5), NOW)
+    assert "up to binlog.000004, a file that is less than a day old" in purges_early(oldest, facts(4, 5), NOW)
     assert purges_early(oldest, facts(4, 5), NOW + 23 * HOUR) == "", "it kept that file for longer since then"
 
 
