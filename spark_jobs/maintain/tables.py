@@ -72,8 +72,8 @@ VACUUM_SETTINGS = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaintainedTable:
-    """A table to maintain. `key`: its first key column, empty if it has none. `shared`: other destinations write it too, under the table
-    locks `turns`.
+    """A table to maintain. `key`: its first key column, empty if it has none. `shared`: other destinations write it too, under
+    `table_locks`.
 
     `fence`: of the run that writes it.
     """
