@@ -89,9 +89,10 @@ def delta_assets(
     table_of = {delta_key(destination, table.name): table.name for table in tables}
     checked = checkable(destination, table_of.values())
     quarantining = [name for name in checked if quarantines(config, destination, name)]
+    followed = foreign_keys(config, destination)
     for table in tables:
         name = _port_name(table.name)
-        outs[name] = _delta_out(config, destination, table)
+        outs[name] = _delta_out(config, destination, table, followed.get(table.name, ()))
         ins[f"source_{name}"] = dg.AssetIn(key=source_key(destination, table.name), dagster_type=dg.Nothing)
         upstream[name] = {source_key(destination, table.name)}
 
@@ -312,11 +313,12 @@ def _merged(
         raise failure(error) from None
 
 
-def _delta_out(config: SluiceConfig, destination: str, table: TableVersion) -> dg.AssetOut:
+def _delta_out(config: SluiceConfig, destination: str, table: TableVersion, followed: Sequence[str]) -> dg.AssetOut:
+    """Returns the output of a table. `followed`: a sentence about each foreign key that changes its rows without row events."""
     path = config.kept_path(destination, table.database, table.table)
     details: dict[str, Any] = {"dagster/uri": path}
-    if told := foreign_keys(config, destination).get(table.name):
-        details["foreign_keys"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in told))
+    if followed:
+        details["foreign_keys"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in followed))
     key = f"keyed by {', '.join(table.key)}" if table.key else "without a key: every change is appended"
     settings = config.destinations[destination]
     if not settings.table(table.database, table.table).mirror:

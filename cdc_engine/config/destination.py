@@ -113,6 +113,9 @@ class DrainConfig(Strict):
     )
 
 
+NO_OPTIONS = TableConfig()  # of every table that conf/ does not name
+
+
 class DestinationConfig(AssetsOfDestination, StreamConfig):
     """Settings of a destination. The file's name is the destination's name."""
 
@@ -273,7 +276,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
         own = self.tables.get(f"{database}.{table}")
         if own is None and (shard := self.shard(database, table)) is not None:
             return shard.options
-        return own or TableConfig()
+        return own or NO_OPTIONS
 
     def folder(self, database: str, table: str) -> str:
         """Returns where a table is below the lake, by `table_path` or as a shard; its own `path` comes before it."""

@@ -8,6 +8,7 @@ Reading it opens no connection. It is replaced as a whole: the new file is writt
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from cdc_engine.errors import MetaError
 
 TABLES_FILE = "tables.json"  # name in a destination's folder
 FORMAT = 2
+PARSED_MAX = 4  # lists of tables that a process has parsed and keeps
 CASCADE_WORDS = {
     "apply": "so it is carried out in the lake",
     "stop": "so the table stops at the first change that sets it off",
@@ -38,6 +40,9 @@ class ForeignKeyNote:
     table: str
     sentence: str
     followed: bool
+
+
+Content = tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]
 
 
 def write_tables(path: Path, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> None:
@@ -109,7 +114,20 @@ def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:
     )
 
 
-def _read(path: Path) -> tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]:
+def _read(path: Path) -> Content:
+    """Returns the content of the file as it is now. It is parsed again only after it was replaced."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return (), ()
+    except OSError as error:
+        raise MetaError(f"the table list {path} cannot be read; delete it, and the engine writes it again") from error
+    return _parsed(path, (found.st_ino, found.st_mtime_ns, found.st_size))
+
+
+@functools.lru_cache(maxsize=PARSED_MAX)
+def _parsed(path: Path, stamp: tuple[int, int, int]) -> Content:  # noqa: ARG001  the file that was replaced is another one
+    """Returns the content of the file; `stamp` changes when it is replaced. A stamp may be older than the content, never newer."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

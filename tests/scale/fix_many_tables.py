@@ -1,0 +1,144 @@
+"""Makes a destination with many tables as its engine and its runs would leave it, without a server, and counts what code does with it."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import cProfile
+import io
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc_engine.config import SluiceConfig
+from cdc_engine.destination_files import LakeTables
+from cdc_engine.instance.published_history import PublishedHistory
+from cdc_engine.meta.ledger import Ledger
+from cdc_engine.meta.ledger_record import ledger_to_text
+from cdc_engine.meta.stored_ledger import LEDGER as LEDGER_RECORD
+from cdc_engine.records.location import record_store
+from cdc_engine.snapshot.record import wanted
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.table_meta.history.history import TableHistory
+from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, TableSchema
+from tests.fix_ledgers import at
+from tests.orchestration.fix_location import make_config
+
+BEGIN = at(10)
+FEW, MANY = 500, 1000  # what grows with the tables doubles from the one to the other
+FOLLOWERS = 10  # every tenth table follows the one before it by a foreign key
+
+
+def table_schema(number: int) -> TableSchema:
+    """Returns the schema of one of the tables: some have more columns than others, and some follow another one."""
+    columns = (
+        DeclaredColumn(name="id", type="bigint", nullable=False),
+        *(DeclaredColumn(name=f"c{each}", type="varchar(40)", charset="utf8mb4") for each in range(2 + number % 9)),
+    )
+    parent = ("shop", table_name(number - 1).partition(".")[2])
+    key = ForeignKey(name=f"fk{number}", columns=("id",), parent=parent, referenced=("id",), on_delete="CASCADE")
+    return TableSchema(
+        database="shop",
+        table=table_name(number).partition(".")[2],
+        charset="utf8mb4",
+        columns=columns,
+        key=("id",),
+        foreign_keys=(key,) if number % FOLLOWERS == FOLLOWERS - 1 else (),
+    )
+
+
+def table_name(number: int) -> str:
+    return f"shop.t{number:05d}"
+
+
+def table_names(count: int) -> list[str]:
+    return [table_name(number) for number in range(count)]
+
+
+def open_history(config: SluiceConfig) -> PublishedHistory:
+    """Opens the history of the destination as its engine does."""
+    directory = config.destination_dir("shop")
+    history = TableHistory(directory / "schema.jsonl", lambda database, _: database == "shop")
+    return PublishedHistory(history, directory / TABLES_FILE, lambda: None)
+
+
+def make_destination(root: Path, count: int) -> tuple[SluiceConfig, PublishedHistory]:
+    """Makes the destination `shop`: its ledger, its schema history and its list of tables."""
+    config = make_config(root)
+    directory = config.destination_dir("shop")
+    directory.mkdir(parents=True)
+    ledger = Ledger(ledger_id="0123456789ab", epoch=1, cursor=BEGIN)
+    record_store(directory).put(LEDGER_RECORD, ledger_to_text(ledger))
+    history = open_history(config)
+    facts = DdlServerFacts(flavour="mysql", charset="utf8mb4")
+    tables = tuple(table_schema(number) for number in range(count))
+    history.seed(SchemaSnapshot(facts, (("shop", "utf8mb4"),), tables), BEGIN)
+    return config, history
+
+
+def keep_lake_tables(config: SluiceConfig, count: int) -> LakeTables:
+    """Stores an id and a version of each table, as runs leave them."""
+    kept = LakeTables(config.destination_dir("shop"))
+    kept.keep({name: (f"id-{name}", 1) for name in table_names(count)})
+    return kept
+
+
+def request_snapshots(config: SluiceConfig, count: int) -> SnapshotRecords:
+    """Requests a snapshot of each table, as `sluice snapshot start`."""
+    records = SnapshotRecords(config.destination_dir("shop"))
+    for name in table_names(count):
+        records.begin(wanted(name, BEGIN, now=1.0))
+    return records
+
+
+class Counted:
+    """What was done in a block: function calls, and files opened by name, to read or to write."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.read = Counter[str]()
+        self.written = Counter[str]()
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Counted]:
+    """Counts what a block does in this thread. Function calls include those of functions in C; they do not depend on the machine."""
+    found, opened, low = Counted(), io.open, os.open
+
+    def open_file(file: Any, mode: str = "r", *args: Any, **given: Any) -> Any:
+        if isinstance(file, str | os.PathLike):
+            counter = found.read if mode.startswith("r") and "+" not in mode else found.written
+            counter[Path(os.fspath(file)).name] += 1
+        return opened(file, mode, *args, **given)
+
+    def open_low(file: Any, flags: int, *args: Any, **given: Any) -> int:
+        if isinstance(file, str | os.PathLike) and flags & (os.O_WRONLY | os.O_RDWR):
+            found.written[Path(os.fspath(file)).name] += 1
+        return low(file, flags, *args, **given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(io, "open", open_file)
+        patch.setattr(builtins, "open", open_file)
+        patch.setattr(os, "open", open_low)
+        profile = cProfile.Profile()
+        profile.enable()
+        try:
+            yield found
+        finally:
+            profile.disable()
+            found.calls = sum(each.callcount for each in profile.getstats())
+
+
+def growth(tmp_path: Path, act: Callable[[Path, int], Counted]) -> float:
+    """Returns by which factor the function calls of `act` grow from FEW tables to MANY; 2.0 if they are in proportion to the tables.
+
+    `act`: makes a destination with a number of tables in a folder, and returns what it counted there.
+    """
+    few, many = (act(tmp_path / str(count), count).calls for count in (FEW, MANY))
+    return many / few
