@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from console.commands.backfill import backfill
+from console.commands.catch_up import catch_up
 from console.commands.consumer import consumer_app
 from console.commands.instance import instance_app
 from console.commands.lake import lake_app, quarantine_app
@@ -197,7 +198,7 @@ def import_canal(
         screen.print(sentence, markup=False, highlight=False, soft_wrap=True)
 
 
-for asked in (sql, equal, history, why, backfill, repair, maintain):
+for asked in (catch_up, sql, equal, history, why, backfill, repair, maintain):
     app.command()(asked)
 for group in (
     position_app, lake_app, schema_app, snapshot_app, consumer_app, source_app, instance_app, quarantine_app,

@@ -15,6 +15,7 @@ from orchestration.base.table_catalog import defined_tables
 from orchestration.checks.equality import equality_check, equality_job, equality_schedule
 from orchestration.checks.stopped import destination_checks
 from orchestration.run.backfill.jobs import backfill_by_hour_job, backfill_job
+from orchestration.run.catch_up_job import catch_up_job
 from orchestration.run.instance_jobs import instance_job
 from orchestration.run.maintain_jobs import maintain_job, maintain_schedules
 from orchestration.run.repair_jobs import repair_job
@@ -127,5 +128,7 @@ def _definitions(
 def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     """Returns the definitions of the whole code location, with the real ports or a test's."""
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
-    jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config)] if config.destinations else []
-    return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs, executor=dg.in_process_executor))
+    jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config), catch_up_job(config)]
+    return dg.Definitions.merge(
+        *parts, dg.Definitions(jobs=jobs if config.destinations else [], executor=dg.in_process_executor)
+    )

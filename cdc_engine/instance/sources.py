@@ -1,8 +1,12 @@
-"""Returns the servers and the archive of a destination from its configuration."""
+"""Returns the servers and the archive of a destination from its configuration, and what its source reports now."""
 
 from __future__ import annotations
 
+import contextlib
+
 from cdc_engine.config import DestinationConfig
+from cdc_engine.parser.connection import SourceConnection
+from cdc_engine.parser.server_facts import ServerFacts, read_facts
 from cdc_engine.source.archive import Archive
 from cdc_engine.source.server import Source
 from cdc_engine.source.settings import SourceConfig
@@ -33,3 +37,9 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
 def archive_of(config: DestinationConfig) -> Archive | None:
     """Returns the binlog archive, if conf/ names one."""
     return Archive(config.archive) if config.archive else None
+
+
+def source_facts(config: DestinationConfig) -> ServerFacts:
+    """Asks the source for its facts. Raises SourceConnectionError, ConfigurationError."""
+    with contextlib.closing(SourceConnection(source_of(config))) as connection:
+        return read_facts(connection)

@@ -1,0 +1,159 @@
+"""Waits until the lake has everything that the source had committed at one moment. Used by `sluice catch-up` and its Dagster job.
+
+It reads the files of the destination only: the engine's status, the ledger and the records of snapshots. `missing` decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cdc_engine.destination_files import read_ledger
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.parser.server_facts import ServerFacts
+from cdc_engine.position import Position
+from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, has_come_past
+from cdc_engine.snapshot.records import SnapshotRecords
+from cdc_engine.states import EngineState, SnapshotState, ended
+
+STATUS_FILE = "status.json"
+LOOK_SECONDS = 0.5
+# How long an engine may be in a state that ends the reading: some are temporary, and each tick starts the engine again.
+ENDED_SECONDS_MAX = 60.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CatchUpEnd:
+    """The end of the source's binlog that the lake must reach. `server_uuid`: of the server that reported it, empty if it has none."""
+
+    end: SourceEnd
+    server_uuid: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.end.file}:{self.end.offset}"
+
+    def is_reached(self, cursor: Position) -> bool:
+        """Returns whether a cursor has everything up to this end. Files of another server cannot be compared, only GTID sets."""
+        same = "" in {cursor.server_uuid, self.server_uuid} or cursor.server_uuid == self.server_uuid
+        return has_come_past(cursor, self.end if same else dataclasses.replace(self.end, file=""))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far a destination is. `state`, `reason`: of its engine, empty until it writes a status. `cursor`: everything up to it is acked.
+
+    `outstanding`: batches without an ack. `snapshots`: the open ones. `stopped`: tables that are not followed.
+    """
+
+    state: str = ""
+    reason: str = ""
+    cursor: Position | None = None
+    outstanding: int = 0
+    snapshots: tuple[SnapshotRecord, ...] = ()
+    stopped: tuple[str, ...] = ()
+
+
+def missing(progress: Progress, wanted: CatchUpEnd) -> str:
+    """Returns what the lake still lacks, as a sentence; empty if it has everything up to `wanted`. Pure."""
+    if not progress.state:
+        return "the engine is starting"
+    if progress.state != EngineState.RUNNING:  # until then it may still request snapshots of existing rows
+        return (
+            f"the engine is {progress.state}: {progress.reason}"
+            if progress.reason
+            else f"the engine is {progress.state}"
+        )
+    if progress.cursor is None or not wanted.is_reached(progress.cursor):
+        return f"acked {progress.cursor or 'nothing'} of {wanted}"
+    if progress.outstanding:
+        return "a batch waits for its ack"
+    open_now = [
+        f"{each.name} {each.state} ({each.rows} of about {each.rows_expected} rows)" for each in progress.snapshots
+    ]
+    return f"existing rows are being read: {', '.join(open_now)}" if open_now else ""
+
+
+def blocked(progress: Progress, destination: str) -> str:
+    """Returns why a snapshot does not end by itself, with the command that continues it; empty if each can. Pure."""
+    for each in progress.snapshots:
+        if each.state == SnapshotState.FAILED:
+            return f"the snapshot of {each.name} failed: {each.reason} (`sluice snapshot resume {destination} {each.name}`)"
+        if each.paused:
+            return f"the snapshot of {each.name} is paused (`sluice snapshot resume {destination} {each.name}`)"
+    return ""
+
+
+def end_of(facts: ServerFacts) -> CatchUpEnd:
+    """Returns the current end of a source's binlog."""
+    end = SourceEnd(file=facts.file, offset=facts.offset, executed=facts.executed if facts.gtid_enabled else "")
+    return CatchUpEnd(end=end, server_uuid=facts.server_uuid)
+
+
+def read_progress(directory: Path, since: float) -> Progress:
+    """Reads a destination's files. `since`: seconds since 1970; an older status is of an earlier engine. Raises MetaError."""
+    status = _status(directory / STATUS_FILE)  # before the ledger, which is never older then
+    ledger = read_ledger(directory)
+    fresh = int(status.get("updated_at_us") or 0) >= since * 1e6
+    return Progress(
+        state=str(status.get("state") or "") if fresh else "",
+        reason=str(status.get("reason") or "") if fresh else "",
+        cursor=ledger.cursor,
+        outstanding=len(ledger.outstanding),
+        snapshots=tuple(each for each in SnapshotRecords(directory).all() if each.is_open),
+        stopped=tuple(sorted(each.name for each in ledger.stopped_tables)),
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """How to wait. `seconds_max`: 0 for no limit. `look`: returns the progress. `say`: reports what is missing, each time that changes.
+    `pause`: called between two looks.
+    """
+
+    destination: str
+    look: Callable[[], Progress]
+    say: Callable[[str], None]
+    pause: Callable[[], None]
+    seconds_max: float = 0.0
+
+
+def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
+    """Waits until nothing is missing. Returns the last progress, whose stopped tables lack changes.
+
+    Raises ActRefusedError if the engine stays in a state that ends the reading, a snapshot cannot continue, or the time is over.
+    """
+    begun, ended_at, said = time.monotonic(), 0.0, ""
+    while True:
+        progress, now = waiting.look(), time.monotonic()
+        lacks = missing(progress, wanted)
+        if not lacks:
+            return progress
+        if lacks != said:
+            said = lacks
+            waiting.say(lacks)
+        ended_at = (ended_at or now) if progress.state and has_ended(progress.state) else 0.0
+        if ended_at and now - ended_at > ENDED_SECONDS_MAX:
+            raise ActRefusedError(f"{waiting.destination} is {progress.state}: {progress.reason}")
+        if why := blocked(progress, waiting.destination):
+            raise ActRefusedError(why)
+        if waiting.seconds_max and now - begun > waiting.seconds_max:
+            raise ActRefusedError(f"{waiting.destination} has not caught up within {waiting.seconds_max:g} s: {lacks}")
+        waiting.pause()
+
+
+def has_ended(state: str) -> bool:
+    """Returns whether an engine in this state reads nothing. A state that this version does not know is an error."""
+    return state not in EngineState.__members__ or ended(state) or state == EngineState.STOPPED
+
+
+def _status(path: Path) -> dict[str, Any]:
+    """Returns the engine's status; empty if it has written none."""
+    try:
+        record = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}

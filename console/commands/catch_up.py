@@ -1,0 +1,36 @@
+"""`sluice catch-up` and its options; `console.acts.catch_up` does the work."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from console.commands.options import JsonOption, config_now, errors, screen
+
+
+def catch_up(
+    destinations: Annotated[
+        list[str] | None, typer.Argument(metavar="[DESTINATION]...", help="Destinations. Default: all.")
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.0, metavar="SECONDS", help="Give up after this time; 0: no limit.")
+    ] = 0.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Merge everything up to the source's current end, then exit. If nothing runs, starts what is needed and stops it again, for cron
+    and CI. Exit code 1 if a table has stopped, or if the end is not reached.
+    """
+    from cdc_engine.config import conf_dir  # noqa: PLC0415
+    from console.acts.catch_up import catch_up as act  # noqa: PLC0415
+    from console.stack import signals  # noqa: PLC0415
+
+    def say(sentence: str) -> None:
+        (errors if as_json else screen).print(sentence, markup=False, highlight=False, soft_wrap=True)
+
+    with signals.heard():
+        found = act(config_now(), conf_dir(), destinations or (), seconds_max=timeout, say=say)
+    if as_json:
+        screen.print_json(json.dumps({"destinations": [each.to_json() for each in found]}))
+    raise typer.Exit(1 if any(each.stopped for each in found) else 0)

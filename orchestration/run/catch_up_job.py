@@ -1,0 +1,63 @@
+"""The job that succeeds once the lake has everything that a source had when the run began. For schedules and jobs that read the lake."""
+
+# no `from __future__ import annotations`: Dagster inspects the types of `context` and `config` at runtime
+
+import functools
+import time
+
+import dagster as dg
+from pydantic import Field
+
+from cdc_engine.acts.catch_up import LOOK_SECONDS, Waiting, end_of, read_progress, wait_until_caught_up
+from cdc_engine.config import SluiceConfig
+from cdc_engine.errors import SluiceError
+from cdc_engine.instance.sources import source_facts
+from orchestration.base.one_destination import one_destination, with_destination
+from orchestration.base.ports import MergeFailedError
+from orchestration.run.merge_run import failure
+
+JOB = "catch_up"
+
+
+class CatchUp(dg.Config):
+    """What the launchpad asks for."""
+
+    destination: str = ""  # `with_destination` makes it one of the names in conf/
+    seconds_max: float = Field(default=3600.0, ge=0.0, description="How long to wait; 0: no limit.")
+
+
+def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
+    """Returns the job. It waits only: engines and sensors, which merge and ack, run elsewhere."""
+    asked = with_destination(CatchUp, settings.destinations)
+
+    @dg.op(name="wait_until_caught_up", config_schema=asked.to_config_schema().as_field())
+    def wait(context: dg.OpExecutionContext) -> None:
+        config, begun = asked(**context.op_config), time.time()
+        try:
+            name = one_destination(config.destination, settings.destinations)
+            end = end_of(source_facts(settings.destinations[name]))
+            waiting = Waiting(
+                destination=name,
+                look=functools.partial(read_progress, settings.destination_dir(name), begun),
+                say=context.log.info,
+                pause=lambda: time.sleep(LOOK_SECONDS),
+                seconds_max=config.seconds_max,
+            )
+            progress = wait_until_caught_up(waiting, end)
+        except SluiceError as error:
+            raise failure(error) from None
+        if progress.stopped:
+            told = f"everything up to {end} is in the lake, but not for stopped tables: {', '.join(progress.stopped)}"
+            raise failure(MergeFailedError(told))
+        context.add_output_metadata({"destination": name, "end": str(end), "seconds": time.time() - begun})
+
+    @dg.job(
+        name=JOB,
+        executor_def=dg.in_process_executor,
+        description="Waits until the lake has everything that the source had when the run began, and fails if a table has stopped. "
+        "A schedule of it, or a job after it, reads a lake that is complete up to then.",
+    )
+    def job() -> None:
+        wait()
+
+    return job

@@ -1,0 +1,118 @@
+"""When a destination counts as caught up, and what ends the wait. The files are imitated; tests/acceptance has the real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from cdc_engine.acts.catch_up import CatchUpEnd, Progress, Waiting, missing, wait_until_caught_up
+from cdc_engine.config.conf_files import ONLY, read_conf_files
+from cdc_engine.errors import ActRefusedError
+from cdc_engine.position import Position
+from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
+from cdc_engine.states import SnapshotState
+from console.acts.catch_up import CaughtUp
+from console.main import app
+
+UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
+END = CatchUpEnd(end=SourceEnd(file="b.000007", offset=500, executed=f"{UUID}:1-9"), server_uuid=UUID)
+DONE = Progress(
+    state="RUNNING", cursor=Position(epoch=1, file="b.000007", offset=500, gtid_set=f"{UUID}:1-9", server_uuid=UUID)
+)
+SNAPSHOT = SnapshotRecord(snapshot_id="x", database="shop", table="t", state=SnapshotState.READING)
+
+
+def at(**changed: object) -> Progress:
+    assert DONE.cursor is not None
+    return dataclasses.replace(DONE, cursor=dataclasses.replace(DONE.cursor, **changed))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("progress", "lacks"),
+    [
+        (DONE, ""),
+        (at(offset=450, gtid_set=f"{UUID}:1-8"), "acked b.000007:450@1 of b.000007:500"),
+        (at(offset=450), ""),  # an event outside any transaction follows
+        (at(file="b.000009", server_uuid="other", gtid_set=""), "acked b.000009:500@1 of b.000007:500"),
+        (at(file="b.000002", server_uuid="other"), ""),
+        (dataclasses.replace(DONE, outstanding=1), "a batch waits for its ack"),
+        (dataclasses.replace(DONE, state=""), "the engine is starting"),
+        (dataclasses.replace(DONE, state="STARTING"), "the engine is STARTING"),
+        (dataclasses.replace(DONE, state="RECONNECTING", reason="gone"), "the engine is RECONNECTING: gone"),
+        (dataclasses.replace(DONE, cursor=None), "acked nothing of b.000007:500"),
+        (dataclasses.replace(DONE, snapshots=(SNAPSHOT,)), "existing rows are being read: shop.t READING (0 of about 0 rows)"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_decided_by_acks_and_snapshots(progress: Progress, lacks: str) -> None:
+    assert missing(progress, END) == lacks
+
+
+def waiting(looks: Iterator[Progress], said: list[str], seconds_max: float = 0.0) -> Waiting:
+    return Waiting(
+        destination="shop", look=lambda: next(looks), say=said.append, pause=lambda: None, seconds_max=seconds_max
+    )
+
+
+def test_the_wait_ends_with_the_last_ack_and_reports_each_reason_once() -> None:
+    said: list[str] = []
+    behind = dataclasses.replace(DONE, outstanding=1)
+    progress = wait_until_caught_up(waiting(iter([behind, behind, DONE]), said), END)
+    assert (progress, said) == (DONE, ["a batch waits for its ack"])
+
+
+@pytest.mark.parametrize(
+    ("progress", "why"),
+    [
+        (dataclasses.replace(DONE, snapshots=(dataclasses.replace(SNAPSHOT, paused=True),)), "snapshot resume shop shop.t"),
+        (
+            dataclasses.replace(DONE, snapshots=(dataclasses.replace(SNAPSHOT, state=SnapshotState.FAILED, reason="no grant"),)),
+            "the snapshot of shop.t failed: no grant",
+        ),
+    ],
+)  # fmt: skip
+def test_a_snapshot_that_cannot_end_ends_the_wait(progress: Progress, why: str) -> None:
+    with pytest.raises(ActRefusedError, match=why):
+        wait_until_caught_up(waiting(iter([progress]), []), END)
+
+
+def test_an_engine_that_stays_ended_and_a_limit_of_time_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 1000, 25))
+    monkeypatch.setattr("cdc_engine.acts.catch_up.time.monotonic", lambda: float(next(now)))
+    lost = dataclasses.replace(DONE, cursor=None, state="POSITION_LOST", reason="the source has purged b.000001")
+
+    def forever(progress: Progress) -> Callable[[], Progress]:
+        return lambda: progress
+
+    for progress, seconds_max, why in (
+        (lost, 0.0, "shop is POSITION_LOST: the source has purged b.000001"),
+        (dataclasses.replace(DONE, outstanding=1), 90.0, "has not caught up within 90 s: a batch waits"),
+    ):
+        with pytest.raises(ActRefusedError, match=why):
+            wait_until_caught_up(waiting(iter(forever(progress), None), [], seconds_max), END)
+
+
+def test_only_the_named_destinations_of_conf_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "destinations").mkdir()
+    for name in ("shop", "idle", "other"):
+        (tmp_path / "destinations" / f"{name}.yaml").write_text("source: {}\n")
+    assert set(read_conf_files(tmp_path).destinations) == {"shop", "idle", "other"}
+    monkeypatch.setenv(ONLY, "shop, other")
+    assert set(read_conf_files(tmp_path).destinations) == {"shop", "other"}
+
+
+def test_a_stopped_table_is_named_and_gives_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found = [CaughtUp(destination="shop", end=END, seconds=3.0, stopped=("shop.t",))]
+    assert "but not for stopped tables: shop.t" in found[0].sentence
+    (tmp_path / "destinations").mkdir()
+    monkeypatch.setenv("SLUICE_CONF", str(tmp_path))
+    for tables, code in ((("shop.t",), 1), ((), 0)):
+        found = [dataclasses.replace(found[0], stopped=tables)]
+        monkeypatch.setattr("console.acts.catch_up.catch_up", lambda *_, found=found, **__: found)
+        answer = CliRunner().invoke(app, ["catch-up", "--json"])
+        assert answer.exit_code == code
+        assert json.loads(answer.stdout)["destinations"][0]["stopped_tables"] == list(tables)
