@@ -13,7 +13,7 @@ import typing
 from pathlib import Path
 from typing import Any
 
-from batch_manifest.values import Manifest
+from sluice.batch_manifest.values import Manifest
 
 FORMAT = 3
 MANIFEST_FILE = "manifest.json"

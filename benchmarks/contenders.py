@@ -17,8 +17,8 @@ from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
 from benchmarks.binlog_sets import BinlogSet
-from console.commands.screen import standard_output
-from console.toolchain.setup import set_up
+from sluice.console.commands.screen import standard_output
+from sluice.console.toolchain.setup import set_up
 
 COM_BINLOG_DUMP = 0x12
 NON_BLOCKING = 0x01  # the server ends the dump with an EOF packet at the end of its binlog

@@ -20,8 +20,8 @@ from benchmarks.memory import MemoryWatch
 from benchmarks.report import show, write_json
 from benchmarks.servers.pipeline import Pipeline
 from benchmarks.waits import BatchWatch, medians
-from console.demo.lake import DemoTable, markers_shown, percentile
-from console.stack.stack import CODE_SERVER
+from sluice.console.demo.lake import DemoTable, markers_shown, percentile
+from sluice.console.stack.stack import CODE_SERVER
 
 MODES = ("drain", "batch")
 BACKLOG_CHANGES = 300_000

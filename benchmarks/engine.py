@@ -19,18 +19,18 @@ import psutil
 from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, make_varied, prepare
 from benchmarks.contenders import java_connector_rows, mysql_replication_rows, raw_socket_seconds
 from benchmarks.report import median, show, write_json
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig
-from cdc_engine.contracts import Batch, ClientIdentity
-from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.engine.wiring import make_parts
-from cdc_engine.instance.parts import EngineParts
-from cdc_engine.limits import BATCH_EVENTS_MAX
-from cdc_engine.server.service import CanalService
-from cdc_engine.source.settings import SourceConfig, StartConfig, TlsConfig
-from cdc_engine.staging.grouping import runs_by_table
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.config import BatchConfig, DestinationConfig, RingConfig, SluiceConfig
+from sluice.cdc_engine.contracts import Batch, ClientIdentity
+from sluice.cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.engine.wiring import make_parts
+from sluice.cdc_engine.instance.parts import EngineParts
+from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
+from sluice.cdc_engine.server.service import CanalService
+from sluice.cdc_engine.source.settings import SourceConfig, StartConfig, TlsConfig
+from sluice.cdc_engine.staging.grouping import runs_by_table
+from sluice.console.toolchain.database.server import DatabaseServer
 
 RUNS = 5
 OLTP_TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 300_000, 1_500_000, 30

@@ -19,16 +19,16 @@ from deltalake import DeltaTable
 from benchmarks.merge import CREATE, FILL, OWNER, spark_session
 from benchmarks.merge_batches import DESTINATION, StagedFiles
 from benchmarks.report import median, show, write_json
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.setup import set_up
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.fence import BY_HAND
-from spark_jobs.maintain.tables import MaintainedTable, optimize
-from spark_jobs.session import SparkSettings
-from spark_jobs.table_owner import OWNER_PROPERTY
-from spark_jobs.targets.report import TableTarget
-from spark_jobs.targets.ways import SmallSetting
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.maintain.tables import MaintainedTable, optimize
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.table_owner import OWNER_PROPERTY
+from sluice.spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.targets.ways import SmallSetting
 
 CHANGES = 1_000
 PILED_CHANGES = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psutil
 
 from benchmarks.sampler import Sampler
-from console.stack.processes import ProcessFile
+from sluice.console.stack.processes import ProcessFile
 
 SAMPLE_SECONDS = 1.0
 MEBIBYTE = 1 << 20

@@ -17,12 +17,12 @@ from typing import Any
 
 from benchmarks.merge_batches import DATABASE, DESTINATION, LEDGER_ID, TABLE, StagedFiles
 from benchmarks.report import median, show, write_json
-from console.toolchain.setup import set_up
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import LakeSession, SparkSettings
-from spark_jobs.table_owner import OWNER_PROPERTY, Owner
-from spark_jobs.targets.report import TableTarget
+from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import LakeSession, SparkSettings
+from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
+from sluice.spark_jobs.targets.report import TableTarget
 
 SIZES = (1_000, 100_000, 1_000_000)
 FILES = 16  # number of files of a fresh table

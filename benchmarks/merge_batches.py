@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_manifest.file import MANIFEST_FILE, manifest_json
-from batch_manifest.values import ChangesSegment, LakeColumn, Manifest, StagedTable
-from cdc_engine.position import Position
+from sluice.batch_manifest.file import MANIFEST_FILE, manifest_json
+from sluice.batch_manifest.values import ChangesSegment, LakeColumn, Manifest, StagedTable
+from sluice.cdc_engine.position import Position
 
 COLUMNS = [("id", "bigint"), ("k", "int"), ("c", "string"), ("pad", "string")]
 DESTINATION, DATABASE, TABLE = "bench", "bench", "t"

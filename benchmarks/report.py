@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
-from console.commands.screen import standard_output
+from sluice.console.commands.screen import standard_output
 
 
 def median(values: list[float]) -> float:

@@ -19,12 +19,12 @@ from benchmarks.merge import CREATE, FILES, FILL, OWNER
 from benchmarks.merge_batches import StagedFiles
 from benchmarks.report import median, show, write_json
 from benchmarks.servers.spark_cluster import SparkCluster
-from console.toolchain.setup import set_up
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.table_owner import OWNER_PROPERTY
-from spark_jobs.targets.report import TableTarget
+from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.table_owner import OWNER_PROPERTY
+from sluice.spark_jobs.targets.report import TableTarget
 
 CORES = (1, 2, 4)
 SIZES = (10_000, 300_000)

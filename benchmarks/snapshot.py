@@ -18,26 +18,26 @@ from deltalake import DeltaTable
 from rich.console import Console
 
 from benchmarks.report import median, show, write_json
-from cdc_engine.acts import snapshot as acts
-from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.destination_files import run_lock
-from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.meta.stored_ledger import StoredLedger
-from cdc_engine.position import Position
-from cdc_engine.records.location import record_store
-from cdc_engine.snapshot.record import SnapshotRecord
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.work import run_all
-from cdc_engine.source.settings import SourceConfig
-from cdc_engine.states import SnapshotState
-from cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.setup import set_up
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.run.spark_publish import spark_publish
-from spark_jobs.session import SparkSettings, open_sessions
+from sluice.cdc_engine.acts import snapshot as acts
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import run_lock
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.meta.stored_ledger import StoredLedger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.work import run_all
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.states import SnapshotState
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.run.spark_publish import spark_publish
+from sluice.spark_jobs.session import SparkSettings, open_sessions
 
 DATABASE, TABLE, ROWS_FIRST = "bench", "orders", 1000
 ROUNDS, READERS = 2, 2

@@ -15,11 +15,11 @@ from typing import Any
 from benchmarks.binlog_sets import BinlogSet, position
 from benchmarks.engine import configuration, known_start
 from benchmarks.report import median, show, write_json
-from cdc_engine.contracts import ClientIdentity
-from cdc_engine.limits import BATCH_EVENTS_MAX
-from cdc_engine.server.service import CanalService
-from cdc_engine.staging.staging import stage
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import ClientIdentity
+from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
+from sluice.cdc_engine.server.service import CanalService
+from sluice.cdc_engine.staging.staging import stage
+from sluice.console.toolchain.database.server import DatabaseServer
 
 RUNS, ROWS = 3, 200_000
 DEADLINE_SECONDS = 300.0

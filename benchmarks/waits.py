@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.sampler import Sampler
-from cdc_engine.destination_files import read_ledger, run_lock_held
-from cdc_engine.errors import SluiceError
-from console.demo.lake import Marked, percentile
+from sluice.cdc_engine.destination_files import read_ledger, run_lock_held
+from sluice.cdc_engine.errors import SluiceError
+from sluice.console.demo.lake import Marked, percentile
 
 LOOK_SECONDS = 0.02
 PARTS = ("wait_for_batch", "staging", "wait_for_run", "merge")

@@ -21,17 +21,17 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from rich.console import Console
 
-from batch_manifest.file import FORMAT
 from benchmarks.memory import MemoryWatch, TreeWatch
 from benchmarks.report import median, show, write_json
 from benchmarks.servers.pipeline import Pipeline
-from console.stack.stack import CODE_SERVER, SPARK
-from console.toolchain.setup import set_up
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.targets.report import TableTarget
-from spark_jobs.targets.ways import SmallSetting
+from sluice.batch_manifest.file import FORMAT
+from sluice.console.stack.stack import CODE_SERVER, SPARK
+from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.targets.ways import SmallSetting
 
 LEDGER_ID, DATABASE = "be7c40000000", "bench"
 SEED_ROWS = 200  # rows of each table before the first measured batch

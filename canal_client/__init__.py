@@ -7,9 +7,9 @@ r"""A client for Canal's protocol, for Sluice's server and Canal's own: typed ch
 It needs only `protobuf`; in addition `pyarrow` for Arrow and `kazoo` for a cluster. docs/canal.md has examples.
 """
 
-from canal_client.batch import Batch, Change, Place, RowChange, Statement, TransactionBegin, TransactionEnd
-from canal_client.client import CanalClient
-from canal_client.errors import (
+from sluice.canal_client.batch import Batch, Change, Place, RowChange, Statement, TransactionBegin, TransactionEnd
+from sluice.canal_client.client import CanalClient
+from sluice.canal_client.errors import (
     BatchGoneError,
     CanalAuthenticationError,
     CanalConnectionError,

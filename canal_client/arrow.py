@@ -19,8 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from canal_client.column_types import ClientColumnType, column_type
-from canal_client.messages import EntryType, EventType, row_change
+from sluice.canal_client.column_types import ClientColumnType, column_type
+from sluice.canal_client.messages import EntryType, EventType, row_change
 
 TEXT = ClientColumnType("text")
 ABOUT = {

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import DecodeError
 
-from canal_client import messages
-from canal_client.column_types import column_type
-from canal_client.errors import CanalProtocolError
-from canal_client.messages import EntryType, EventType
+from sluice.canal_client import messages
+from sluice.canal_client.column_types import column_type
+from sluice.canal_client.errors import CanalProtocolError
+from sluice.canal_client.messages import EntryType, EventType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -132,7 +132,7 @@ class Batch:
 
     def to_arrow(self) -> dict[str, pa.Table]:
         """Returns the images of each table in order, by "database.table"; an update is two rows. See `canal_client.arrow`."""
-        from canal_client.arrow import tables_of  # noqa: PLC0415  only who asks for Arrow needs pyarrow
+        from sluice.canal_client.arrow import tables_of  # noqa: PLC0415  only who asks for Arrow needs pyarrow
 
         return tables_of(self.entries)
 

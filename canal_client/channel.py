@@ -17,9 +17,14 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from canal_client import messages
-from canal_client.errors import CanalAuthenticationError, CanalConnectionError, CanalProtocolError, CanalServerError
-from canal_client.messages import PacketType
+from sluice.canal_client import messages
+from sluice.canal_client.errors import (
+    CanalAuthenticationError,
+    CanalConnectionError,
+    CanalProtocolError,
+    CanalServerError,
+)
+from sluice.canal_client.messages import PacketType
 
 LENGTH = struct.Struct(">I")
 FRAME_BYTES_MAX = 1 << 30

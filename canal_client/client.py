@@ -17,12 +17,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from canal_client import messages
-from canal_client.batch import NOTHING, Batch, RowChange
-from canal_client.channel import Channel, Login
-from canal_client.errors import BatchGoneError, CanalConnectionError, CanalProtocolError, CanalServerError
-from canal_client.messages import PacketType
-from canal_client.servers import Address, ClusterServers, FixedServers, Servers
+from sluice.canal_client import messages
+from sluice.canal_client.batch import NOTHING, Batch, RowChange
+from sluice.canal_client.channel import Channel, Login
+from sluice.canal_client.errors import BatchGoneError, CanalConnectionError, CanalProtocolError, CanalServerError
+from sluice.canal_client.messages import PacketType
+from sluice.canal_client.servers import Address, ClusterServers, FixedServers, Servers
 
 PORT, CLIENT_ID, BATCH_SIZE = 11111, 1001, 1000
 MILLISECONDS = 2  # the code for the unit of a get's time-out

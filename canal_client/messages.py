@@ -12,7 +12,7 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from canal_client.errors import CanalProtocolError
+from sluice.canal_client.errors import CanalProtocolError
 
 PACKAGE = "com.alibaba.otter.canal.protocol"
 # message → its fields: name:number:type, "*" before the type of a repeated field

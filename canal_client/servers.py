@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from canal_client.errors import CanalConnectionError
+from sluice.canal_client.errors import CanalConnectionError
 
 ROOT = "/otter/canal/destinations"
 SESSION_SECONDS = 30.0

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batch_manifest.values import Alteration, Cascade
-from cdc_engine.position import Position
-from cdc_engine.states import TableState
+from sluice.batch_manifest.values import Alteration, Cascade
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.states import TableState
 
 Bytes = npt.NDArray[np.uint8]
 Int8s = npt.NDArray[np.int8]

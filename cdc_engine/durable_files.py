@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from cdc_engine.errors import MetaError
+from sluice.cdc_engine.errors import MetaError
 
 
 def replace_file(path: Path, content: str | bytes) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfigurationError
 
 
 def filled(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:

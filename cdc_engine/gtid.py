@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.errors import PositionLostError
 
 Runs = tuple[tuple[int, int], ...]  # closed intervals (first, last), ascending, never touching
 NUMBER_MAX = (1 << 63) - 2  # MySQL's GNO_END - 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from batch_manifest.values import Cascade
-from cdc_engine.contracts import (
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.contracts import (
     NO_SESSION,
     Batch,
     Block,
@@ -22,7 +22,7 @@ from cdc_engine.contracts import (
     TableChange,
     TableVersion,
 )
-from cdc_engine.position import Position
+from sluice.cdc_engine.position import Position
 
 
 class BlockSink(Protocol):

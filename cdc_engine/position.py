@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.errors import BinlogFormatError
 
 EPOCH_BITS = 14  # 16,383 failovers of one destination
 FILE_NUMBER_BITS = 20  # a million binlog files per epoch: ten years, with one every five minutes

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import re
 
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfigurationError
 
 SECOND_US = 1_000_000
 _AGO = re.compile(r"-(?P<count>\d{1,9})(?P<unit>[smhd])")

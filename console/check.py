@@ -11,27 +11,27 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cdc_engine.config import DestinationConfig, GroupConfig, SluiceConfig, load_config
-from cdc_engine.destination_files import known_installation_id
-from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
-from cdc_engine.instance.discovery import foreign_keys
-from cdc_engine.instance.sources import source_of
-from cdc_engine.parser.shared.sharing import key_of
-from cdc_engine.parser.source_check import check_source, failover_sentence, source_warnings
-from cdc_engine.states import ended
-from cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
-from console.conf_check import conf_problems, unset_passwords
-from console.keyless_check import ask_keyless
-from console.shards_check import shards_problems, shards_sentence, shards_warnings
-from console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
-from console.source.query import ask_source, known_path_clashes, oldest_sentence
-from console.stack.processes import ProcessFile
-from console.stack.stack import SPARK, Stack
-from console.status.include_check import ask_include_warning
-from console.status.report import read_destination
-from console.toolchain.java import Java, inspect_java
-from console.toolchain.process import why_no_run_can_start
-from orchestration.base.lake_settings import several_sparks
+from sluice.cdc_engine.config import DestinationConfig, GroupConfig, SluiceConfig, load_config
+from sluice.cdc_engine.destination_files import known_installation_id
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
+from sluice.cdc_engine.instance.discovery import foreign_keys
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.parser.shared.sharing import key_of
+from sluice.cdc_engine.parser.source_check import check_source, failover_sentence, source_warnings
+from sluice.cdc_engine.states import ended
+from sluice.cdc_engine.table_meta.history.tables_file import foreign_key_notes, keyless_sentence
+from sluice.console.conf_check import conf_problems, unset_passwords
+from sluice.console.keyless_check import ask_keyless
+from sluice.console.shards_check import shards_problems, shards_sentence, shards_warnings
+from sluice.console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
+from sluice.console.source.query import ask_source, known_path_clashes, oldest_sentence
+from sluice.console.stack.processes import ProcessFile
+from sluice.console.stack.stack import SPARK, Stack
+from sluice.console.status.include_check import ask_include_warning
+from sluice.console.status.report import read_destination
+from sluice.console.toolchain.java import Java, inspect_java
+from sluice.console.toolchain.process import why_no_run_can_start
+from sluice.orchestration.base.lake_settings import several_sparks
 
 FREE_BYTES_MIN = 2 << 30  # staged batches, spill and old Delta files need disk space
 CONNECT_SECONDS_MAX = 5.0
@@ -260,9 +260,9 @@ def check_java() -> Finding:
 
 def check_small_merges(config: SluiceConfig) -> Finding:
     """Checks whether a cluster's executors can merge small tables together; the Spark that `sluice up` starts has the required packages."""
-    from spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
-    from spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
-    from spark_jobs.small.job import why_no_small_tables  # noqa: PLC0415
+    from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415
+    from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415  pyspark takes a second to import
+    from sluice.spark_jobs.small.job import why_no_small_tables  # noqa: PLC0415
 
     what = "small tables are merged together in one job"
     try:
@@ -277,7 +277,7 @@ def check_small_merges(config: SluiceConfig) -> Finding:
 
 def check_store(config: SluiceConfig, conf: Path) -> Finding:
     """Checks the lake's object store with the requests that a run makes."""
-    from console.lake.store import store_findings  # noqa: PLC0415
+    from sluice.console.lake.store import store_findings  # noqa: PLC0415
 
     ours = not config.spark.master and Stack(config, conf, _silent).starts_spark
     problems, warnings = store_findings(config, starts_spark=ours)

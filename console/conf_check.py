@@ -16,12 +16,12 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from cdc_engine.config import TableConfig, load_config
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.handlers.installed import problem_of
-from cdc_engine.instance.tables.value_policies import rules_of
-from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.sink.table_filter import split_patterns
+from sluice.cdc_engine.config import TableConfig, load_config
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.handlers.installed import problem_of
+from sluice.cdc_engine.instance.tables.value_policies import rules_of
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.sink.table_filter import split_patterns
 
 # a whole text, or the password of a URL
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")

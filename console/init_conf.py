@@ -16,23 +16,23 @@ from urllib.parse import unquote, urlsplit
 
 import yaml
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, load_config
-from cdc_engine.errors import ConfigurationError, SourceCheckError
-from cdc_engine.instance.sources import source_of
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.source_check import (
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, load_config
+from sluice.cdc_engine.errors import ConfigurationError, SourceCheckError
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.source_check import (
     advice_of,
     check_source,
     failover_sentence,
     missing_privileges,
     source_warnings,
 )
-from cdc_engine.source.settings import SourceConfig
-from cdc_engine.table_meta.history.source.schema_snapshot import is_of_users
-from cdc_engine.table_meta.history.tables_file import keyless_sentence
-from console.keyless_check import ask_keyless
-from console.source.query import ask_source, oldest_sentence
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import is_of_users
+from sluice.cdc_engine.table_meta.history.tables_file import keyless_sentence
+from sluice.console.keyless_check import ask_keyless
+from sluice.console.source.query import ask_source, oldest_sentence
 
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 ACCOUNT = re.compile(r" TO ((?:`[^`]*`|'[^']*')@(?:`[^`]*`|'[^']*'))")

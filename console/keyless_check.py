@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.errors import ConfigurationError, SluiceError
-from cdc_engine.instance.discovery import captured_tables
-from cdc_engine.instance.sources import source_of
-from cdc_engine.snapshot.exact_position import require_lock
-from cdc_engine.snapshot.reader import open_reader
-from cdc_engine.table_meta.history.tables_file import keyless_names
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.instance.discovery import captured_tables
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.snapshot.exact_position import require_lock
+from sluice.cdc_engine.snapshot.reader import open_reader
+from sluice.cdc_engine.table_meta.history.tables_file import keyless_names
 
 
 def ask_keyless(destination: DestinationConfig) -> tuple[tuple[str, ...], list[str]]:

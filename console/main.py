@@ -16,21 +16,21 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
-from console.commands.backfill import backfill
-from console.commands.catch_up import catch_up
-from console.commands.consumer import consumer_app
-from console.commands.instance import instance_app
-from console.commands.lake import lake_app, quarantine_app
-from console.commands.maintain import maintain
-from console.commands.options import JsonOption, VerboseOption, config_now, errors, screen
-from console.commands.position import position_app
-from console.commands.questions import equal, history, sql, why
-from console.commands.repair import repair
-from console.commands.schema import schema_app
-from console.commands.snapshot import snapshot_app
-from console.commands.source import source_app
-from console.toolchain.errors import SetupError
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
+from sluice.console.commands.backfill import backfill
+from sluice.console.commands.catch_up import catch_up
+from sluice.console.commands.consumer import consumer_app
+from sluice.console.commands.instance import instance_app
+from sluice.console.commands.lake import lake_app, quarantine_app
+from sluice.console.commands.maintain import maintain
+from sluice.console.commands.options import JsonOption, VerboseOption, config_now, errors, screen
+from sluice.console.commands.position import position_app
+from sluice.console.commands.questions import equal, history, sql, why
+from sluice.console.commands.repair import repair
+from sluice.console.commands.schema import schema_app
+from sluice.console.commands.snapshot import snapshot_app
+from sluice.console.commands.source import source_app
+from sluice.console.toolchain.errors import SetupError
 
 app = typer.Typer(
     name="sluice",
@@ -48,9 +48,9 @@ def setup(
     ] = None,
 ) -> None:
     """Download and unpack Java, the Delta jars and MySQL; compile the engine's kernels and archive Spark's classes."""
-    from console.toolchain.artifacts import EXTRAS  # noqa: PLC0415
-    from console.toolchain.setup import DEMO_SERVERS, set_up  # noqa: PLC0415
-    from console.toolchain.spark.rehearsal import provide_class_archive  # noqa: PLC0415
+    from sluice.console.toolchain.artifacts import EXTRAS  # noqa: PLC0415
+    from sluice.console.toolchain.setup import DEMO_SERVERS, set_up  # noqa: PLC0415
+    from sluice.console.toolchain.spark.rehearsal import provide_class_archive  # noqa: PLC0415
 
     if unknown := sorted({*(extras or ())} - {*EXTRAS}):
         raise typer.BadParameter(f"{unknown[0]} is none of: {', '.join(EXTRAS)}", param_hint="--with")
@@ -70,7 +70,7 @@ def run_tests(
     coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test executes; slower.")] = False,
 ) -> None:
     """Check formatting, lint and types, and run the tests. With paths: run these tests only. Other arguments go to pytest."""
-    from console.quality import CheckChoice, run_quality  # noqa: PLC0415
+    from sluice.console.quality import CheckChoice, run_quality  # noqa: PLC0415
 
     choice = CheckChoice(arguments=context.args, quick=quick, everything=everything, coverage=coverage)
     raise typer.Exit(run_quality(choice))
@@ -86,12 +86,12 @@ def up(
     ] = False,
 ) -> None:
     """Start the engines, Spark, and Dagster's webserver and daemon. Processes that run already continue."""
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from console.stack import signals  # noqa: PLC0415
-    from console.stack.foreground import keep_up  # noqa: PLC0415
-    from console.stack.stack import Stack  # noqa: PLC0415
-    from console.toolchain.cache import locked, open_cache  # noqa: PLC0415
-    from console.toolchain.kernels import compile_kernels  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.console.stack import signals  # noqa: PLC0415
+    from sluice.console.stack.foreground import keep_up  # noqa: PLC0415
+    from sluice.console.stack.stack import Stack  # noqa: PLC0415
+    from sluice.console.toolchain.cache import locked, open_cache  # noqa: PLC0415
+    from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415
 
     with signals.heard():
         stack = Stack(config_now(), conf_dir(), screen.print, die_with_parent=foreground)
@@ -108,7 +108,7 @@ def up(
 @app.command()
 def engine() -> None:
     """Run the engines in this process until SIGTERM or Ctrl-C, for `engine: {kind: remote}` in conf/. `up` starts such a process."""
-    from orchestration.rpc.process import keep_engines, until_signal  # noqa: PLC0415
+    from sluice.orchestration.rpc.process import keep_engines, until_signal  # noqa: PLC0415
 
     keep_engines(until_signal())
 
@@ -116,9 +116,9 @@ def engine() -> None:
 @app.command()
 def down() -> None:
     """Stop the processes that `sluice up` started, and no others."""
-    from cdc_engine.config import SluiceConfig, conf_dir  # noqa: PLC0415
-    from console.stack.processes import data_dirs_of_running  # noqa: PLC0415
-    from console.stack.stack import Stack  # noqa: PLC0415
+    from sluice.cdc_engine.config import SluiceConfig, conf_dir  # noqa: PLC0415
+    from sluice.console.stack.processes import data_dirs_of_running  # noqa: PLC0415
+    from sluice.console.stack.stack import Stack  # noqa: PLC0415
 
     # The running processes identify their data_dir; conf/ may be invalid now, or name another one.
     found = [SluiceConfig(data_dir=each, lake=str(each / "lake")) for each in data_dirs_of_running(conf_dir())] or [
@@ -133,9 +133,9 @@ def down() -> None:
 @app.command()
 def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
     """Show processes, positions, lag and stopped tables. Exit code 1 if something is wrong."""
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
-    from console.status.report import read_status, render, with_conf  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
+    from sluice.console.status.report import read_status, render, with_conf  # noqa: PLC0415
 
     in_use = as_kept(conf_dir())
     report = with_conf(read_status(in_use.config), in_use.refused)
@@ -146,8 +146,8 @@ def status(as_json: JsonOption = False, verbose: VerboseOption = False) -> None:
 @app.command()
 def check(verbose: VerboseOption = False) -> None:
     """Check conf/, the sources, Spark, Java and the disk, and report all problems at once."""
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from console.check import problems_first, run_checks  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.console.check import problems_first, run_checks  # noqa: PLC0415
 
     wrong = 0
     for finding in problems_first(run_checks(conf_dir())):
@@ -175,8 +175,8 @@ def init(
     ] = "",
 ) -> None:
     """Check a source, report what it lacks, and write conf/ for it. The password stays in its environment variable."""
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from console.init_conf import init_conf, parse_url  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.console.init_conf import init_conf, parse_url  # noqa: PLC0415
 
     wanted = parse_url(url, name)
     variable = password_env or typer.prompt("Environment variable that holds the password", default=wanted.variable)
@@ -191,8 +191,8 @@ def import_canal(
     ] = None,
 ) -> None:
     """Convert Canal's configuration and cursors to conf/, and report what is not converted. Overwrites nothing."""
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from console.canal_import.convert import import_canal as convert  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.console.canal_import.convert import import_canal as convert  # noqa: PLC0415
 
     for sentence in convert(folder, to or conf_dir()).sentences():
         screen.print(sentence, markup=False, highlight=False, soft_wrap=True)
@@ -224,7 +224,7 @@ def demo(  # noqa: PLR0917  one argument an option
     ] = 2_000_000,
 ) -> None:
     """Set up and run a demo: a shop on MySQL whose changes flow into Delta tables."""
-    from console.demo.run import DemoOptions, run_demo  # noqa: PLC0415
+    from sluice.console.demo.run import DemoOptions, run_demo  # noqa: PLC0415
 
     options = DemoOptions(
         once=once,
@@ -244,7 +244,7 @@ INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 def main() -> None:
     """The entry point: prints an error as one red sentence and sets the exit code; SLUICE_DEBUG=1 shows the traceback too."""
-    from console.stack.signals import told  # noqa: PLC0415
+    from sluice.console.stack.signals import told  # noqa: PLC0415
 
     try:
         with told():

@@ -25,12 +25,12 @@ from pathlib import Path
 import psutil
 from rich.console import Console
 
-from console.toolchain.artifacts import MYSQL_9
-from console.toolchain.cache import PROJECT_ROOT, locked, open_cache
-from console.toolchain.errors import SetupError
-from console.toolchain.kernels import keep_kernels
-from console.toolchain.setup import ALL_SERVERS, set_up
-from console.toolchain.spark.rehearsal import provide_class_archive
+from sluice.console.toolchain.artifacts import MYSQL_9
+from sluice.console.toolchain.cache import PROJECT_ROOT, locked, open_cache
+from sluice.console.toolchain.errors import SetupError
+from sluice.console.toolchain.kernels import keep_kernels
+from sluice.console.toolchain.setup import ALL_SERVERS, set_up
+from sluice.console.toolchain.spark.rehearsal import provide_class_archive
 
 WORKERS_MAX = 4
 WORKER_BYTES = 4 << 30  # each starts the servers that its tests need

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
 
 def shards_sentence(config: SluiceConfig) -> str:

@@ -4,9 +4,9 @@ before a run does.
 
 from __future__ import annotations
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
 # columns of a history that do not begin with _sluice_; spark_jobs/side_tables/versions.py creates them
 PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})

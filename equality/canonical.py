@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from cdc_engine.contracts import Column
+from sluice.cdc_engine.contracts import Column
 
 # Spark SQL's name of a Delta type → the DuckDB type in which both sides are compared
 TYPES = {

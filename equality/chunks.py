@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any, Protocol
 
-from equality.canonical import BY_PLACE, Canonical, identifier, quoted
+from sluice.equality.canonical import BY_PLACE, Canonical, identifier, quoted
 
 ROWS_A_CHUNK = 50_000
 CHUNKS_MAX = 4_096

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from equality.chunks import Chunks, chunks_of
-from equality.lake_side import LakeSide
-from equality.merged import Merged
-from equality.source_side import BinlogEnd, SourceSide, literal
-from equality.table_plan import ComparisonPlan
-from equality.tables import LAKE, SOURCE, ComparedRow, DifferingKey, Key, Sum, Tables, difference
-from equality.values import (
+from sluice.equality.chunks import Chunks, chunks_of
+from sluice.equality.lake_side import LakeSide
+from sluice.equality.merged import Merged
+from sluice.equality.source_side import BinlogEnd, SourceSide, literal
+from sluice.equality.table_plan import ComparisonPlan
+from sluice.equality.tables import LAKE, SOURCE, ComparedRow, DifferingKey, Key, Sum, Tables, difference
+from sluice.equality.values import (
     DIFFERENCES_MAX,
     SHOWN_MAX,
     ChunkDifference,

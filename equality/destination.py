@@ -9,33 +9,33 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cdc_engine.binlog.row_rules.history_rows import HIDDEN
-from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ConfigurationError, SourceConnectionError
-from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.source.server import Source
-from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
-from cdc_engine.table_meta.schema import TableSchema
-from equality.chunks import Chunks
-from equality.compare import Choose, Comparison, Sums
-from equality.history_side import HistorySide
-from equality.kept import KeptSums
-from equality.lake_side import LakeSide
-from equality.merged import DestinationMerged, Merged
-from equality.scope import Scope
-from equality.source_side import SourceSide
-from equality.table_plan import (
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ConfigurationError, SourceConnectionError
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
+from sluice.cdc_engine.table_meta.schema import TableSchema
+from sluice.equality.chunks import Chunks
+from sluice.equality.compare import Choose, Comparison, Sums
+from sluice.equality.history_side import HistorySide
+from sluice.equality.kept import KeptSums
+from sluice.equality.lake_side import LakeSide
+from sluice.equality.merged import DestinationMerged, Merged
+from sluice.equality.scope import Scope
+from sluice.equality.source_side import SourceSide
+from sluice.equality.table_plan import (
     RefusedError,
     expected_types,
     plan,
     refuse_log_alone,
     refuse_stopped,
 )
-from equality.values import Extent, TableResult, Verdict
+from sluice.equality.values import Extent, TableResult, Verdict
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 from deltalake.exceptions import DeltaError
 
-from equality.lake_side import LakeSide
-from equality.table_plan import ORDER_KEY, ComparisonPlan, RefusedError
-from spark_jobs.side_tables.columns import typed_name
+from sluice.equality.lake_side import LakeSide
+from sluice.equality.table_plan import ORDER_KEY, ComparisonPlan, RefusedError
+from sluice.spark_jobs.side_tables.columns import typed_name
 
 CURRENT, FROM_KEY = "is_current", "_sluice_from_order_key"
 

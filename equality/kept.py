@@ -14,10 +14,10 @@ from typing import Any
 
 import duckdb
 
-from cdc_engine.durable_files import keep_file
-from equality.chunks import Chunks, chunks_from
-from equality.table_plan import ComparisonPlan
-from equality.tables import Sum
+from sluice.cdc_engine.durable_files import keep_file
+from sluice.equality.chunks import Chunks, chunks_from
+from sluice.equality.table_plan import ComparisonPlan
+from sluice.equality.tables import Sum
 
 FILE_NAME = "equality.json"
 FORMAT = 1

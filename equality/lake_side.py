@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from equality.canonical import identifier
-from equality.table_plan import DELETED, OPERATION, ORDER_KEY, SIGNS, ComparisonPlan, RefusedError
-from spark_jobs.sql_text import spark_type
+from sluice.equality.canonical import identifier
+from sluice.equality.table_plan import DELETED, OPERATION, ORDER_KEY, SIGNS, ComparisonPlan, RefusedError
+from sluice.spark_jobs.sql_text import spark_type
 
 SIGN = "_sluice_sign"
 

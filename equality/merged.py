@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from cdc_engine.destination_files import lease_holder, read_ledger
-from cdc_engine.errors import MetaError, SluiceError
-from cdc_engine.gtid import is_mariadb, parse_executed
-from cdc_engine.position import OFFSET_MAX, Position, file_number, order_key
-from cdc_engine.states import ENDED, EngineState, engine_state
-from equality.source_side import BinlogEnd
+from sluice.cdc_engine.destination_files import lease_holder, read_ledger
+from sluice.cdc_engine.errors import MetaError, SluiceError
+from sluice.cdc_engine.gtid import is_mariadb, parse_executed
+from sluice.cdc_engine.position import OFFSET_MAX, Position, file_number, order_key
+from sluice.cdc_engine.states import ENDED, EngineState, engine_state
+from sluice.equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0

@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from equality.canonical import Canonical, quoted
-from equality.source_side import key_conditions, literal
-from equality.tables import DifferingKey, Key
+from sluice.equality.canonical import Canonical, quoted
+from sluice.equality.source_side import key_conditions, literal
+from sluice.equality.tables import DifferingKey, Key
 
 KINDS = ("missing", "surplus", "doubled", "value")
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.text_rows import text_blocks
-from cdc_engine.source.server import Source
-from equality.canonical import Canonical, identifier, quoted
-from equality.chunks import is_integer
-from equality.table_plan import ComparisonPlan
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.text_rows import text_blocks
+from sluice.cdc_engine.source.server import Source
+from sluice.equality.canonical import Canonical, identifier, quoted
+from sluice.equality.chunks import is_integer
+from sluice.equality.table_plan import ComparisonPlan
 
 KEYS_A_STATEMENT = 200
 # the last two are MySQL's and MariaDB's: no limit on the duration of a read

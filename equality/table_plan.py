@@ -7,10 +7,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
-from cdc_engine.config import DestinationConfig, TableConfig
-from cdc_engine.contracts import Column, StoppedTable, TableVersion
-from equality.canonical import Canonical, canonical, identifier
+from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
+from sluice.cdc_engine.config import DestinationConfig, TableConfig
+from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
+from sluice.equality.canonical import Canonical, canonical, identifier
 
 OPERATION, ORDER_KEY, DELETED = "_sluice_operation", "_sluice_order_key", "_sluice_deleted"
 # what one row of the change log adds to the number of rows, by its operation in Delta's change data feed

@@ -13,11 +13,11 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from equality import lake_side, source_side
-from equality.canonical import identifier
-from equality.chunks import Chunks
-from equality.table_plan import ORDER_KEY, ComparisonPlan
-from equality.values import Difference, Seen
+from sluice.equality import lake_side, source_side
+from sluice.equality.canonical import identifier
+from sluice.equality.chunks import Chunks
+from sluice.equality.table_plan import ORDER_KEY, ComparisonPlan
+from sluice.equality.values import Difference, Seen
 
 Key = tuple[Any, ...]
 MEMORY = "1GB"  # more is written to a temporary file

@@ -3,7 +3,7 @@
 For readers of the lake. It needs only `deltalake`, and DuckDB or Spark if their functions are called. docs/readers.md has examples.
 """
 
-from lake_cut.cut import Cut, CutError, CutTable, read_cut
-from lake_cut.readers import deltalake_tables, duckdb_views, spark_views
+from sluice.lake_cut.cut import Cut, CutError, CutTable, read_cut
+from sluice.lake_cut.readers import deltalake_tables, duckdb_views, spark_views
 
 __all__ = ["Cut", "CutError", "CutTable", "deltalake_tables", "duckdb_views", "read_cut", "spark_views"]

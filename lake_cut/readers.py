@@ -11,7 +11,7 @@ from typing import Any
 import deltalake
 from deltalake.exceptions import DeltaError
 
-from lake_cut.cut import Cut, CutError, CutTable
+from sluice.lake_cut.cut import Cut, CutError, CutTable
 
 
 def deltalake_tables(cut: Cut, storage_options: Mapping[str, str] | None = None) -> dict[str, deltalake.DeltaTable]:

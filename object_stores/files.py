@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from object_stores.errors import StoreError
-from object_stores.options import YES, known, without_secrets
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.options import YES, known, without_secrets
 
 S3 = ("s3://", "s3a://")
 CONNECT_SECONDS, REQUEST_SECONDS = 5.0, 60.0

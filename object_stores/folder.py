@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 
-from object_stores.files import file_system, told
+from sluice.object_stores.files import file_system, told
 
 PARALLEL = 8  # files transferred at the same time
 

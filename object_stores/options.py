@@ -9,7 +9,7 @@ import re
 import urllib.parse
 from collections.abc import Mapping
 
-from object_stores.errors import StoreError
+from sluice.object_stores.errors import StoreError
 
 SECRET_CHARS_MIN = 6
 DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake formats its causes as a tree, in colours

@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from object_stores.errors import StoreError
-from object_stores.files import opened
-from object_stores.folder import PARALLEL, StoreFolder
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.files import opened
+from sluice.object_stores.folder import PARALLEL, StoreFolder
 
 SUFFIX = ".parquet"
 

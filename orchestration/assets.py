@@ -18,12 +18,12 @@ import dagster as dg
 from dagster._core.definitions.data_version import DATA_VERSION_TAG
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import SluiceError
-from orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.base.table_catalog import (
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.base.batch_reference import DRAIN, BatchReference, BatchReferenceError, check_tags
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.base.table_catalog import (
     SourceColumns,
     checkable,
     delta_key,
@@ -35,10 +35,10 @@ from orchestration.base.table_catalog import (
     source_key,
     source_schema,
 )
-from orchestration.checks.stopped import FlowingTables, quarantine_evaluation, quarantines
-from orchestration.run.claim import claim_of, with_what_came
-from orchestration.run.drain_run import DrainRun, drain
-from orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
+from sluice.orchestration.checks.stopped import FlowingTables, quarantine_evaluation, quarantines
+from sluice.orchestration.run.claim import claim_of, with_what_came
+from sluice.orchestration.run.drain_run import DrainRun, drain
+from sluice.orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
@@ -144,7 +144,7 @@ def resnapshot(context: dg.OpExecutionContext, config: SluiceConfig, destination
 
     The destination's snapshot job reads and publishes the rows, and reports the materialization.
     """
-    from cdc_engine.acts.snapshot import start  # noqa: PLC0415  not needed by merges
+    from sluice.cdc_engine.acts.snapshot import start  # noqa: PLC0415  not needed by merges
 
     try:
         asked = start(config.destination_dir(destination), names)

@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from cdc_engine.errors import SluiceError
-from orchestration.assets import delta_assets, merge_job, merge_name, source_specs
-from orchestration.base.table_catalog import defined_tables
-from orchestration.checks.equality import equality_check, equality_job, equality_schedule
-from orchestration.checks.stopped import destination_checks
-from orchestration.run.backfill.jobs import backfill_by_hour_job, backfill_job
-from orchestration.run.catch_up_job import catch_up_job
-from orchestration.run.instance_jobs import instance_job
-from orchestration.run.maintain_jobs import maintain_job, maintain_schedules
-from orchestration.run.repair_jobs import repair_job
-from orchestration.run.snapshot_run import snapshot_job
-from orchestration.run_kinds import run_kinds
-from orchestration.sensor.engine_asset import engine_asset
-from orchestration.sensor.lake_watch import LakeWatch
-from orchestration.sensor.snapshot_sensor import snapshot_sensor
-from orchestration.sensor.tick import DestinationSensor, tick_seconds
-from orchestration.sensors import engine_sensor
+from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.assets import delta_assets, merge_job, merge_name, source_specs
+from sluice.orchestration.base.table_catalog import defined_tables
+from sluice.orchestration.checks.equality import equality_check, equality_job, equality_schedule
+from sluice.orchestration.checks.stopped import destination_checks
+from sluice.orchestration.run.backfill.jobs import backfill_by_hour_job, backfill_job
+from sluice.orchestration.run.catch_up_job import catch_up_job
+from sluice.orchestration.run.instance_jobs import instance_job
+from sluice.orchestration.run.maintain_jobs import maintain_job, maintain_schedules
+from sluice.orchestration.run.repair_jobs import repair_job
+from sluice.orchestration.run.snapshot_run import snapshot_job
+from sluice.orchestration.run_kinds import run_kinds
+from sluice.orchestration.sensor.engine_asset import engine_asset
+from sluice.orchestration.sensor.lake_watch import LakeWatch
+from sluice.orchestration.sensor.snapshot_sensor import snapshot_sensor
+from sluice.orchestration.sensor.tick import DestinationSensor, tick_seconds
+from sluice.orchestration.sensors import engine_sensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cdc_engine.config import SluiceConfig
-    from cdc_engine.contracts import TableVersion
-    from orchestration.base.ports import Ports
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.contracts import TableVersion
+    from sluice.orchestration.base.ports import Ports
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def _definitions(
         return files.run_lock_held(directory) or files.drain_lock_held(directory)
 
     def open_run_endpoint(directory: Path) -> None:
-        from orchestration.rpc.run_endpoint import open_run_endpoint  # noqa: PLC0415  needed by engine processes only
+        from sluice.orchestration.rpc.run_endpoint import open_run_endpoint  # noqa: PLC0415  needed by engine processes only
 
         open_run_endpoint(ports.host, directory)
 

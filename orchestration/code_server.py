@@ -1,6 +1,6 @@
 """The code server, the process that holds the engines: `dagster api grpc` with runs that start warm.
 
-    python -m orchestration.code_server -m orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
+    python -m sluice.orchestration.code_server -m sluice.orchestration.definitions -h 127.0.0.1 -p 4266 --location-name sluice
 
 It accepts the arguments of `dagster api grpc` and behaves like it, with one difference. `dagster api grpc` starts each run in a new
 interpreter, which imports Dagster, the definitions and Spark's client; that takes seconds of processor time per batch. Here one small
@@ -10,7 +10,7 @@ instance.
 Nothing is imported at module level, because every run loads this module again as its main module.
 """
 
-DEFINITIONS = "orchestration.definitions"
+DEFINITIONS = "sluice.orchestration.definitions"
 
 # The modules that a run imports, found with PYTHONPROFILEIMPORTTIME. A missing one is skipped; a test checks that none is missing.
 WARM_MODULES = (
@@ -38,11 +38,11 @@ WARM_MODULES = (
     "sqlalchemy.dialects.sqlite.pysqlite",
     "upath.implementations.local",
     "watchdog.observers.polling",
-    "orchestration.rpc.run_caller",
-    "orchestration.reload",
-    "orchestration.run.spark_merge",
-    "cdc_engine.destination_files",
-    "spark_jobs.batch.run_batch",
+    "sluice.orchestration.rpc.run_caller",
+    "sluice.orchestration.reload",
+    "sluice.orchestration.run.spark_merge",
+    "sluice.cdc_engine.destination_files",
+    "sluice.spark_jobs.batch.run_batch",
     "pyspark.sql.connect.session",
     "deltalake",
 )
@@ -57,8 +57,8 @@ def start_runs_warm(definitions_module: str) -> None:
     from dagster._grpc.__generated__ import dagster_api_pb2  # noqa: PLC0415
     from dagster._grpc.server import DagsterApiServer  # noqa: PLC0415
 
-    from orchestration import reload  # noqa: PLC0415
-    from orchestration.rpc.run_endpoint import closes_when  # noqa: PLC0415
+    from sluice.orchestration import reload  # noqa: PLC0415
+    from sluice.orchestration.rpc.run_endpoint import closes_when  # noqa: PLC0415
 
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([*WARM_MODULES, definitions_module])
@@ -84,11 +84,11 @@ def keep_engines() -> None:
     cannot start. Afterwards, threads of this process keep engines and definitions in line with conf/, and report to Dagster if no tick
     arrives.
     """
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from cdc_engine.errors import ConfigurationError  # noqa: PLC0415
-    from cdc_engine.instance.small_process import keep_small  # noqa: PLC0415
-    from cdc_engine.keeping.conf_watch import ConfWatch  # noqa: PLC0415
-    from cdc_engine.keeping.logs import log_lines  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.cdc_engine.errors import ConfigurationError  # noqa: PLC0415
+    from sluice.cdc_engine.instance.small_process import keep_small  # noqa: PLC0415
+    from sluice.cdc_engine.keeping.conf_watch import ConfWatch  # noqa: PLC0415
+    from sluice.cdc_engine.keeping.logs import log_lines  # noqa: PLC0415
 
     log_lines()
     try:
@@ -96,7 +96,7 @@ def keep_engines() -> None:
     except ConfigurationError:
         return  # the definitions, which are loaded next, report the error
     keep_small()
-    from orchestration.upkeep import keep_up  # noqa: PLC0415
+    from sluice.orchestration.upkeep import keep_up  # noqa: PLC0415
 
     keep_up(watch)
 

@@ -1,4 +1,4 @@
-"""The code location, loaded by `dagster api grpc -m orchestration.definitions` and by every run process.
+"""The code location, loaded by `dagster api grpc -m sluice.orchestration.definitions` and by every run process.
 
 It reads the conf/ in use and one file per destination. It opens no connection and starts no engine and no Spark. An invalid conf/ raises
 one ConfigurationError that lists all errors. This module fills the ports with the real implementations: this process's launcher, or the
@@ -11,15 +11,15 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc_engine.keeping.in_use import change_since, conf_in_use, stamp, troubles_now
-from orchestration.base.ports import DestinationFiles, EngineHost, Ports, RunEngine
-from orchestration.checks.equality import compare_with_source
-from orchestration.code_location import build_definitions
-from orchestration.run.spark_merge import spark_merge
-from orchestration.run.spark_publish import spark_publish
+from sluice.cdc_engine.keeping.in_use import change_since, conf_in_use, stamp, troubles_now
+from sluice.orchestration.base.ports import DestinationFiles, EngineHost, Ports, RunEngine
+from sluice.orchestration.checks.equality import compare_with_source
+from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.orchestration.run.spark_publish import spark_publish
 
 if TYPE_CHECKING:
-    from orchestration.rpc.remote_host import RemoteHost
+    from sluice.orchestration.rpc.remote_host import RemoteHost
 
 BUILT_FROM = stamp()  # read by `reload`
 _READ = conf_in_use()
@@ -28,7 +28,7 @@ IN_USE = _READ.config
 
 @functools.cache
 def _elsewhere() -> RemoteHost:
-    from orchestration.rpc.remote_host import RemoteHost  # noqa: PLC0415  as the launcher
+    from sluice.orchestration.rpc.remote_host import RemoteHost  # noqa: PLC0415  as the launcher
 
     return RemoteHost(IN_USE)
 
@@ -36,7 +36,7 @@ def _elsewhere() -> RemoteHost:
 def _host() -> EngineHost:
     if IN_USE.engine.kind == "remote":
         return _elsewhere()
-    from cdc_engine.keeping import launcher  # noqa: PLC0415  starts nothing; not used by runs
+    from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415  starts nothing; not used by runs
 
     return launcher
 
@@ -48,13 +48,13 @@ def _conf_troubles(destination: str) -> tuple[str, ...]:
 
 
 def _files() -> DestinationFiles:
-    from cdc_engine import destination_files  # noqa: PLC0415  as the launcher: imported where it is used
+    from sluice.cdc_engine import destination_files  # noqa: PLC0415  as the launcher: imported where it is used
 
     return destination_files
 
 
 def _feed(directory: Path, destination: str) -> RunEngine:
-    from orchestration.rpc.run_caller import RunCaller  # noqa: PLC0415  for runs
+    from sluice.orchestration.rpc.run_caller import RunCaller  # noqa: PLC0415  for runs
 
     return RunCaller(directory, destination)
 

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-DEFINITIONS = "orchestration.definitions"
+DEFINITIONS = "sluice.orchestration.definitions"
 BUILT_FROM = "BUILT_FROM"  # attribute of the definitions' module: what was in use when it was imported
 
 _servers: list[Any] = []  # the code servers of this process: one, except in tests
@@ -39,7 +39,7 @@ def begin(server: Any, load: Callable[[], None]) -> None:
 
 def reload_definitions(module: str = DEFINITIONS) -> None:
     """Gives every code server of this process the current definitions. Raises what building them raises; then the old ones stay."""
-    from orchestration.base.table_catalog import tables_of_now  # noqa: PLC0415  imports Dagster, in a process that forks
+    from sluice.orchestration.base.table_catalog import tables_of_now  # noqa: PLC0415  imports Dagster, in a process that forks
 
     with _lock:
         old = sys.modules.pop(module, None)
@@ -75,7 +75,7 @@ def forget_outdated() -> None:
     """Runs directly after a fork. Drops the definitions if they were built from another conf/ than the one in use, so that the next
     import rebuilds them.
     """
-    from cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  already imported then
+    from sluice.cdc_engine.keeping.in_use import stamp  # noqa: PLC0415  already imported then
 
     definitions = sys.modules.get(DEFINITIONS)
     if definitions is not None and getattr(definitions, BUILT_FROM, "") != stamp():

@@ -7,20 +7,20 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from cdc_engine.errors import SluiceError
-from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.checks.equality import equality_job_name
-from orchestration.run.backfill import jobs as backfill
-from orchestration.run.maintain_jobs import maintain_name
-from orchestration.run.repair_jobs import JOB as REPAIR_JOB
-from orchestration.run.repair_jobs import STEP as REPAIR_STEP
-from orchestration.run.snapshot_run import snapshot_name
-from orchestration.sensor.failing_runs import RunKind
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.orchestration.checks.equality import equality_job_name
+from sluice.orchestration.run.backfill import jobs as backfill
+from sluice.orchestration.run.maintain_jobs import maintain_name
+from sluice.orchestration.run.repair_jobs import JOB as REPAIR_JOB
+from sluice.orchestration.run.repair_jobs import STEP as REPAIR_STEP
+from sluice.orchestration.run.snapshot_run import snapshot_name
+from sluice.orchestration.sensor.failing_runs import RunKind
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.config import SluiceConfig
 
 
 def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from orchestration.sensor.runs import KeptInstance, RunStore
-from orchestration.sensor.tick import DestinationSensor, Ticker
+from sluice.orchestration.sensor.runs import KeptInstance, RunStore
+from sluice.orchestration.sensor.tick import DestinationSensor, Ticker
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from orchestration.assets import MergeJob
-    from orchestration.base.ports import EngineHost
+    from sluice.orchestration.assets import MergeJob
+    from sluice.orchestration.base.ports import EngineHost
 
 # Dagster's daemon looks every 5 s, which is the real interval. With 5 here, a look that is a millisecond early would be skipped, and the
 # interval would be ten seconds.

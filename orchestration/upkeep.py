@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdc_engine.errors import SluiceError
-from cdc_engine.keeping.keeper import Keeper, follow
-from orchestration.base.table_catalog import digest_of_tables, tables_of_now
-from orchestration.reload import reload_definitions
-from orchestration.sensor.runless import Voice, speak
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.keeping.keeper import Keeper, follow
+from sluice.orchestration.base.table_catalog import digest_of_tables, tables_of_now
+from sluice.orchestration.reload import reload_definitions
+from sluice.orchestration.sensor.runless import Voice, speak
 
 if TYPE_CHECKING:
-    from cdc_engine.keeping.conf_watch import ConfWatch
-    from cdc_engine.keeping.in_use import InUse
+    from sluice.cdc_engine.keeping.conf_watch import ConfWatch
+    from sluice.cdc_engine.keeping.in_use import InUse
 
 log = structlog.get_logger()
 
@@ -105,7 +105,7 @@ def keep_up(watch: ConfWatch) -> None:
         log.error("tables_not_copied", reason=error.strerror)
     stopping, lookers = threading.Event(), [ShownDefinitions(watch.in_use).look]
     if watch.in_use.config.engine.kind == "embedded":
-        from cdc_engine.keeping import launcher  # noqa: PLC0415  needed by engine processes only
+        from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415  needed by engine processes only
 
         keeper = Keeper(launcher)
         keeper.look(watch.in_use)

@@ -19,12 +19,12 @@ import deltalake
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from lake_cut.cut import SCHEMA, newest_row
-from spark_jobs.durable_lake import sync_commits
-from spark_jobs.errors import TableError
-from spark_jobs.fence import Fence
-from spark_jobs.staged_batch import StagedBatch
-from spark_jobs.table_owner import TableRecord
+from sluice.lake_cut.cut import SCHEMA, newest_row
+from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.table_owner import TableRecord
 
 NAME = "_sluice_cuts"
 # Every CUTS_MAX commits the table is rewritten with its newest CUTS_KEPT rows, a few days at one batch per minute.

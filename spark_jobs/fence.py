@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 
-from spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import TableError
 
 Refusal = Callable[[], str]
 

@@ -14,10 +14,10 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from batch_manifest.file import MANIFEST_FILE
-from object_stores.errors import StoreError
-from object_stores.folder import StoreFolder
-from spark_jobs.errors import SparkJobError, StagedBatchError
+from sluice.batch_manifest.file import MANIFEST_FILE
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.folder import StoreFolder
+from sluice.spark_jobs.errors import SparkJobError, StagedBatchError
 
 FETCHED = ".fetched"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from object_stores.options import CREDENTIALS, YES, known
+from sluice.object_stores.options import CREDENTIALS, YES, known
 
 S3 = re.compile(r"^s3://")
 

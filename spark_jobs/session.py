@@ -23,9 +23,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from spark_jobs.errors import LAKE_TROUBLE, SparkUnavailableError, TableError
-from spark_jobs.fence import READ_ONLY, Fence
-from spark_jobs.uploaded_files import Lending, UploadedFiles, uploaded_files
+from sluice.spark_jobs.errors import LAKE_TROUBLE, SparkUnavailableError, TableError
+from sluice.spark_jobs.fence import READ_ONLY, Fence
+from sluice.spark_jobs.uploaded_files import Lending, UploadedFiles, uploaded_files
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import decimal
 import re
 from typing import Any
 
-from spark_jobs.object_store import spark_path
+from sluice.spark_jobs.object_store import spark_path
 
 INTEGER_SUFFIX = {"tinyint": "Y", "smallint": "S", "int": "", "bigint": "L"}
 # deltalake's name of a primitive type → Spark SQL's name; other names are the same in both

@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_manifest.file import MANIFEST_FILE, ManifestError, read_manifest_json
-from batch_manifest.values import CascadeEvents, ChangesSegment, Manifest, Segment, StagedTable
-from spark_jobs.errors import StagedBatchError
-from spark_jobs.table_owner import Owner
+from sluice.batch_manifest.file import MANIFEST_FILE, ManifestError, read_manifest_json
+from sluice.batch_manifest.values import CascadeEvents, ChangesSegment, Manifest, Segment, StagedTable
+from sluice.spark_jobs.errors import StagedBatchError
+from sluice.spark_jobs.table_owner import Owner
 
 OPERATION = "_sluice_operation"
 ORDER_KEY = "_sluice_order_key"

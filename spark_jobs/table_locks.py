@@ -20,9 +20,9 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
-from spark_jobs.fence import Fence
-from spark_jobs.session import LakeSession, SparkSettings, end_sessions, first_line, is_away
+from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.session import LakeSession, SparkSettings, end_sessions, first_line, is_away
 
 POLL_SECONDS = 0.1
 GIVE_WAY_SECONDS = 0.3  # gives another waiting run the precedence

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import TableError
 
 OWNER_PROPERTY = "sluice.owner"
 TABLE_OWNED, TABLE_UNOWNED, TABLE_MISSING = "TABLE_OWNED", "TABLE_UNOWNED", "TABLE_MISSING"

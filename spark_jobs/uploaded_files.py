@@ -16,10 +16,10 @@ import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from object_stores.errors import StoreError
-from object_stores.folder import StoreFolder
-from object_stores.stored_files import StoredFiles
-from spark_jobs.errors import SparkJobError
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.folder import StoreFolder
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.errors import SparkJobError
 
 logger = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ def _no_client_of_zookeeper_stays() -> Iterator[None]:
     strategies for that.
     """
     yield
-    opened = sys.modules.get("cdc_engine.records.zookeeper_client")
+    opened = sys.modules.get("sluice.cdc_engine.records.zookeeper_client")
     if opened is not None:
         opened.end_shared_clients()
 
@@ -45,7 +45,7 @@ USES_SPARK = re.compile(
 )
 # A broker of tests/brokers/conftest.py.
 USES_BROKER = re.compile(r"\b(KafkaServer|RabbitServer|RocketServer)\b")
-WHOLE_STACK = re.compile(r"\bKillBench\b|\"console\.main\"")
+WHOLE_STACK = re.compile(r"\bKillBench\b|\"sluice\.console\.main\"")
 # Started first, so that no worker runs one of them at the end. A folder means the groups of its files.
 LONGEST = (
     "stacks",

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pymysql
 
-from cdc_engine.binlog.events.table_map import parse_table_map
-from cdc_engine.contracts import FRAME, Block, Column, RowEventKind, TableVersion
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.events.table_map import parse_table_map
+from sluice.cdc_engine.contracts import FRAME, Block, Column, RowEventKind, TableVersion
+from sluice.console.toolchain.database.server import DatabaseServer
 
 TABLE_MAP, CHECKSUM_BYTES, HEADER_BYTES = 19, 4, 19
 ROWS = {  # event type → kind, version of the rows header

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc_engine.contracts import FRAME, Batch, Block, TableChange, TableVersion
+from sluice.cdc_engine.contracts import FRAME, Batch, Block, TableChange, TableVersion
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 ORDERS = TableVersion(database="shop", table="orders", columns=(), key=(), version="a")

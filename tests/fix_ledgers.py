@@ -6,15 +6,15 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine.contracts import ClientIdentity, Consumer, DestinationDir, LedgerLocation, StoppedTable
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.ledger_record import ledger_to_text
-from cdc_engine.meta.stored_ledger import LEDGER as LEDGER_RECORD
-from cdc_engine.meta.stored_ledger import StoredLedger
-from cdc_engine.position import Position
-from cdc_engine.records.files import FileRecordStore
-from cdc_engine.records.memory import MemoryRecordStore
-from cdc_engine.states import TableState
+from sluice.cdc_engine.contracts import ClientIdentity, Consumer, DestinationDir, LedgerLocation, StoppedTable
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.ledger_record import ledger_to_text
+from sluice.cdc_engine.meta.stored_ledger import LEDGER as LEDGER_RECORD
+from sluice.cdc_engine.meta.stored_ledger import StoredLedger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.files import FileRecordStore
+from sluice.cdc_engine.records.memory import MemoryRecordStore
+from sluice.cdc_engine.states import TableState
 
 LEDGER = Ledger(ledger_id="0123456789ab")
 CLIENT = ClientIdentity(destination="shop")

@@ -12,13 +12,13 @@ import pytest
 from benchmarks.servers.postgres import PostgresServer
 from benchmarks.servers.s3 import S3Server
 from benchmarks.servers.zookeeper import ZooKeeperServer
-from console.toolchain.artifacts import DATABASE_VERSIONS, EXTRAS, MYSQL_9, delta_version
-from console.toolchain.database.options import Options
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.errors import SetupError
-from console.toolchain.ports import free_port
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.object_store import spark_environment, spark_settings
+from sluice.console.toolchain.artifacts import DATABASE_VERSIONS, EXTRAS, MYSQL_9, delta_version
+from sluice.console.toolchain.database.options import Options
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.errors import SetupError
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.object_store import spark_environment, spark_settings
 from tests.memory_folder import servers_folder
 
 __all__ = ["servers_folder"]

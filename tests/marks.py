@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 import pytest
 
-from console.quality import QUICK_VARIABLE
+from sluice.console.quality import QUICK_VARIABLE
 
 # mark → the functions that start what it denotes
 STARTS = {
     "servers": (
-        "console.toolchain.database.server.DatabaseServer.start",
+        "sluice.console.toolchain.database.server.DatabaseServer.start",
         "benchmarks.servers.kafka.KafkaServer.start",
         "benchmarks.servers.postgres.PostgresServer.start",
         "benchmarks.servers.rabbitmq.RabbitServer.start",
@@ -25,7 +25,7 @@ STARTS = {
         "benchmarks.servers.s3.S3Server.start",
         "benchmarks.servers.zookeeper.ZooKeeperServer.start",
     ),
-    "spark": ("console.toolchain.spark.server.SparkConnectServer.begin", "pyspark.core.context.launch_gateway"),
+    "spark": ("sluice.console.toolchain.spark.server.SparkConnectServer.begin", "pyspark.core.context.launch_gateway"),
     "browser": ("playwright.sync_api.BrowserType.launch",),
 }
 

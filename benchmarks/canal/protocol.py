@@ -14,10 +14,10 @@ from benchmarks.binlog_sets import BinlogSet, make_bulk, make_oltp, prepare
 from benchmarks.canal.server import ACCOUNT, canal_server, java_command
 from benchmarks.engine import configuration, known_start
 from benchmarks.report import median, show, write_json
-from cdc_engine.config import CanalServerConfig, SluiceConfig
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.config import CanalServerConfig, SluiceConfig
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 
 RUNS, TRANSACTIONS, BULK_ROWS, BULK_STATEMENTS = 3, 60_000, 300_000, 30
 FETCH_SIZE = 1000  # the client's default

@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from console.commands.screen import standard_output
-from console.toolchain.ports import free_port
-from console.toolchain.setup import set_up
+from sluice.console.commands.screen import standard_output
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.setup import set_up
 
 PROGRAM = Path(__file__).with_name("CanalServer.java")
 SERVER_ID = 4_000_017

@@ -20,17 +20,17 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from batch_manifest.values import Cascade
 from benchmarks.fuzzing.damage import Event, damaged, events_of
-from cdc_engine import limits
-from cdc_engine.binlog.block import compact
-from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.binlog.scan.framing import PacketFramer
-from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import NO_SESSION, Block, Bytes, Column, StatementSession, TableChange, TableVersion
-from cdc_engine.errors import BinlogFormatError, SluiceError, TableStoppedError
-from cdc_engine.position import Position
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.block import compact
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.binlog.scan.framing import PacketFramer
+from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.contracts import NO_SESSION, Block, Bytes, Column, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.errors import BinlogFormatError, SluiceError, TableStoppedError
+from sluice.cdc_engine.position import Position
 
 START = Position(epoch=1, file="binlog.000001", offset=4)
 ADDRESS_BYTES_MAX = 8 << 30

@@ -7,7 +7,7 @@ import struct
 
 import pyarrow as pa
 
-from cdc_engine.binlog.events import event_types as types
+from sluice.cdc_engine.binlog.events import event_types as types
 
 Event = bytes
 MAGIC = b"\xfebin"

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.fuzzing.damage import without_checksums
-from console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.database.server import DatabaseServer
 
 SILENCE_SECONDS_MAX = 240.0  # for one round, and for compilation before the first
 SERVERS = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 import struct
 import uuid
 
-from cdc_engine.binlog.events import event_types as types
-from cdc_engine.gtid import GtidSet
+from sluice.cdc_engine.binlog.events import event_types as types
+from sluice.cdc_engine.gtid import GtidSet
 
 MAGIC_BYTES = 4
 DATABASE = "shop"

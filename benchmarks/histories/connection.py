@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from benchmarks.histories import binlog_bytes as binlog
 from benchmarks.histories.faults import Actor
 from benchmarks.histories.source import BinlogFile, Server
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.gtid import GtidSet
-from cdc_engine.parser.connection import DUMP_REFUSED, SourceConnection, translated_error
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.gtid import GtidSet
+from sluice.cdc_engine.parser.connection import DUMP_REFUSED, SourceConnection, translated_error
+from sluice.cdc_engine.source.server import Source
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import World

@@ -14,21 +14,21 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from batch_manifest.values import Cascade
 from benchmarks.histories.binlog_bytes import DATABASE, KEYED, KEYLESS
 from benchmarks.histories.connection import PlayedConnection
 from benchmarks.histories.faults import Actor, Crash
 from benchmarks.histories.staging import PlayedStaging
-from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import NO_SESSION, Column, StatementSession, TableChange, TableChangeKind, TableVersion
-from cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.start_position import DumpStart
-from cdc_engine.parser.stream.event_parser import EventParser
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.contracts import NO_SESSION, Column, StatementSession, TableChange, TableChangeKind, TableVersion
+from sluice.cdc_engine.errors import LeaseLostError, SluiceError, SourceConnectionError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.parser.stream.event_parser import EventParser
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import World

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from benchmarks.histories.faults import Actor, Crash
-from cdc_engine.errors import BatchNotFoundError
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
+from sluice.cdc_engine.errors import BatchNotFoundError
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import Installation

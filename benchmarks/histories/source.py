@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 from benchmarks.histories import binlog_bytes as binlog
-from cdc_engine.gtid import GtidSet
+from sluice.cdc_engine.gtid import GtidSet
 
 Image = tuple[int, int]  # (id, number): the unique number of the change that created it
 LogEntry = tuple[str, int, int]  # (operation, id, number) as a table without a key contains it

@@ -17,11 +17,11 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import orchestration.sensor.tick
-import spark_jobs.batch.run_batch
-import spark_jobs.cuts
-import spark_jobs.staged_batch
-import spark_jobs.tables.lake_look
+import sluice.orchestration.sensor.tick
+import sluice.spark_jobs.batch.run_batch
+import sluice.spark_jobs.cuts
+import sluice.spark_jobs.staged_batch
+import sluice.spark_jobs.tables.lake_look
 from benchmarks.histories.connection import PlayedConnection
 from benchmarks.histories.engine_host import (
     GuardedFiles,
@@ -32,24 +32,24 @@ from benchmarks.histories.engine_host import (
 )
 from benchmarks.histories.lake import PlayedDeltalake, PlayedDeltaTable
 from benchmarks.histories.statements import PlayedSession, read_images
-from cdc_engine.destination_files.lake_tables import NAME as LAKE_TABLES
-from cdc_engine.durable_files import replace_file
-from cdc_engine.instance import hand_out
-from cdc_engine.instance.engine import begin, engine, wiring
-from cdc_engine.meta import ledger_record, stored_ledger
-from cdc_engine.meta.stored_ledger import LEDGER
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.records import files
-from cdc_engine.staging import batches
-from spark_jobs.fence import Fence
-from spark_jobs.session import LakeSession
+from sluice.cdc_engine.destination_files.lake_tables import NAME as LAKE_TABLES
+from sluice.cdc_engine.durable_files import replace_file
+from sluice.cdc_engine.instance import hand_out
+from sluice.cdc_engine.instance.engine import begin, engine, wiring
+from sluice.cdc_engine.meta import ledger_record, stored_ledger
+from sluice.cdc_engine.meta.stored_ledger import LEDGER
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.records import files
+from sluice.cdc_engine.staging import batches
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.session import LakeSession
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import World
 
 # modules that decide by a clock
-TIMED = ("cdc_engine.instance.", "cdc_engine.parser.stream.event_parser", "orchestration.")
-OURS = ("cdc_engine", "orchestration", "spark_jobs", "console")
+TIMED = ("sluice.cdc_engine.instance.", "sluice.cdc_engine.parser.stream.event_parser", "sluice.orchestration.")
+OURS = ("sluice.cdc_engine", "sluice.orchestration", "sluice.spark_jobs", "sluice.console")
 MOMENT_SECONDS = 1e-9  # replaces waits in real time
 MEMORY = "/dev/shm"  # noqa: S108  a disk in memory, where there is one
 
@@ -121,13 +121,14 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield hand_out, "GET_SECONDS", MOMENT_SECONDS
     yield batches, "shutil", GuardedFiles
     yield ledger_record, "json", _PlainJson
-    yield orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)  # plotted by Dagster's pages
+    # plotted by Dagster's pages
+    yield sluice.orchestration.sensor.tick, "due", lambda *_, published, **__: ([], published)
     yield files, "replace_file", _replace_record
     yield stored_ledger, "born_id", _born_id
-    yield spark_jobs.batch.run_batch, "ThreadPoolExecutor", InlinePool
-    yield spark_jobs.batch.run_batch, "open_sessions", _open_lanes
-    yield spark_jobs.cuts, "publish_cut", lambda *_: False
-    yield spark_jobs.staged_batch, "pq", _PlayedParquet
+    yield sluice.spark_jobs.batch.run_batch, "ThreadPoolExecutor", InlinePool
+    yield sluice.spark_jobs.batch.run_batch, "open_sessions", _open_lanes
+    yield sluice.spark_jobs.cuts, "publish_cut", lambda *_: False
+    yield sluice.spark_jobs.staged_batch, "pq", _PlayedParquet
     for name, module in [(name, each) for name, each in list(sys.modules.items()) if name.startswith(OURS)]:
         if getattr(module, "time", None) is time and name.startswith(TIMED):
             yield module, "time", _Clock()

@@ -9,17 +9,17 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from batch_manifest.file import MANIFEST_FILE, manifest_json
-from batch_manifest.values import ChangesSegment, LakeColumn, Manifest, Segment, TruncateSegment
-from batch_manifest.values import StagedTable as ManifestTable
 from benchmarks.histories import binlog_bytes as binlog
 from benchmarks.histories.faults import Trouble
 from benchmarks.histories.statements import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Image, write_images
-from cdc_engine.contracts import Batch, BlockSlice, OutstandingBatch, Staged, TableChangeKind
-from cdc_engine.errors import StagingError
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.position import Position, file_number, order_key
-from cdc_engine.staging.staging import batch_directory
+from sluice.batch_manifest.file import MANIFEST_FILE, manifest_json
+from sluice.batch_manifest.values import ChangesSegment, LakeColumn, Manifest, Segment, TruncateSegment
+from sluice.batch_manifest.values import StagedTable as ManifestTable
+from sluice.cdc_engine.contracts import Batch, BlockSlice, OutstandingBatch, Staged, TableChangeKind
+from sluice.cdc_engine.errors import StagingError
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.position import Position, file_number, order_key
+from sluice.cdc_engine.staging.staging import batch_directory
 
 COLUMNS = (
     LakeColumn(name="id", type="int", nullable=False, mysql_type="int"),

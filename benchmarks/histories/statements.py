@@ -16,8 +16,8 @@ from urllib.parse import unquote, urlparse
 
 from benchmarks.histories.faults import Trouble
 from benchmarks.histories.lake import Lake, Version
-from spark_jobs.merging import merge_clauses
-from spark_jobs.session import TXN_APP_ID, TXN_VERSION, USER_METADATA
+from sluice.spark_jobs.merging import merge_clauses
+from sluice.spark_jobs.session import TXN_APP_ID, TXN_VERSION, USER_METADATA
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 OPERATIONS = {INSERT: "insert", UPDATE_BEFORE: "update_preimage", UPDATE_AFTER: "update_postimage", DELETE: "delete"}

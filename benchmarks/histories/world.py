@@ -20,18 +20,18 @@ from benchmarks.histories.lake import Lake
 from benchmarks.histories.run_storage import PlayedInstance, PlayedRun
 from benchmarks.histories.source import Endpoint, Server, changes_of
 from benchmarks.histories.steps import Scenario, Step, Verb
-from cdc_engine import destination_files
-from cdc_engine.acts.position import SetPosition, set_position
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import SluiceError
-from cdc_engine.parser.start_position import StartChoice
-from cdc_engine.position import Position
-from orchestration import assets
-from orchestration.base.ports import Ports
-from orchestration.run.spark_merge import spark_merge
-from orchestration.sensor.lake_watch import LakeWatch
-from orchestration.sensor.runs import RunStore
-from orchestration.sensor.tick import DestinationSensor, Ticker
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.acts.position import SetPosition, set_position
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.cdc_engine.position import Position
+from sluice.orchestration import assets
+from sluice.orchestration.base.ports import Ports
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.orchestration.sensor.lake_watch import LakeWatch
+from sluice.orchestration.sensor.runs import RunStore
+from sluice.orchestration.sensor.tick import DestinationSensor, Ticker
 
 MINUTE_SECONDS = 60
 TABLES = ("shop.orders", "shop.audit")
@@ -414,7 +414,7 @@ def _go_back(_: World, line: Installation, step: Step) -> None:
 
 def _places_read(line: Installation) -> list[Position]:
     """Returns earlier cursors of the ledger that are in the source's current binlog."""
-    from cdc_engine.meta.ledger_record import ledger_from_text  # noqa: PLC0415
+    from sluice.cdc_engine.meta.ledger_record import ledger_from_text  # noqa: PLC0415
 
     current = line.endpoint.current
     ledgers = [ledger_from_text(text, line.destination) for text in line.kept_ledgers]
@@ -426,8 +426,8 @@ def _places_read(line: Installation) -> list[Position]:
 def facts_of(line: Installation) -> Any:
     """Returns the facts that the source reports, queried like the console does."""
     from benchmarks.histories.connection import PlayedConnection  # noqa: PLC0415
-    from cdc_engine.instance.sources import source_of  # noqa: PLC0415
-    from cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
+    from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415
+    from sluice.cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
 
     return read_facts(PlayedConnection(source_of(line.config.destinations[line.destination])))
 

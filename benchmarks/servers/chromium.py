@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from console.toolchain.cache import Cache, locked, open_cache
-from console.toolchain.database_libraries import missing_libraries
-from console.toolchain.debian import provide
-from console.toolchain.errors import CommandFailedError, SetupError
+from sluice.console.toolchain.cache import Cache, locked, open_cache
+from sluice.console.toolchain.database_libraries import missing_libraries
+from sluice.console.toolchain.debian import provide
+from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 PACKAGES = ("chromium-headless-shell", "chromium")  # the first is smaller, but not in every release
 # a launcher in /usr/bin starts these, and looks only in /usr

@@ -5,13 +5,13 @@ import time
 from pathlib import Path
 from typing import Self
 
-from console.toolchain.artifacts import load_artifacts
-from console.toolchain.errors import ServerError
-from console.toolchain.java import Java
-from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines, wait_until_listening
-from console.toolchain.python_packages import pyspark_jar
-from console.toolchain.setup import set_up
+from sluice.console.toolchain.artifacts import load_artifacts
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.java import Java
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines, wait_until_listening
+from sluice.console.toolchain.python_packages import pyspark_jar
+from sluice.console.toolchain.setup import set_up
 
 KAFKA = "kafka"
 # Jars that pyspark already has.

@@ -12,12 +12,12 @@ from typing import Any
 
 import yaml
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.position import file_number
-from console.stack.stack import CODE_SERVER, Stack
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.position import file_number
+from sluice.console.stack.stack import CODE_SERVER, Stack
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 
 POLL_SECONDS = 0.1
 

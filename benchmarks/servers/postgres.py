@@ -16,13 +16,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-from console.toolchain.artifacts import load_artifacts
-from console.toolchain.cache import locked, open_cache
-from console.toolchain.download import fetch
-from console.toolchain.errors import ServerError
-from console.toolchain.java import provide_java
-from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines
+from sluice.console.toolchain.artifacts import load_artifacts
+from sluice.console.toolchain.cache import locked, open_cache
+from sluice.console.toolchain.download import fetch
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.java import provide_java
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines
 
 POSTGRES = "postgres-16"
 USER = "sluice"

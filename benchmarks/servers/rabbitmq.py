@@ -5,11 +5,11 @@ import stat
 from pathlib import Path
 from typing import Self
 
-from console.toolchain.cache import locked, open_cache
-from console.toolchain.debian import unpacked
-from console.toolchain.errors import ServerError
-from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines, wait_until_listening
+from sluice.console.toolchain.cache import locked, open_cache
+from sluice.console.toolchain.debian import unpacked
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines, wait_until_listening
 
 RABBITMQ = "rabbitmq-server"
 PACKAGES = (

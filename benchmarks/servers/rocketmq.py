@@ -6,11 +6,11 @@ import socket
 from pathlib import Path
 from typing import Self
 
-from console.toolchain.artifacts import load_artifacts
-from console.toolchain.errors import ServerError
-from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines, wait_until_listening
-from console.toolchain.setup import set_up
+from sluice.console.toolchain.artifacts import load_artifacts
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines, wait_until_listening
+from sluice.console.toolchain.setup import set_up
 
 ROCKETMQ = "rocketmq"
 START_SECONDS_MAX = 90.0

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from pyarrow import fs
 
-from console.toolchain.artifacts import load_artifacts
-from console.toolchain.errors import ServerError
-from console.toolchain.java import Java
-from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines, wait_until_listening
-from console.toolchain.setup import set_up
+from sluice.console.toolchain.artifacts import load_artifacts
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.java import Java
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines, wait_until_listening
+from sluice.console.toolchain.setup import set_up
 
 S3PROXY = "s3proxy"
 ACCESS_KEY, SECRET_KEY = "sluice-lake-access", "sluice-lake-secret"

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from console.toolchain.cache import open_cache
-from console.toolchain.errors import ServerError
-from console.toolchain.java import Java
-from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines
-from console.toolchain.setup import set_up
-from console.toolchain.spark.home import spark_home
-from console.toolchain.spark.server import FOREIGN_VARIABLES
+from sluice.console.toolchain.cache import open_cache
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.java import Java
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines
+from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark.home import spark_home
+from sluice.console.toolchain.spark.server import FOREIGN_VARIABLES
 
 MASTER_CLASS = "org.apache.spark.deploy.master.Master"
 WORKER_CLASS = "org.apache.spark.deploy.worker.Worker"

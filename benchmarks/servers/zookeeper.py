@@ -5,12 +5,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from console.toolchain.errors import ServerError
-from console.toolchain.java import Java
-from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess, last_lines
-from console.toolchain.python_packages import pyspark_jar
-from console.toolchain.setup import set_up
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.java import Java
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess, last_lines
+from sluice.console.toolchain.python_packages import pyspark_jar
+from sluice.console.toolchain.setup import set_up
 
 SERVER_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 JARS = (

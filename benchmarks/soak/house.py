@@ -15,15 +15,15 @@ from deltalake import DeltaTable, QueryBuilder
 
 from benchmarks.servers.zookeeper import ZooKeeperServer
 from benchmarks.soak.pair import DATABASE, KEYED, KEYLESS, Pair, Traffic, contains, until
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import SluiceError
-from cdc_engine.instance.sources import source_of
-from cdc_engine.source.in_use import address_in_use
-from console.stack.stack import CODE_SERVER, SPARK, Stack
-from console.toolchain.ports import free_port
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.source.in_use import address_in_use
+from sluice.console.stack.stack import CODE_SERVER, SPARK, Stack
+from sluice.console.toolchain.ports import free_port
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent
 
 FOLLOWS_SECONDS_MAX = 600.0
 HEARTBEAT = {"seconds": 1, "retries": 3}

@@ -11,8 +11,8 @@ from typing import Any
 
 import pymysql
 
-from cdc_engine.gtid import parse_executed
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.gtid import parse_executed
+from sluice.console.toolchain.database.server import DatabaseServer
 
 VERSION = "mysql-8.0.31"
 DATABASE = "soak"

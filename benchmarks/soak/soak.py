@@ -17,7 +17,7 @@ from benchmarks.report import show, write_json
 from benchmarks.soak.house import House
 from benchmarks.soak.memory_slope import MemorySlope
 from benchmarks.soak.pair import Traffic
-from console.demo.lake import percentile
+from sluice.console.demo.lake import percentile
 
 FAULTS: tuple[tuple[str, Callable[[House, Traffic], None]], ...] = (
     ("source_failover", House.source_fails_over),

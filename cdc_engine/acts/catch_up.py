@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.position import Position
-from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, has_come_past
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import EngineState, SnapshotState, ended
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, has_come_past
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import EngineState, SnapshotState, ended
 
 STATUS_FILE = "status.json"
 LOOK_SECONDS = 0.5

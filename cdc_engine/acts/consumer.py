@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc_engine.contracts import Consumer
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.meta.forget_requests import request_forget
-from cdc_engine.meta.ledger import GroupConsumer
+from sluice.cdc_engine.contracts import Consumer
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.meta.forget_requests import request_forget
+from sluice.cdc_engine.meta.ledger import GroupConsumer
 
 
 def consumer_of(directory: Path, client_id: int) -> Consumer | GroupConsumer:

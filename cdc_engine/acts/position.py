@@ -10,16 +10,16 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine.acts.stopped_destination import stopped_destination
-from cdc_engine.destination_files.own_folder import forget_folder
-from cdc_engine.errors import PositionLostError
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
-from cdc_engine.position import Position
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.store.files.forget import forget_events
-from cdc_engine.store.prepared import forget_prepared
+from sluice.cdc_engine.acts.stopped_destination import stopped_destination
+from sluice.cdc_engine.destination_files.own_folder import forget_folder
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.store.files.forget import forget_events
+from sluice.cdc_engine.store.prepared import forget_prepared
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,15 +9,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.resume_requests import ResumeKind, request, request_new_start
-from cdc_engine.snapshot.record import SnapshotRecord, wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState
-from cdc_engine.table_meta.history.tables_file import read_tables
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.resume_requests import ResumeKind, request, request_new_start
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
+from sluice.cdc_engine.table_meta.history.tables_file import read_tables
 
 
 def captured(tables_file: Path) -> tuple[str, ...]:

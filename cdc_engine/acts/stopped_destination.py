@@ -7,13 +7,13 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdc_engine.destination_files import lease_holder, run_lock, run_lock_held
-from cdc_engine.errors import CanalServiceError, LeaseLostError
-from cdc_engine.ha.leases import POLL_SECONDS, acquired_within, open_lease
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.managers import open_meta
-from cdc_engine.ports import Lease
-from cdc_engine.records.location import as_location
+from sluice.cdc_engine.destination_files import lease_holder, run_lock, run_lock_held
+from sluice.cdc_engine.errors import CanalServiceError, LeaseLostError
+from sluice.cdc_engine.ha.leases import POLL_SECONDS, acquired_within, open_lease
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.meta.managers import open_meta
+from sluice.cdc_engine.ports import Lease
+from sluice.cdc_engine.records.location import as_location
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,19 +8,19 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.meta.resume_requests import request
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import OperatorAct, TableState, acts_on, way_out
-from cdc_engine.table_meta.change.evolution import CannotFollowError, created
-from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
-from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.ddl.statement import CreateTable, TableName, Unread
-from cdc_engine.table_meta.history.resolutions import Resolutions
-from cdc_engine.table_meta.history.review_files import PendingRecord, ReviewFiles
-from cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.meta.resume_requests import request
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import OperatorAct, TableState, acts_on, way_out
+from sluice.cdc_engine.table_meta.change.evolution import CannotFollowError, created
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
+from sluice.cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import CreateTable, TableName, Unread
+from sluice.cdc_engine.table_meta.history.resolutions import Resolutions
+from sluice.cdc_engine.table_meta.history.review_files import PendingRecord, ReviewFiles
+from sluice.cdc_engine.table_meta.schema import TableSchema
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from cdc_engine.contracts import FRAME, Block, Bytes, Int64s
-from cdc_engine.gtid import executed_after
-from cdc_engine.position import Position
+from sluice.cdc_engine.contracts import FRAME, Block, Bytes, Int64s
+from sluice.cdc_engine.gtid import executed_after
+from sluice.cdc_engine.position import Position
 
 Mask = npt.NDArray[np.bool_]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer
-from cdc_engine.contracts import Bytes
+from sluice.cdc_engine.binlog.compiled import Integer
+from sluice.cdc_engine.contracts import Bytes
 
 
 @nb.njit(inline="always")

@@ -15,8 +15,8 @@ from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from cdc_engine.binlog.compiled import Integer
-from cdc_engine.contracts import Bytes
+from sluice.cdc_engine.binlog.compiled import Integer
+from sluice.cdc_engine.contracts import Bytes
 
 WORD_BYTES = 8
 _BYTE, _WORD = ir.IntType(8), ir.IntType(64)

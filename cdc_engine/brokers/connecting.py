@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ssl
 
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.source.settings import TlsFilesConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.source.settings import TlsFilesConfig
 
 
 def tls_context(config: TlsFilesConfig) -> ssl.SSLContext:

@@ -14,9 +14,9 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdc_engine.brokers.publisher import Message, ended_amid, too_large, unknown_target
-from cdc_engine.environment import filled
-from cdc_engine.errors import ConfigurationError, PublishError
+from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large, unknown_target
+from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.errors import ConfigurationError, PublishError
 
 LOOK_SECONDS = 0.1
 DEFAULTS = {

@@ -9,18 +9,18 @@ from typing import Literal
 
 import numpy as np
 
-from cdc_engine.binlog.entries.elements import ROWS
-from cdc_engine.binlog.entries.flat import FlatTable, flat_statement
-from cdc_engine.binlog.entries.messages import VERSIONS_MAX, DescribedStatement, EntryMaker, EntryPart
-from cdc_engine.binlog.entries.numbers import EventType
-from cdc_engine.binlog.entries.rows import Entries, KeptColumns, ShownRows, TableEntries
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.binlog.entries.units import units_of
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.brokers.packets import by_unit, packet_of, whole_packet
-from cdc_engine.brokers.publisher import Message
-from cdc_engine.brokers.routing import Route, Routing
-from cdc_engine.contracts import Int64s, LoggedStatement
+from sluice.cdc_engine.binlog.entries.elements import ROWS
+from sluice.cdc_engine.binlog.entries.flat import FlatTable, flat_statement
+from sluice.cdc_engine.binlog.entries.messages import VERSIONS_MAX, DescribedStatement, EntryMaker, EntryPart
+from sluice.cdc_engine.binlog.entries.numbers import EventType
+from sluice.cdc_engine.binlog.entries.rows import Entries, KeptColumns, ShownRows, TableEntries
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.binlog.entries.units import units_of
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.brokers.packets import by_unit, packet_of, whole_packet
+from sluice.cdc_engine.brokers.publisher import Message
+from sluice.cdc_engine.brokers.routing import Route, Routing
+from sluice.cdc_engine.contracts import Int64s, LoggedStatement
 
 Format = Literal["flat", "protobuf"]
 FORMATS: tuple[Format, ...] = ("flat", "protobuf")

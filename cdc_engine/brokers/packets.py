@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
-from cdc_engine.binlog.entries.rows import ShownRows
-from cdc_engine.binlog.entries.units import Units
-from cdc_engine.binlog.rows.locate import KIND_UPDATE
-from cdc_engine.contracts import Int64s
+from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
+from sluice.cdc_engine.binlog.entries.rows import ShownRows
+from sluice.cdc_engine.binlog.entries.units import Units
+from sluice.cdc_engine.binlog.rows.locate import KIND_UPDATE
+from sluice.cdc_engine.contracts import Int64s
 
 MESSAGES_TYPE, VERSION, TYPE, BODY, ENTRY = 7, 2, 3, 5, 2
 

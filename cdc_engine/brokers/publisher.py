@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from cdc_engine.errors import PublishError
+from sluice.cdc_engine.errors import PublishError
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,10 +22,10 @@ import pika
 from pika import exceptions
 from pika.spec import Basic
 
-from cdc_engine.brokers.connecting import tls_context
-from cdc_engine.brokers.publisher import Message, ended_amid, too_large
-from cdc_engine.config.brokers import RabbitConfig, addresses_of
-from cdc_engine.errors import PublishError
+from sluice.cdc_engine.brokers.connecting import tls_context
+from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large
+from sluice.cdc_engine.config.brokers import RabbitConfig, addresses_of
+from sluice.cdc_engine.errors import PublishError
 
 LOOK_SECONDS = 0.1
 OPEN_SECONDS, CONFIRM_SECONDS, HEARTBEAT_SECONDS = 10.0, 30.0, 60

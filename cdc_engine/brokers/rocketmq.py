@@ -16,12 +16,12 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from cdc_engine.brokers import rocketmq_wire as wire
-from cdc_engine.brokers.connecting import tls_context
-from cdc_engine.brokers.publisher import Message, ended_amid, too_large
-from cdc_engine.brokers.rocketmq_wire import Queue, RocketAnswer
-from cdc_engine.config.brokers import RocketConfig, address_of, addresses_of
-from cdc_engine.errors import PublishError
+from sluice.cdc_engine.brokers import rocketmq_wire as wire
+from sluice.cdc_engine.brokers.connecting import tls_context
+from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large
+from sluice.cdc_engine.brokers.rocketmq_wire import Queue, RocketAnswer
+from sluice.cdc_engine.config.brokers import RocketConfig, address_of, addresses_of
+from sluice.cdc_engine.errors import PublishError
 
 LOOK_SECONDS = 0.1
 OPEN_SECONDS, ANSWER_SECONDS, ROUTE_SECONDS = 5.0, 10.0, 30.0

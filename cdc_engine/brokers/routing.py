@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc_engine.binlog.entries.units import Hashing, java_hash
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.binlog.entries.units import Hashing, java_hash
+from sluice.cdc_engine.errors import ConfigurationError
 
 WILD = frozenset("*?+|(){}[]\\$^")
 KEY = "$pk$"

@@ -19,8 +19,8 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from cdc_engine.brokers.publisher import Message, Publisher
-from cdc_engine.errors import CanalServiceError, SluiceError
+from sluice.cdc_engine.brokers.publisher import Message, Publisher
+from sluice.cdc_engine.errors import CanalServiceError, SluiceError
 
 WAIT_SECONDS = 5.0  # for the next batch in one round
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.5, 30.0

@@ -5,13 +5,13 @@ that no stage depends on the shape of a file. A secret is named by the environme
 where a connection is opened.
 """
 
-from cdc_engine.config.consumers import CanalServerConfig
-from cdc_engine.config.destination import BatchConfig, DestinationConfig, DrainConfig, EqualityConfig, RingConfig
-from cdc_engine.config.engine import EngineConfig
-from cdc_engine.config.group import GroupConfig
-from cdc_engine.config.reading import conf_dir, load_config
-from cdc_engine.config.sluice import MetaConfig, SluiceConfig, SparkConfig, clashing_tables, path_clashes
-from cdc_engine.config.table import SchemaChangesConfig, TableConfig
+from sluice.cdc_engine.config.consumers import CanalServerConfig
+from sluice.cdc_engine.config.destination import BatchConfig, DestinationConfig, DrainConfig, EqualityConfig, RingConfig
+from sluice.cdc_engine.config.engine import EngineConfig
+from sluice.cdc_engine.config.group import GroupConfig
+from sluice.cdc_engine.config.reading import conf_dir, load_config
+from sluice.cdc_engine.config.sluice import MetaConfig, SluiceConfig, SparkConfig, clashing_tables, path_clashes
+from sluice.cdc_engine.config.table import SchemaChangesConfig, TableConfig
 
 __all__ = [
     "BatchConfig",

@@ -7,8 +7,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cdc_engine.config.brokers import address_of
-from cdc_engine.source.settings import LocalPath, Strict
+from sluice.cdc_engine.config.brokers import address_of
+from sluice.cdc_engine.source.settings import LocalPath, Strict
 
 _MAIL_ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}

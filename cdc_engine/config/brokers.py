@@ -10,9 +10,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from cdc_engine.config.consumers import RenderingConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.source.settings import LocalPath, Strict, TlsFilesConfig
+from sluice.cdc_engine.config.consumers import RenderingConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.source.settings import LocalPath, Strict, TlsFilesConfig
 
 SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
 FLAT_BYTES, PACKET_BYTES = 1 << 20, 50 * 1024

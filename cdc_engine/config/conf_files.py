@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfigurationError
 
 MAIN = "sluice.yaml"
 UNREADABLE = "\0"  # not valid YAML; the reason follows

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from cdc_engine import limits
-from cdc_engine.source.settings import LocalPath, Strict
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.source.settings import LocalPath, Strict
 
 EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  an address to listen on, not one to connect to
 

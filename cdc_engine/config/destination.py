@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, PrivateAttr, model_validator
 
-from cdc_engine import limits
-from cdc_engine.config.consumers import HandlerConfig
-from cdc_engine.config.locations import ArchiveLocation, PathTemplate
-from cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceConfig
-from cdc_engine.config.shards import ShardOf, ShardsConfig
-from cdc_engine.config.stream import StreamConfig
-from cdc_engine.config.table import SchemaChangesConfig, TableConfig
-from cdc_engine.config_paths import path_segment
-from cdc_engine.source.in_use import address_in_use
-from cdc_engine.source.settings import HeartbeatConfig, SourceConfig, StartConfig, Strict
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.config.consumers import HandlerConfig
+from sluice.cdc_engine.config.locations import ArchiveLocation, PathTemplate
+from sluice.cdc_engine.config.operation import AssetsOfDestination, Cron, MaintenanceConfig
+from sluice.cdc_engine.config.shards import ShardOf, ShardsConfig
+from sluice.cdc_engine.config.stream import StreamConfig
+from sluice.cdc_engine.config.table import SchemaChangesConfig, TableConfig
+from sluice.cdc_engine.config_paths import path_segment
+from sluice.cdc_engine.source.in_use import address_in_use
+from sluice.cdc_engine.source.settings import HeartbeatConfig, SourceConfig, StartConfig, Strict
 
 
 class RingConfig(Strict):

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cdc_engine.source.settings import LocalPath, Strict
+from sluice.cdc_engine.source.settings import LocalPath, Strict
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 

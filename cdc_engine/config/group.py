@@ -7,9 +7,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from cdc_engine.config.consumers import CanalServerConfig
-from cdc_engine.config.destination import DestinationConfig
-from cdc_engine.config.stream import StreamConfig
+from sluice.cdc_engine.config.consumers import CanalServerConfig
+from sluice.cdc_engine.config.destination import DestinationConfig
+from sluice.cdc_engine.config.stream import StreamConfig
 
 MEMBERS = "members"
 OF_SOURCES = frozenset(

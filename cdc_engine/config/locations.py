@@ -7,8 +7,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from cdc_engine import config_paths
-from cdc_engine.source.settings import root_of
+from sluice.cdc_engine import config_paths
+from sluice.cdc_engine.source.settings import root_of
 
 TableLocation = Annotated[str, AfterValidator(lambda word, info: config_paths.table_location(word, root_of(info)))]
 TablePath = Annotated[str, AfterValidator(lambda word, info: word and config_paths.table_location(word, root_of(info)))]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from cdc_engine.time_text import cron
+from sluice.cdc_engine.time_text import cron
 
 # Dagster refuses to load any definitions if one of these is invalid, so they are checked here.
 _OWNER = re.compile(r"team:[\w.-]+|[A-Za-z0-9_][A-Za-z0-9._%+-]*@[A-Za-z0-9.-]+\.[A-Za-z]{2,7}")

@@ -8,10 +8,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, read_conf_files
-from cdc_engine.config.group import group_problems, is_group
-from cdc_engine.config.sluice import SluiceConfig, path_clashes
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, mapping_of, read_conf_files
+from sluice.cdc_engine.config.group import group_problems, is_group
+from sluice.cdc_engine.config.sluice import SluiceConfig, path_clashes
+from sluice.cdc_engine.errors import ConfigurationError
 
 
 def conf_dir() -> Path:

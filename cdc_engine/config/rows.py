@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from cdc_engine.source.settings import Strict
+from sluice.cdc_engine.source.settings import Strict
 
 MASK_SALT_ENV = "SLUICE_MASK_SALT"
 

@@ -11,9 +11,9 @@ import re
 
 from pydantic import Field, model_validator
 
-from cdc_engine.config.table import TableConfig
-from cdc_engine.config_paths import path_segment
-from cdc_engine.source.settings import Strict
+from sluice.cdc_engine.config.table import TableConfig
+from sluice.cdc_engine.config_paths import path_segment
+from sluice.cdc_engine.source.settings import Strict
 
 SHARD_COLUMN = "_sluice_shard"
 # options that a common table can have; no other option is proven to affect the rows of one shard only

@@ -9,12 +9,12 @@ from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from cdc_engine.config.alarms import AlarmConfig
-from cdc_engine.config.consumers import EVERYWHERE, CanalServerConfig
-from cdc_engine.config.destination import DestinationConfig
-from cdc_engine.config.engine import EngineConfig
-from cdc_engine.config.group import GroupConfig
-from cdc_engine.config.locations import (
+from sluice.cdc_engine.config.alarms import AlarmConfig
+from sluice.cdc_engine.config.consumers import EVERYWHERE, CanalServerConfig
+from sluice.cdc_engine.config.destination import DestinationConfig
+from sluice.cdc_engine.config.engine import EngineConfig
+from sluice.cdc_engine.config.group import GroupConfig
+from sluice.cdc_engine.config.locations import (
     DatabaseUrl,
     StorageOptions,
     TableLocation,
@@ -22,10 +22,10 @@ from cdc_engine.config.locations import (
     folds_case,
     is_in_a_store,
 )
-from cdc_engine.config.operation import MetricsConfig
-from cdc_engine.config_paths import comparable_path
-from cdc_engine.contracts import DestinationDir, LedgerLocation
-from cdc_engine.source.settings import LocalPath, Strict
+from sluice.cdc_engine.config.operation import MetricsConfig
+from sluice.cdc_engine.config_paths import comparable_path
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
+from sluice.cdc_engine.source.settings import LocalPath, Strict
 
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # of Sluice, below a lake
 OWN_FOLDER = "is where Sluice keeps tables of its own, or all of the lake"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from cdc_engine.config.brokers import AnyBroker
-from cdc_engine.config.consumers import CanalServerConfig
-from cdc_engine.source.settings import Strict
+from sluice.cdc_engine.config.brokers import AnyBroker
+from sluice.cdc_engine.config.consumers import CanalServerConfig
+from sluice.cdc_engine.source.settings import Strict
 
 
 class StreamConfig(Strict):

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from cdc_engine.config.locations import TablePath
-from cdc_engine.config.operation import AssetOfTable
-from cdc_engine.config.rows import MaskConfig
-from cdc_engine.source.settings import Strict
+from sluice.cdc_engine.config.locations import TablePath
+from sluice.cdc_engine.config.operation import AssetOfTable
+from sluice.cdc_engine.config.rows import MaskConfig
+from sluice.cdc_engine.source.settings import Strict
 
 
 class SchemaChangesConfig(Strict):

@@ -4,11 +4,11 @@ tables. Starts nothing.
 Used by `orchestration` in runs (is my batch the next to be merged?) and by the console.
 """
 
-from cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable
-from cdc_engine.destination_files.installation import installation_id, known_installation_id
-from cdc_engine.destination_files.lake_tables import LakeTables
-from cdc_engine.destination_files.ledger_reader import head_of_line, lease_holder, ledger_text, read_ledger
-from cdc_engine.destination_files.run_lock import (
+from sluice.cdc_engine.contracts import Holder, OutstandingBatch, StoppedTable
+from sluice.cdc_engine.destination_files.installation import installation_id, known_installation_id
+from sluice.cdc_engine.destination_files.lake_tables import LakeTables
+from sluice.cdc_engine.destination_files.ledger_reader import head_of_line, lease_holder, ledger_text, read_ledger
+from sluice.cdc_engine.destination_files.run_lock import (
     RunLockTimeoutError,
     drain_lock,
     drain_lock_held,
@@ -17,8 +17,8 @@ from cdc_engine.destination_files.run_lock import (
     run_lock_held,
     run_lock_wanted,
 )
-from cdc_engine.destination_files.table_locks import TableLock
-from cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.destination_files.table_locks import TableLock
+from sluice.cdc_engine.meta.ledger import Ledger
 
 __all__ = [
     "Holder",

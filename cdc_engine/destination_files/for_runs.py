@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import LedgerLocation
-from cdc_engine.errors import NotSharedError
-from cdc_engine.records.location import as_location
-from object_stores.errors import StoreError
-from object_stores.folder import StoreFolder
-from object_stores.options import resolved
+from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.errors import NotSharedError
+from sluice.cdc_engine.records.location import as_location
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.folder import StoreFolder
+from sluice.object_stores.options import resolved
 
 DOWNLOADED = "brought"  # a folder in the destination's
 

@@ -12,10 +12,10 @@ import threading
 import time
 import uuid
 
-from cdc_engine.errors import MetaError
-from cdc_engine.ha.leases import open_table_lock, tables_location
-from cdc_engine.records.contract import RecordStore
-from cdc_engine.records.location import Location, record_store
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.ha.leases import open_table_lock, tables_location
+from sluice.cdc_engine.records.contract import RecordStore
+from sluice.cdc_engine.records.location import Location, record_store
 
 IDENTITY = "identity"
 FILE = f"{IDENTITY}.json"

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from cdc_engine.errors import MetaError
-from cdc_engine.records.contract import NOT_THERE
-from cdc_engine.records.location import Location, record_store
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.records.contract import NOT_THERE
+from sluice.cdc_engine.records.location import Location, record_store
 
 NAME = "lake-tables.json"
 

@@ -5,11 +5,11 @@ The ledger is replaced as a whole at each change, so a reader sees one state or 
 
 from __future__ import annotations
 
-from cdc_engine.contracts import Holder, OutstandingBatch
-from cdc_engine.destination_files.run_lock import refuse_if_lost
-from cdc_engine.ha.leases import read_holder
-from cdc_engine.meta.managers import ledger_text, read_ledger
-from cdc_engine.records.location import Location
+from sluice.cdc_engine.contracts import Holder, OutstandingBatch
+from sluice.cdc_engine.destination_files.run_lock import refuse_if_lost
+from sluice.cdc_engine.ha.leases import read_holder
+from sluice.cdc_engine.meta.managers import ledger_text, read_ledger
+from sluice.cdc_engine.records.location import Location
 
 __all__ = ["head_of_line", "lease_holder", "ledger_text", "read_ledger"]
 

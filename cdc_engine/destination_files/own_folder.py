@@ -12,9 +12,9 @@ import platform
 import uuid
 from pathlib import Path
 
-from cdc_engine.errors import ConfigurationError, MetaError
-from cdc_engine.records.files import FileRecordStore
-from cdc_engine.records.location import as_location, record_store
+from sluice.cdc_engine.errors import ConfigurationError, MetaError
+from sluice.cdc_engine.records.files import FileRecordStore
+from sluice.cdc_engine.records.location import as_location, record_store
 
 FILE, LAST = "folder.json", "read-with-folder.json"
 

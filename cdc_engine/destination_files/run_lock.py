@@ -15,12 +15,12 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import LedgerLocation
-from cdc_engine.errors import CanalServiceError, MetaError
-from cdc_engine.file_lock import FileLock, is_locked
-from cdc_engine.ha.leases import Lock, open_run_lock
-from cdc_engine.ha.leases import run_lock_held as is_held
-from cdc_engine.records.location import Location, as_location
+from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.errors import CanalServiceError, MetaError
+from sluice.cdc_engine.file_lock import FileLock, is_locked
+from sluice.cdc_engine.ha.leases import Lock, open_run_lock
+from sluice.cdc_engine.ha.leases import run_lock_held as is_held
+from sluice.cdc_engine.records.location import Location, as_location
 
 POLL_SECONDS = 0.1
 WAITING_FILE = "run.waiting"  # held by one of the processes that wait for the run lock

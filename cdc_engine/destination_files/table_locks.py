@@ -10,10 +10,10 @@ import contextlib
 import hashlib
 import posixpath
 
-from cdc_engine.file_lock import FileLock
-from cdc_engine.ha.leases import Lock, open_table_lock, tables_location
-from cdc_engine.records.contract import RecordStore
-from cdc_engine.records.location import Location, record_store
+from sluice.cdc_engine.file_lock import FileLock
+from sluice.cdc_engine.ha.leases import Lock, open_table_lock, tables_location
+from sluice.cdc_engine.records.contract import RecordStore
+from sluice.cdc_engine.records.location import Location, record_store
 
 
 class TableLock:

@@ -15,10 +15,10 @@ import threading
 import time
 import uuid
 
-from cdc_engine.contracts import Holder
-from cdc_engine.errors import MetaError, StaleWriteError
-from cdc_engine.ha.session import CONFIRM_PART, LeaseSession, now
-from cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRecord
+from sluice.cdc_engine.contracts import Holder
+from sluice.cdc_engine.errors import MetaError, StaleWriteError
+from sluice.cdc_engine.ha.session import CONFIRM_PART, LeaseSession, now
+from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRecord
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

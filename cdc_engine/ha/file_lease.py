@@ -14,10 +14,10 @@ import socket
 import time
 from pathlib import Path
 
-from cdc_engine.contracts import Holder
-from cdc_engine.durable_files import replace_file
-from cdc_engine.errors import LeaseLostError
-from cdc_engine.file_lock import FileLock, is_locked
+from sluice.cdc_engine.contracts import Holder
+from sluice.cdc_engine.durable_files import replace_file
+from sluice.cdc_engine.errors import LeaseLostError
+from sluice.cdc_engine.file_lock import FileLock, is_locked
 
 LOCK_NAME, RECORD_NAME = "lease.lock", "lease.json"
 

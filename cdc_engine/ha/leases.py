@@ -12,18 +12,18 @@ import threading
 import time
 from typing import TYPE_CHECKING, Protocol
 
-from cdc_engine.contracts import Holder, LedgerLocation
-from cdc_engine.errors import LeaseLostError
-from cdc_engine.file_lock import RUN_LOCK_FILE, FileLock, is_locked
-from cdc_engine.ha import file_lease
-from cdc_engine.ha.beat_lock import BeatLock, LockWatcher
-from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.ha.session import lost_sentence
-from cdc_engine.ports import Lease
-from cdc_engine.records.location import Location, as_location, record_store
+from sluice.cdc_engine.contracts import Holder, LedgerLocation
+from sluice.cdc_engine.errors import LeaseLostError
+from sluice.cdc_engine.file_lock import RUN_LOCK_FILE, FileLock, is_locked
+from sluice.cdc_engine.ha import file_lease
+from sluice.cdc_engine.ha.beat_lock import BeatLock, LockWatcher
+from sluice.cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.ha.session import lost_sentence
+from sluice.cdc_engine.ports import Lease
+from sluice.cdc_engine.records.location import Location, as_location, record_store
 
 if TYPE_CHECKING:
-    from cdc_engine.ha.zookeeper_lock import Nodes
+    from sluice.cdc_engine.ha.zookeeper_lock import Nodes
 
 LEASE, RUN_LOCK, READING = "lease", "run-lock", "reading"
 READING_FILE = "snapshots/reading.lock"
@@ -151,7 +151,7 @@ def _is_held(place: LedgerLocation, name: str, file: str) -> bool:
 
 def _shared_lock(place: LedgerLocation, name: str) -> SharedLock:
     if place.kind == "zookeeper":
-        from cdc_engine.ha.zookeeper_lock import ZooKeeperLock  # noqa: PLC0415  most destinations do without kazoo
+        from sluice.cdc_engine.ha.zookeeper_lock import ZooKeeperLock  # noqa: PLC0415  most destinations do without kazoo
 
         return ZooKeeperLock(_nodes(place, name), place.session_seconds)
     return BeatLock(record_store(place), name, place.session_seconds, _watcher(place, name))
@@ -159,7 +159,7 @@ def _shared_lock(place: LedgerLocation, name: str) -> SharedLock:
 
 def _holder(place: LedgerLocation, name: str) -> Holder | None:
     if place.kind == "zookeeper":
-        from cdc_engine.ha.zookeeper_lock import read_lock  # noqa: PLC0415  most destinations do without kazoo
+        from sluice.cdc_engine.ha.zookeeper_lock import read_lock  # noqa: PLC0415  most destinations do without kazoo
 
         return read_lock(_nodes(place, name), place.session_seconds)
     _, claim, held = _watcher(place, name).look()
@@ -174,8 +174,8 @@ def _watcher(place: LedgerLocation, name: str) -> LockWatcher:
 
 def _nodes(place: LedgerLocation, name: str) -> Nodes:
     """Returns the ZooKeeper nodes of a lock. The lease uses Canal's nodes, because clients look for them."""
-    from cdc_engine.ha.zookeeper_lock import Nodes  # noqa: PLC0415
-    from cdc_engine.records.zookeeper_client import CLUSTER, OWN, destination_path  # noqa: PLC0415
+    from sluice.cdc_engine.ha.zookeeper_lock import Nodes  # noqa: PLC0415
+    from sluice.cdc_engine.records.zookeeper_client import CLUSTER, OWN, destination_path  # noqa: PLC0415
 
     within = functools.partial(destination_path, place.destination)
     is_lease = name == LEASE

@@ -20,10 +20,10 @@ from kazoo.client import KazooState
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from cdc_engine.contracts import Holder
-from cdc_engine.errors import MetaError
-from cdc_engine.ha.session import CONFIRM_PART, LeaseSession, now
-from cdc_engine.records.zookeeper_client import answer, end, new_client, shared_client, told
+from sluice.cdc_engine.contracts import Holder
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.ha.session import CONFIRM_PART, LeaseSession, now
+from sluice.cdc_engine.records.zookeeper_client import answer, end, new_client, shared_client, told
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,6 @@
 (docs/handlers.md).
 """
 
-from cdc_engine.handlers.contract import BatchHandler, HandledBatch
+from sluice.cdc_engine.handlers.contract import BatchHandler, HandledBatch
 
 __all__ = ["BatchHandler", "HandledBatch"]

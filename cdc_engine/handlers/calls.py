@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.errors import HandlerError, MetaError
-from cdc_engine.handlers.contract import BatchHandler, HandledBatch
-from cdc_engine.position import Position
-from cdc_engine.records.contract import RecordStore
-from cdc_engine.records.location import record_store
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.errors import HandlerError, MetaError
+from sluice.cdc_engine.handlers.contract import BatchHandler, HandledBatch
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.contract import RecordStore
+from sluice.cdc_engine.records.location import record_store
 
 FILE = "handlers.json"
 Kind = Literal["after", "retry"]

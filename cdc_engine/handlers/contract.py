@@ -8,7 +8,7 @@ import dataclasses
 from pathlib import Path
 from typing import Protocol
 
-from cdc_engine.position import Position
+from sluice.cdc_engine.position import Position
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Protocol
 
-from cdc_engine.environment import filled
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.handlers.contract import BatchHandler
+from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.handlers.contract import BatchHandler
 
 GROUP = "sluice.handlers"
 METHODS = ("before", "after", "retry")

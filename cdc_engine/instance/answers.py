@@ -12,11 +12,11 @@ from typing import Any
 
 import structlog
 
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.source.server import Source
-from cdc_engine.table_meta.history.resolutions import Resolutions
-from cdc_engine.table_meta.history.source.live_schema import is_view, schema_now
-from cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.table_meta.history.resolutions import Resolutions
+from sluice.cdc_engine.table_meta.history.source.live_schema import is_view, schema_now
+from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 

@@ -9,17 +9,17 @@ import dataclasses
 import threading
 from collections.abc import Iterable
 
-from batch_manifest.values import Cascade
-from cdc_engine.config import DestinationConfig, SluiceConfig, clashing_tables, path_clashes
-from cdc_engine.contracts import TableVersion
-from cdc_engine.destination_files import for_runs
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.sources import source_of
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.table_meta.history.cascades import Cascades
-from cdc_engine.table_meta.history.source.schema_snapshot import is_of_users, read_snapshot
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables, write_tables
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, clashing_tables, path_clashes
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import for_runs
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.table_meta.history.cascades import Cascades
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import is_of_users, read_snapshot
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables, write_tables
 
 _claiming = threading.Lock()  # two destinations that start at once must see each other
 

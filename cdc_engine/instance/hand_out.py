@@ -18,18 +18,18 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
-from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
-from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, NotStartedError, Remedy, SluiceError
-from cdc_engine.handlers.calls import Calls, LedgerLine
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager, stops
-from cdc_engine.ports import Stager
-from cdc_engine.position import Position
-from cdc_engine.server.service import CanalService
-from cdc_engine.staging.batches import StagedBatches
-from cdc_engine.states import TableState, way_out
-from cdc_engine.telemetry.spans import ACK, LENGTHEN, ROLLBACK
-from cdc_engine.telemetry.traces import Traces
+from sluice.cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
+from sluice.cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, NotStartedError, Remedy, SluiceError
+from sluice.cdc_engine.handlers.calls import Calls, LedgerLine
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.manager import MetaManager, stops
+from sluice.cdc_engine.ports import Stager
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.server.service import CanalService
+from sluice.cdc_engine.staging.batches import StagedBatches
+from sluice.cdc_engine.states import TableState, way_out
+from sluice.cdc_engine.telemetry.spans import ACK, LENGTHEN, ROLLBACK
+from sluice.cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 

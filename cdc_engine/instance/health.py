@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine import limits
-from cdc_engine.errors import MetaError, ReplicaClashError, StagingError
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.errors import MetaError, ReplicaClashError, StagingError
 
 AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run that has a process
 RESTART = "`./sluice down` and `./sluice up` restart everything"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.published_history import PublishedHistory
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.parser.start_position import Epochs
-from cdc_engine.parser.stream.event_parser import EventParser
-from cdc_engine.ports import EventStore
-from cdc_engine.sink.event_sink import EventSink
-from cdc_engine.source.server import Source
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.published_history import PublishedHistory
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.parser.start_position import Epochs
+from sluice.cdc_engine.parser.stream.event_parser import EventParser
+from sluice.cdc_engine.ports import EventStore
+from sluice.cdc_engine.sink.event_sink import EventSink
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.store.window.window import Window
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

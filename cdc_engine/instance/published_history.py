@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.history.tables_file import write_tables
-from cdc_engine.table_meta.schema import TableSchema
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.cdc_engine.table_meta.schema import TableSchema
 
 
 class PublishedHistory:

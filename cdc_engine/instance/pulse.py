@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import time
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.position import Position
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.position import Position
 
 
 class Pulse:

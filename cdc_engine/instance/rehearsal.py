@@ -1,6 +1,6 @@
 """Runs the engine's code on a small recorded binlog, so that numba compiles every kernel and caches it on disk.
 
-    python -m cdc_engine.instance.rehearsal FOLDER
+    python -m sluice.cdc_engine.instance.rehearsal FOLDER
 
 `console.toolchain.kernels` calls it during set-up: otherwise the first changes on a new machine wait for the compiler. It runs what the
 engine runs (frames, scan, filter, ring, spill, staging) instead of listing signatures, which would be outdated with the next kernel. The
@@ -18,33 +18,33 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine import limits
-from cdc_engine.binlog.column_types import Values, type_of
-from cdc_engine.binlog.entries.messages import EntryMaker
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
-from cdc_engine.binlog.result_rows.decoder import ResultDecoder
-from cdc_engine.binlog.result_rows.result_reader import ResultReader
-from cdc_engine.binlog.row_rules.masks import hashed
-from cdc_engine.binlog.scan.framing import PacketFramer
-from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.brokers.messages import FORMATS, MessageMaker
-from cdc_engine.brokers.routing import Routing, Rules
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.instance.consumers.consumer_stream import Selection, StreamPosition
-from cdc_engine.instance.consumers.statements import described, wanted_statements
-from cdc_engine.position import Position
-from cdc_engine.sink.event_sink import CapturedTables, EventSink
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.staging.staging import stage
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.window.positions import WindowPosition
-from cdc_engine.store.window.window import Window
-from cdc_engine.table_meta.ddl.declared_type import MYSQL
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.column_types import Values, type_of
+from sluice.cdc_engine.binlog.entries.messages import EntryMaker
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
+from sluice.cdc_engine.binlog.result_rows.decoder import ResultDecoder
+from sluice.cdc_engine.binlog.result_rows.result_reader import ResultReader
+from sluice.cdc_engine.binlog.row_rules.masks import hashed
+from sluice.cdc_engine.binlog.scan.framing import PacketFramer
+from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.brokers.messages import FORMATS, MessageMaker
+from sluice.cdc_engine.brokers.routing import Routing, Rules
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.instance.consumers.consumer_stream import Selection, StreamPosition
+from sluice.cdc_engine.instance.consumers.statements import described, wanted_statements
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.event_sink import CapturedTables, EventSink
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.staging.staging import stage
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.store.window.positions import WindowPosition
+from sluice.cdc_engine.store.window.window import Window
+from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts
 
 RECORDING = Path(__file__).with_name("rehearsal.binlog")
 RESULT = Path(__file__).with_name("rehearsal.result")  # the server's answer to a chunk's SELECT of the table below

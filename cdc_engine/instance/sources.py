@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import ServerFacts, read_facts
-from cdc_engine.source.archive import Archive
-from cdc_engine.source.server import Source
-from cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
+from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.source.settings import SourceConfig
 
 
 def source_of(config: DestinationConfig) -> Source:

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.contracts import StoppedTable, StoreMetrics
-from cdc_engine.instance.consumers.subscriptions import ConsumerStatus
-from cdc_engine.parser.stream.event_parser import StreamCounters
-from cdc_engine.position import Position
+from sluice.cdc_engine.contracts import StoppedTable, StoreMetrics
+from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus
+from sluice.cdc_engine.parser.stream.event_parser import StreamCounters
+from sluice.cdc_engine.position import Position
 
 CLOCKS_DIFFER_SECONDS_MAX = 1.0  # NTP keeps servers within some milliseconds
 

@@ -8,16 +8,16 @@ import hashlib
 import json
 from pathlib import Path
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
-from cdc_engine.position import Position
-from cdc_engine.source.server import Source
-from cdc_engine.store.files.forget import EVENTS_DIRECTORY
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.opening import GoingOn, StorePlan, open_store
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import read_facts
+from sluice.cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.store.files.forget import EVENTS_DIRECTORY
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.store.opening import GoingOn, StorePlan, open_store
 
 
 def store_of(

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.contracts import Holder
-from cdc_engine.destination_files import lease_holder
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.keeping import orders
-from cdc_engine.states import ended
+from sluice.cdc_engine.contracts import Holder
+from sluice.cdc_engine.destination_files import lease_holder
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.keeping import orders
+from sluice.cdc_engine.states import ended
 
 POLL_SECONDS = 0.2
 WAIT_SECONDS = 40.0  # a start may compile kernels; another host takes over after a whole session

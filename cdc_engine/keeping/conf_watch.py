@@ -7,10 +7,10 @@ from pathlib import Path
 
 import structlog
 
-from cdc_engine.config.conf_files import ConfFiles, read_conf_files
-from cdc_engine.config.reading import config_of
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.keeping.in_use import VARIABLE, InUse, as_found, choose, keep, read_kept
+from sluice.cdc_engine.config.conf_files import ConfFiles, read_conf_files
+from sluice.cdc_engine.config.reading import config_of
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.keeping.in_use import VARIABLE, InUse, as_found, choose, keep, read_kept
 
 log = structlog.get_logger()
 

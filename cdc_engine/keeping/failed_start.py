@@ -10,10 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.durable_files import replace_file
-from cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, MetaError, SluiceError
-from cdc_engine.keeping.acts import STATUS_FILE, held, read_status
-from cdc_engine.states import engine_state
+from sluice.cdc_engine.durable_files import replace_file
+from sluice.cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, MetaError, SluiceError
+from sluice.cdc_engine.keeping.acts import STATUS_FILE, held, read_status
+from sluice.cdc_engine.states import engine_state
 
 # it is starting, must not run, or runs elsewhere
 NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)

@@ -17,12 +17,12 @@ from typing import Any
 
 import structlog
 
-from cdc_engine.config import SluiceConfig, conf_dir
-from cdc_engine.config.conf_files import MAIN, ConfFiles, file_of, mapping_of, read_conf_files
-from cdc_engine.config.group import is_group
-from cdc_engine.config.reading import config_of, together
-from cdc_engine.durable_files import replace_file
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.config import SluiceConfig, conf_dir
+from sluice.cdc_engine.config.conf_files import MAIN, ConfFiles, file_of, mapping_of, read_conf_files
+from sluice.cdc_engine.config.group import is_group
+from sluice.cdc_engine.config.reading import config_of, together
+from sluice.cdc_engine.durable_files import replace_file
+from sluice.cdc_engine.errors import ConfigurationError
 
 log = structlog.get_logger()
 

@@ -14,12 +14,12 @@ from typing import Protocol
 
 import structlog
 
-from cdc_engine.destination_files import lease_holder, read_ledger
-from cdc_engine.errors import LeaseLostError, SluiceError
-from cdc_engine.keeping import orders
-from cdc_engine.keeping.conf_watch import ConfWatch
-from cdc_engine.keeping.in_use import InUse
-from cdc_engine.keeping.rules import KeeperAct, KeeperFacts, decide
+from sluice.cdc_engine.destination_files import lease_holder, read_ledger
+from sluice.cdc_engine.errors import LeaseLostError, SluiceError
+from sluice.cdc_engine.keeping import orders
+from sluice.cdc_engine.keeping.conf_watch import ConfWatch
+from sluice.cdc_engine.keeping.in_use import InUse
+from sluice.cdc_engine.keeping.rules import KeeperAct, KeeperFacts, decide
 
 LOOK_SECONDS = 0.5
 STANDBY_SECONDS = 1.0  # between two looks at a lease that another process holds

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from cdc_engine.errors import (
+from sluice.cdc_engine.errors import (
     ConfigurationError,
     EngineStartingError,
     EngineStoppedError,
@@ -26,19 +26,19 @@ from cdc_engine.errors import (
     NotStartedError,
     SluiceError,
 )
-from cdc_engine.keeping import orders
-from cdc_engine.keeping.acts import held
-from cdc_engine.keeping.failed_start import note_failed_start
-from cdc_engine.keeping.in_use import conf_in_use
-from cdc_engine.limits import CONNECT_TIMEOUT_SECONDS
+from sluice.cdc_engine.keeping import orders
+from sluice.cdc_engine.keeping.acts import held
+from sluice.cdc_engine.keeping.failed_start import note_failed_start
+from sluice.cdc_engine.keeping.in_use import conf_in_use
+from sluice.cdc_engine.limits import CONNECT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
-    from cdc_engine.instance.consumers.consumers import Consumers
-    from cdc_engine.instance.consumers.group.engine import GroupEngine
-    from cdc_engine.instance.engine.engine import Engine
-    from cdc_engine.instance.status import EngineStatus
-    from cdc_engine.operation.operator import Operator
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.instance.consumers.consumers import Consumers
+    from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine
+    from sluice.cdc_engine.instance.engine.engine import Engine
+    from sluice.cdc_engine.instance.status import EngineStatus
+    from sluice.cdc_engine.operation.operator import Operator
 
 TAKE_UP_SECONDS = 15.0  # for the first change to arrive and its batch to be staged; later ones are handled by the ticks
 LEFT_SECONDS = 30.0  # how long a destination is left to other hosts after an operator released it
@@ -260,7 +260,7 @@ def stop_all() -> None:
 
 
 def _make(destination: str) -> Engine:
-    from cdc_engine.instance.engine.engine import Engine  # noqa: PLC0415  with it come the kernels, which take a second
+    from sluice.cdc_engine.instance.engine.engine import Engine  # noqa: PLC0415  with it come the kernels, which take a second
 
     config = _may_run(destination)
     if destination not in config.destinations:
@@ -297,7 +297,7 @@ def _take_up_group(name: str) -> None:
 
 
 def _make_group(name: str) -> GroupEngine:
-    from cdc_engine.instance.consumers.group.engine import GroupEngine  # noqa: PLC0415  as above
+    from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine  # noqa: PLC0415  as above
 
     config = _may_run(name)
     return GroupEngine(config, name, functools.partial(_consumers_here, config), on_status=_told(config, name))
@@ -322,8 +322,8 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
 def _told(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
     """Returns the callback for an engine's status, which sends alarms, and serves the Prometheus endpoint. Both belong to this process."""
     global _operator  # noqa: PLW0603  one a process, as its engines are
-    from cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above
-    from cdc_engine.operation.operator import Operator  # noqa: PLC0415
+    from sluice.cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above
+    from sluice.cdc_engine.operation.operator import Operator  # noqa: PLC0415
 
     with _lock:
         if _operator is None:

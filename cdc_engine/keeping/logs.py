@@ -7,7 +7,7 @@ import sys
 
 import structlog
 
-OURS = ("cdc_engine", "orchestration")
+OURS = ("sluice.cdc_engine", "sluice.orchestration")
 
 
 def log_lines() -> None:

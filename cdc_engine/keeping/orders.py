@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from cdc_engine.records.location import record_store
+from sluice.cdc_engine.records.location import record_store
 
 STOPPED_FILE, ASKED_FILE = "stopped.json", "asked.json"
 OrderKind = Literal["restart", "release"]

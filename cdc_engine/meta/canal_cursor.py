@@ -11,7 +11,7 @@ import dataclasses
 import json
 from typing import Any
 
-from cdc_engine.position import Position
+from sluice.cdc_engine.position import Position
 
 CLASS = "com.alibaba.otter.canal.protocol.position.LogPosition"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cdc_engine.records.location import record_store
+from sluice.cdc_engine.records.location import record_store
 
 FOLDER = "forget-requests"
 

@@ -20,10 +20,10 @@ import itertools
 import uuid
 from collections.abc import Callable, Collection
 
-from cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
-from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, NotContinuousError
-from cdc_engine.position import EPOCH_BITS, GroupPosition, Position
-from cdc_engine.states import UNTIL_ASKED, TableState, table_follows
+from sluice.cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
+from sluice.cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, NotContinuousError
+from sluice.cdc_engine.position import EPOCH_BITS, GroupPosition, Position
+from sluice.cdc_engine.states import UNTIL_ASKED, TableState, table_follows
 
 EPOCH_MAX = (1 << EPOCH_BITS) - 1
 LEDGER_ID_CHARS = 12

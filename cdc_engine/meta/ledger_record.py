@@ -12,10 +12,10 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
-from cdc_engine.meta.ledger import LEDGER_ID_CHARS, GroupConsumer, Ledger
-from cdc_engine.position import GroupPosition, Position
-from cdc_engine.states import TableState
+from sluice.cdc_engine.contracts import ClientIdentity, Consumer, OutstandingBatch, StoppedTable
+from sluice.cdc_engine.meta.ledger import LEDGER_ID_CHARS, GroupConsumer, Ledger
+from sluice.cdc_engine.position import GroupPosition, Position
+from sluice.cdc_engine.states import TableState
 
 FORMAT = 4
 GROUP = "group_consumers"

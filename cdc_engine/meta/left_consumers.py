@@ -11,11 +11,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdc_engine.contracts import Consumer
-from cdc_engine.durable_files import replace_file
-from cdc_engine.errors import MetaError
-from cdc_engine.position import Position
-from cdc_engine.records.location import record_store
+from sluice.cdc_engine.contracts import Consumer
+from sluice.cdc_engine.durable_files import replace_file
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import record_store
 
 FILE_NAME = "left-consumers.json"
 

@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.meta.ledger import Ledger
 
 Transition = Callable[[Ledger], Ledger]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from cdc_engine.meta import canal_cursor
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.mirrored_meta import MirroredMeta
-from cdc_engine.meta.stored_ledger import LEDGER, StoredLedger, nobody_else, read_stored_ledger
-from cdc_engine.ports import Lease
-from cdc_engine.records.location import Location, as_location, record_store
+from sluice.cdc_engine.meta import canal_cursor
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.meta.mirrored_meta import MirroredMeta
+from sluice.cdc_engine.meta.stored_ledger import LEDGER, StoredLedger, nobody_else, read_stored_ledger
+from sluice.cdc_engine.ports import Lease
+from sluice.cdc_engine.records.location import Location, as_location, record_store
 
 PERIOD_SECONDS = 1.0  # between two copies of the cursor, for `period_mixed`: Canal's default
 
@@ -23,7 +23,7 @@ def open_meta(place: Location, lease: Lease) -> MetaManager:
     stored = StoredLedger(record_store(place), place.destination, token=lease.token, fence=lease.check, also=also)
     if place.kind not in {"mixed", "period_mixed"}:
         return stored
-    from cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
+    from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
     zookeeper = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
     period = PERIOD_SECONDS if place.kind == "period_mixed" else 0.0

@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import structlog
 
-from cdc_engine.errors import MetaError
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager, Transition
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.manager import MetaManager, Transition
 
 log = structlog.get_logger()
 AWAY_SECONDS = 1.0  # seconds until the next try after ZooKeeper did not answer

@@ -8,9 +8,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from cdc_engine.errors import MetaError
-from cdc_engine.records.contract import RecordStore
-from cdc_engine.records.location import record_store
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.records.contract import RecordStore
+from sluice.cdc_engine.records.location import record_store
 
 FOLDER = "resume-requests"
 BEGIN_FILE = "begin-anew.json"

@@ -12,11 +12,11 @@ import json
 import threading
 from collections.abc import Callable, Mapping
 
-from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
-from cdc_engine.meta.ledger import Ledger, born_id
-from cdc_engine.meta.ledger_record import FORMAT, ledger_from_text, ledger_to_text
-from cdc_engine.meta.manager import Transition
-from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
+from sluice.cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
+from sluice.cdc_engine.meta.ledger import Ledger, born_id
+from sluice.cdc_engine.meta.ledger_record import FORMAT, ledger_from_text, ledger_to_text
+from sluice.cdc_engine.meta.manager import Transition
+from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LEDGER = "meta.json"
 LEDGER_OF_FORMAT_3 = "ledger"  # its name in the shared stores of earlier versions

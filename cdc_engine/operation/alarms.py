@@ -11,9 +11,9 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
-from cdc_engine.errors import SluiceError
-from cdc_engine.instance.status import EngineStatus
-from cdc_engine.states import ENDED
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.status import EngineStatus
+from sluice.cdc_engine.states import ENDED
 
 QUIET_SECONDS = 60.0  # a problem that was over for less continues
 FIGURE = re.compile(r"\d[\d.,:]*(?: (?:s|min|h)\b)?")  # also an age with its unit, which rises too

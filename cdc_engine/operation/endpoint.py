@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from cdc_engine.instance.status import EngineStatus
-from cdc_engine.operation.figures import StatusSample, families
-from cdc_engine.server.protocol.traffic import traffic_of
+from sluice.cdc_engine.instance.status import EngineStatus
+from sluice.cdc_engine.operation.figures import StatusSample, families
+from sluice.cdc_engine.server.protocol.traffic import traffic_of
 
 AGAIN_SECONDS = 5.0
 

@@ -13,9 +13,9 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from cdc_engine.instance.status import EngineStatus
-from cdc_engine.server.protocol.traffic import LATENCY_MS, TrafficCounters
-from cdc_engine.states import EngineState
+from sluice.cdc_engine.instance.status import EngineStatus
+from sluice.cdc_engine.server.protocol.traffic import LATENCY_MS, TrafficCounters
+from sluice.cdc_engine.states import EngineState
 
 DOWN = "NOT_STARTED"  # the process has the destination but no engine for it
 DEBEZIUM = {"plugin": "mysql", "context": "streaming"}

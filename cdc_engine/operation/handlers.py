@@ -18,10 +18,10 @@ from typing import Any
 
 import structlog
 
-from cdc_engine.config.alarms import AlarmConfig
-from cdc_engine.environment import filled
-from cdc_engine.operation.alarms import Alarm
-from cdc_engine.operation.mails import to_mail_server
+from sluice.cdc_engine.config.alarms import AlarmConfig
+from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.operation.alarms import Alarm
+from sluice.cdc_engine.operation.mails import to_mail_server
 
 WAITING_MAX = 1000
 TRIES, PAUSE_SECONDS = 5, 1.0

@@ -10,9 +10,9 @@ from email.message import EmailMessage
 
 import structlog
 
-from cdc_engine.config.alarms import AlarmConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.operation.alarms import Alarm
+from sluice.cdc_engine.config.alarms import AlarmConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.operation.alarms import Alarm
 
 ANSWER_SECONDS = 10.0
 SUBJECT_MAX = 120

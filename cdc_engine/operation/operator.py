@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from cdc_engine.config.alarms import AlarmConfig
-from cdc_engine.errors import SluiceError
-from cdc_engine.instance.status import EngineStatus
-from cdc_engine.operation.alarms import AlarmWatcher, failed, matters
-from cdc_engine.operation.handlers import Teller, handler_of
+from sluice.cdc_engine.config.alarms import AlarmConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.status import EngineStatus
+from sluice.cdc_engine.operation.alarms import AlarmWatcher, failed, matters
+from sluice.cdc_engine.operation.handlers import Teller, handler_of
 
 
 class Operator:

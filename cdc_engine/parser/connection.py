@@ -18,17 +18,17 @@ from typing import Any
 import pymysql
 from pymysql.constants import COMMAND
 
-from cdc_engine import limits
-from cdc_engine.errors import (
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.errors import (
     BinlogFormatError,
     PositionLostError,
     ReplicaClashError,
     SluiceError,
     SourceConnectionError,
 )
-from cdc_engine.gtid import GtidSet
-from cdc_engine.source.server import Source
-from cdc_engine.source.session import error_code, open_session, session_error
+from sluice.cdc_engine.gtid import GtidSet
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.source.session import error_code, open_session, session_error
 
 COM_BINLOG_DUMP_GTID = 0x1E
 THROUGH_GTID = 0x04  # flag of COM_BINLOG_DUMP_GTID: the set follows

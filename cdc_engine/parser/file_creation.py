@@ -10,12 +10,18 @@ from __future__ import annotations
 import contextlib
 import struct
 
-from cdc_engine.binlog.events.event_types import FLAG_ARTIFICIAL, FLAGS_AT, FORMAT_DESCRIPTION, HEADER_BYTES, TYPE_AT
-from cdc_engine.binlog.scan.framing import EVENT_AT, PACKET_HEADER_BYTES, packet_length
-from cdc_engine.errors import ConfigurationError, PositionLostError
-from cdc_engine.limits import READ_TIMEOUT_SECONDS
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.binlog.events.event_types import (
+    FLAG_ARTIFICIAL,
+    FLAGS_AT,
+    FORMAT_DESCRIPTION,
+    HEADER_BYTES,
+    TYPE_AT,
+)
+from sluice.cdc_engine.binlog.scan.framing import EVENT_AT, PACKET_HEADER_BYTES, packet_length
+from sluice.cdc_engine.errors import ConfigurationError, PositionLostError
+from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.source.server import Source
 
 BYTES_MAX = 1 << 16  # of a file's beginning; a format description has about 120 to 300
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import datetime as dt
 
-from cdc_engine.errors import BinlogFormatError
-from cdc_engine.gtid import GtidSet, MariadbPosition
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.position import Position, file_number
+from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.gtid import GtidSet, MariadbPosition
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.position import Position, file_number
 
 
 def renumbered(cursor: Position, facts: ServerFacts) -> str:

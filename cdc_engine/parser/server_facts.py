@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.file_creation import creation_of
-from cdc_engine.parser.providers.facts import MARK_VARIABLES, ProviderFacts, read_provider_facts
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.file_creation import creation_of
+from sluice.cdc_engine.parser.providers.facts import MARK_VARIABLES, ProviderFacts, read_provider_facts
+from sluice.cdc_engine.source.server import Source
 
 VARIABLES = (
     "server_id",

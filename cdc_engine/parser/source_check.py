@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from cdc_engine.errors import ReplicaClashError, SourceCheckError
-from cdc_engine.parser.providers.advice import ADVICE, Advice
-from cdc_engine.parser.providers.decision import DAY_SECONDS, provider_of, retention_of
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.errors import ReplicaClashError, SourceCheckError
+from sluice.cdc_engine.parser.providers.advice import ADVICE, Advice
+from sluice.cdc_engine.parser.providers.decision import DAY_SECONDS, provider_of, retention_of
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.source.server import Source
 
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)

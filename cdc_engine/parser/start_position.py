@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
-from cdc_engine.parser.renumbering import base, comes_before, cut_off, refilled, renumbered, written_again
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.position import Position
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
+from sluice.cdc_engine.parser.renumbering import base, comes_before, cut_off, refilled, renumbered, written_again
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.position import Position
 
 FIRST_EPOCH = 1
 FIRST_OFFSET = 4

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cdc_engine import limits
-from cdc_engine.binlog.column_types.entry import buffer_of, validity_of
-from cdc_engine.binlog.column_types.gather import copy_bytes
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.contracts import Bytes, Int64s
-from cdc_engine.errors import BinlogFormatError, SourceConnectionError
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.column_types.entry import buffer_of, validity_of
+from sluice.cdc_engine.binlog.column_types.gather import copy_bytes
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.errors import BinlogFormatError, SourceConnectionError
 
 HEAD_BYTES = 4  # three bytes of length, one of number
 BUFFER_BYTES = 4 << 20

@@ -13,7 +13,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from cdc_engine.errors import MetaError, StaleWriteError
+from sluice.cdc_engine.errors import MetaError, StaleWriteError
 
 NOTHING: Mapping[str, str] = MappingProxyType({})
 NOT_THERE = 0  # the version of a record that was never written

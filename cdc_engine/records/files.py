@@ -14,10 +14,10 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from cdc_engine.durable_files import make_folder, replace_file, sync
-from cdc_engine.errors import MetaError, StaleWriteError
-from cdc_engine.file_lock import FileLock
-from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
+from sluice.cdc_engine.durable_files import make_folder, replace_file, sync
+from sluice.cdc_engine.errors import MetaError, StaleWriteError
+from sluice.cdc_engine.file_lock import FileLock
+from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
 
 LOCK_FILE = "records.lock"
 # Excludes `.tmp` and `.lock` of this program, and what editors and people leave: `NAME.json.bak`, `NAME.json~`, `.NAME.json.swp`.

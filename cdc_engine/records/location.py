@@ -7,10 +7,10 @@ import os
 import threading
 from pathlib import Path
 
-from cdc_engine.contracts import DestinationDir, LedgerLocation
-from cdc_engine.records.contract import RecordStore
-from cdc_engine.records.files import FileRecordStore
-from cdc_engine.records.memory import MemoryRecordStore
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
+from sluice.cdc_engine.records.contract import RecordStore
+from sluice.cdc_engine.records.files import FileRecordStore
+from sluice.cdc_engine.records.memory import MemoryRecordStore
 
 Location = Path | LedgerLocation  # a directory knows its place (`contracts.DestinationDir`) or contains the ledger
 
@@ -37,11 +37,11 @@ def _opened(place: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  co
         with _lock:
             return _in_memory.setdefault(str(place.directory), MemoryRecordStore())
     if place.kind == "sql":
-        from cdc_engine.records.sql import SqlRecordStore  # noqa: PLC0415  most destinations do without SQLAlchemy
+        from sluice.cdc_engine.records.sql import SqlRecordStore  # noqa: PLC0415  most destinations do without SQLAlchemy
 
         return SqlRecordStore(place.url, place.destination)
     if place.kind == "zookeeper":
-        from cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  and without kazoo
+        from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  and without kazoo
 
         return ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
     return FileRecordStore(place.directory)

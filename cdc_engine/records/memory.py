@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from cdc_engine.errors import StaleWriteError
-from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord, in_folder
+from sluice.cdc_engine.errors import StaleWriteError
+from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord, in_folder
 
 
 class MemoryRecordStore(RecordStore):

@@ -14,8 +14,8 @@ import sqlalchemy
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
-from cdc_engine.errors import ConfigurationError, NotSharedError, StaleWriteError
-from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord, in_folder
+from sluice.cdc_engine.errors import ConfigurationError, NotSharedError, StaleWriteError
+from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord, in_folder
 
 TABLE = "sluice_meta"
 ANSWER_SECONDS_MAX = 10  # a database that does not answer must not delay the holder of a lease

@@ -14,10 +14,10 @@ from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
-from cdc_engine.errors import MetaError, NotSharedError, StaleWriteError
-from cdc_engine.records import zookeeper_client
-from cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
-from cdc_engine.records.zookeeper_client import OWN, answer, destination_path, told
+from sluice.cdc_engine.errors import MetaError, NotSharedError, StaleWriteError
+from sluice.cdc_engine.records import zookeeper_client
+from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
+from sluice.cdc_engine.records.zookeeper_client import OWN, answer, destination_path, told
 
 WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 

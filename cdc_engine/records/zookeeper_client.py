@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
 
-from cdc_engine.errors import NotSharedError
+from sluice.cdc_engine.errors import NotSharedError
 
 DESTINATIONS = "/otter/canal/destinations"  # Canal's names, so that its own tools find the nodes
 CLUSTER = "/otter/canal/cluster"

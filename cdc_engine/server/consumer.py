@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, CanalServiceError, ConsumerStoppedError
+from sluice.cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, CanalServiceError, ConsumerStoppedError
 
 PositionT = TypeVar("PositionT")
 Content_co = TypeVar("Content_co", covariant=True)

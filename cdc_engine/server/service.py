@@ -12,8 +12,8 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
-from cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch
-from cdc_engine.errors import (
+from sluice.cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch
+from sluice.cdc_engine.errors import (
     CanalServiceError,
     NotContinuousError,
     NotStartedError,
@@ -21,10 +21,10 @@ from cdc_engine.errors import (
     OutstandingBatchError,
     UnknownDestinationError,
 )
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.ports import EventStore
-from cdc_engine.position import Position
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.ports import EventStore
+from sluice.cdc_engine.position import Position
 
 Rewind = Callable[[Position | None], None]
 FilterChanged = Callable[[str], None]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.contracts import Int32s, TableVersion
+from sluice.cdc_engine.contracts import Int32s, TableVersion
 
 
 class ColumnFilter:

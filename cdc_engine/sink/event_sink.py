@@ -14,11 +14,11 @@ from typing import Protocol
 
 import numpy as np
 
-from cdc_engine.binlog.block import Mask, compact, held_bytes, keep_events, last_transaction, without_events
-from cdc_engine.contracts import Block, TableVersion
-from cdc_engine.ports import EventStore
-from cdc_engine.sink.empty_transactions import Thinning
-from cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.binlog.block import Mask, compact, held_bytes, keep_events, last_transaction, without_events
+from sluice.cdc_engine.contracts import Block, TableVersion
+from sluice.cdc_engine.ports import EventStore
+from sluice.cdc_engine.sink.empty_transactions import Thinning
+from sluice.cdc_engine.sink.table_filter import TableFilter
 
 HELD_UP_SECONDS = 1.0
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfigurationError
 
 OPENING, CLOSING = "{[(", "}])"
 

@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from cdc_engine.durable_files import keep_file, make_folder
-from cdc_engine.errors import MetaError
-from cdc_engine.snapshot.chunks import Chunk
-from cdc_engine.snapshot.read import ChunkFacts
-from object_stores.errors import StoreError
-from object_stores.stored_files import StoredFiles
+from sluice.cdc_engine.durable_files import keep_file, make_folder
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.snapshot.chunks import Chunk
+from sluice.cdc_engine.snapshot.read import ChunkFacts
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.stored_files import StoredFiles
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Protocol
 
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.snapshot.key_literals import UUID_PROBE, as_text
-from cdc_engine.snapshot.statements import Key, bound_statement, key_of, quoted
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.snapshot.key_literals import UUID_PROBE, as_text
+from sluice.cdc_engine.snapshot.statements import Key, bound_statement, key_of, quoted
 
 PRIMARY = "PRIMARY"
 

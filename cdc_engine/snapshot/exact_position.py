@@ -10,11 +10,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
-from cdc_engine.snapshot.reader import RowReader
-from cdc_engine.snapshot.record import SourceEnd
-from cdc_engine.snapshot.statements import quoted
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
+from sluice.cdc_engine.snapshot.reader import RowReader
+from sluice.cdc_engine.snapshot.record import SourceEnd
+from sluice.cdc_engine.snapshot.statements import quoted
 
 CONSISTENT_READ = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 LOCK_SECONDS_MAX = 10  # how long the lock waits for active writers; others wait behind it

@@ -11,10 +11,10 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from cdc_engine.binlog.column_types.compressed import PLAIN
-from cdc_engine.binlog.column_types.transcoding import is_text
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
+from sluice.cdc_engine.binlog.column_types.compressed import PLAIN
+from sluice.cdc_engine.binlog.column_types.transcoding import is_text
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column
 
 ALIAS_FREE = {"utf8": "utf8mb3"}  # the server decides what `utf8` means
 # up to this number of members a set is compared exactly by the server's double numbers

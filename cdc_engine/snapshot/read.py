@@ -14,17 +14,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_engine.binlog.result_rows.decoder import RefusedCell, ResultDecoder
-from cdc_engine.binlog.rows.decoder import COMMIT_TIME, COMMIT_TIME_TYPE, OPERATION, ORDER_KEY
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from cdc_engine.contracts import Int32s, TableVersion
-from cdc_engine.durable_files import make_folder, rename, sync
-from cdc_engine.errors import TableChangedError
-from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, lake_writer
-from cdc_engine.snapshot.chunks import Chunk, chunk_key
-from cdc_engine.snapshot.pace import ReadPace
-from cdc_engine.snapshot.reader import RowReader
-from cdc_engine.snapshot.statements import quoted, rows_statement
+from sluice.cdc_engine.binlog.result_rows.decoder import RefusedCell, ResultDecoder
+from sluice.cdc_engine.binlog.rows.decoder import COMMIT_TIME, COMMIT_TIME_TYPE, OPERATION, ORDER_KEY
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from sluice.cdc_engine.contracts import Int32s, TableVersion
+from sluice.cdc_engine.durable_files import make_folder, rename, sync
+from sluice.cdc_engine.errors import TableChangedError
+from sluice.cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, lake_writer
+from sluice.cdc_engine.snapshot.chunks import Chunk, chunk_key
+from sluice.cdc_engine.snapshot.pace import ReadPace
+from sluice.cdc_engine.snapshot.reader import RowReader
+from sluice.cdc_engine.snapshot.statements import quoted, rows_statement
 
 READ = "snapshot"  # the operation of a row that was read
 

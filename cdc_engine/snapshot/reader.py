@@ -14,11 +14,11 @@ import pymysql
 from pymysql.constants import COMMAND
 from pymysql.cursors import Cursor
 
-from cdc_engine import limits
-from cdc_engine.binlog.result_rows.result_reader import ResultReader, ServerRefusedError
-from cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError, TableChangedError
-from cdc_engine.source.server import Source
-from cdc_engine.source.session import SourceSession, error_code, open_session, session_error
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.result_rows.result_reader import ResultReader, ServerRefusedError
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError, TableChangedError
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.source.session import SourceSession, error_code, open_session, session_error
 
 STATEMENT_AT, COLUMNS_AT = 1, 5  # in the answer to a PREPARE: status, statement (4), columns (2)
 NO_CURSOR, ONCE = 0, 1

@@ -17,11 +17,11 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.gtid import has_executed
-from cdc_engine.position import Position, order_key
-from cdc_engine.position import file_number as number_of
-from cdc_engine.states import SnapshotState, snapshot_follows
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.gtid import has_executed
+from sluice.cdc_engine.position import Position, order_key
+from sluice.cdc_engine.position import file_number as number_of
+from sluice.cdc_engine.states import SnapshotState, snapshot_follows
 
 SNAPSHOT_ID_CHARS = 12
 RESTARTS_MAX = 8  # of a snapshot whose rows and buffered changes did not fit

@@ -15,16 +15,16 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import LedgerLocation
-from cdc_engine.errors import ActRefusedError, MetaError
-from cdc_engine.ha.leases import Lock, acquired_within, open_reading_lock, reading_lock_held
-from cdc_engine.records.contract import RecordStore
-from cdc_engine.records.location import as_location, record_store
-from cdc_engine.snapshot.record import SnapshotRecord
-from object_stores.errors import StoreError
-from object_stores.folder import StoreFolder
-from object_stores.options import resolved
-from object_stores.stored_files import StoredFiles
+from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.errors import ActRefusedError, MetaError
+from sluice.cdc_engine.ha.leases import Lock, acquired_within, open_reading_lock, reading_lock_held
+from sluice.cdc_engine.records.contract import RecordStore
+from sluice.cdc_engine.records.location import as_location, record_store
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.folder import StoreFolder
+from sluice.object_stores.options import resolved
+from sluice.object_stores.stored_files import StoredFiles
 
 FOLDER = "snapshots"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.snapshot.key_literals import KeyColumn, is_uuid, key_column
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.snapshot.key_literals import KeyColumn, is_uuid, key_column
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,10 +6,10 @@ import dataclasses
 import enum
 from collections.abc import Collection
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.position import Position
-from cdc_engine.snapshot.record import SnapshotRecord, is_past, same_stream
-from cdc_engine.states import SnapshotState
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, is_past, same_stream
+from sluice.cdc_engine.states import SnapshotState
 
 
 class SnapshotStep(enum.Enum):

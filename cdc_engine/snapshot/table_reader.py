@@ -8,18 +8,18 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from cdc_engine.contracts import Int32s, TableVersion
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.gtid import has_executed
-from cdc_engine.position import Position
-from cdc_engine.snapshot.chunks import Chunk, chunks
-from cdc_engine.snapshot.exact_position import binlog_end, rows_at_a_position
-from cdc_engine.snapshot.pace import ReadPace
-from cdc_engine.snapshot.read import ChunkFacts, Marks, read_chunk
-from cdc_engine.snapshot.reader import RowReader
-from cdc_engine.snapshot.record import SourceEnd
-from cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from sluice.cdc_engine.contracts import Int32s, TableVersion
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.gtid import has_executed
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.chunks import Chunk, chunks
+from sluice.cdc_engine.snapshot.exact_position import binlog_end, rows_at_a_position
+from sluice.cdc_engine.snapshot.pace import ReadPace
+from sluice.cdc_engine.snapshot.read import ChunkFacts, Marks, read_chunk
+from sluice.cdc_engine.snapshot.reader import RowReader
+from sluice.cdc_engine.snapshot.record import SourceEnd
+from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
 
 # MySQL without GTIDs does not report what its reads contain. A binlogged transaction is committed within milliseconds, or waits for a
 # replica.

@@ -6,13 +6,13 @@ is as long as a replica withholds its acknowledgement.
 
 from __future__ import annotations
 
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import ConfigurationError, SourceConnectionError
-from cdc_engine.gtid import has_executed
-from cdc_engine.position import Position, file_number
-from cdc_engine.snapshot.exact_position import CONSISTENT_READ, position_of_read
-from cdc_engine.snapshot.reader import RowReader
-from cdc_engine.snapshot.statements import quoted
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import ConfigurationError, SourceConnectionError
+from sluice.cdc_engine.gtid import has_executed
+from sluice.cdc_engine.position import Position, file_number
+from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, position_of_read
+from sluice.cdc_engine.snapshot.reader import RowReader
+from sluice.cdc_engine.snapshot.statements import quoted
 
 LOCK_TRY_SECONDS = 1  # the server's minimum; new writers wait behind a pending table lock for as long
 LOCK_WAIT_TIMEOUT = "(error 1205)"

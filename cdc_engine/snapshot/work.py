@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol
 
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import (
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import (
     CascadeUnseenError,
     ConfigurationError,
     SluiceError,
@@ -24,14 +24,14 @@ from cdc_engine.errors import (
     TableChangedError,
     TableStoppedError,
 )
-from cdc_engine.position import Position
-from cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, chunks_in, is_complete
-from cdc_engine.snapshot.chunks import Chunk
-from cdc_engine.snapshot.read import ChunkFacts, Marks
-from cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord, SourceEnd
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
-from cdc_engine.states import SnapshotState
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, chunks_in, is_complete
+from sluice.cdc_engine.snapshot.chunks import Chunk
+from sluice.cdc_engine.snapshot.read import ChunkFacts, Marks
+from sluice.cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord, SourceEnd
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
+from sluice.cdc_engine.states import SnapshotState
 
 logger = logging.getLogger(__name__)
 

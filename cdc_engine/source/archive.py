@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from cdc_engine.errors import ConfigurationError, PositionLostError, SourceConnectionError
+from sluice.cdc_engine.errors import ConfigurationError, PositionLostError, SourceConnectionError
 
 _NAME = re.compile(r"(?P<log>[^/]+\.\d{6,})(?P<packed>|\.gz|\.tar|\.tar\.gz|\.tgz)")
 GZIPPED = (".gz", ".tgz")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pymysql
 
-from cdc_engine.errors import SluiceError
-from cdc_engine.limits import HEARTBEAT_QUERY_SECONDS_MAX as SECONDS_MAX
-from cdc_engine.source.server import Source
-from cdc_engine.source.session import SourceSession, error_code, open_session, session_error
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.limits import HEARTBEAT_QUERY_SECONDS_MAX as SECONDS_MAX
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.source.session import SourceSession, error_code, open_session, session_error
 
 
 class Heartbeat:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from cdc_engine.durable_files import keep_file
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.records.location import as_location, record_store
+from sluice.cdc_engine.durable_files import keep_file
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.records.location import as_location, record_store
 
 SOURCE_FILE = "source.json"
 

@@ -14,9 +14,9 @@ from typing import Any
 import pymysql
 from pymysql.cursors import DictCursor
 
-from cdc_engine import limits
-from cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
-from cdc_engine.source.server import Source
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
+from sluice.cdc_engine.source.server import Source
 
 # Errors that another attempt does not resolve.
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})

@@ -10,9 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
-from cdc_engine import config_paths, limits
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.time_text import time_us
+from sluice.cdc_engine import config_paths, limits
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.time_text import time_us
 
 
 def root_of(info: ValidationInfo) -> Path | None:

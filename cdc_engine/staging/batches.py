@@ -12,13 +12,13 @@ import shutil
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from batch_manifest.file import MANIFEST_FILE, ManifestError, read_manifest_json
-from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
-from cdc_engine.errors import StagingError
-from cdc_engine.staging.reader import has_all, is_whole
-from object_stores.errors import StoreError
-from object_stores.folder import StoreFolder
-from object_stores.options import resolved
+from sluice.batch_manifest.file import MANIFEST_FILE, ManifestError, read_manifest_json
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
+from sluice.cdc_engine.errors import StagingError
+from sluice.cdc_engine.staging.reader import has_all, is_whole
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.folder import StoreFolder
+from sluice.object_stores.options import resolved
 
 FOLDER = "staging"
 

@@ -23,13 +23,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_manifest.values import Cascade, CascadeEvents
-from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from cdc_engine.contracts import Block, BlockSlice, Int64s, Operation, RowEventKind, TableVersion
-from cdc_engine.durable_files import sync
-from cdc_engine.errors import SluiceError, TableStoppedError
-from cdc_engine.states import TableState
+from sluice.batch_manifest.values import Cascade, CascadeEvents
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from sluice.cdc_engine.contracts import Block, BlockSlice, Int64s, Operation, RowEventKind, TableVersion
+from sluice.cdc_engine.durable_files import sync
+from sluice.cdc_engine.errors import SluiceError, TableStoppedError
+from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 
-from cdc_engine.contracts import BlockSlice, Int32s, Int64s, TableVersion
+from sluice.cdc_engine.contracts import BlockSlice, Int32s, Int64s, TableVersion
 
 
 def runs_by_table(part: BlockSlice) -> list[tuple[TableVersion, Int64s]]:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.rows import lives
-from cdc_engine.binlog.rows.fingerprints import fingerprints
-from cdc_engine.binlog.rows.partial import MOVED, ORIGIN, PRESENT, key_fields
-from cdc_engine.contracts import Int64s
+from sluice.cdc_engine.binlog.rows import lives
+from sluice.cdc_engine.binlog.rows.fingerprints import fingerprints
+from sluice.cdc_engine.binlog.rows.partial import MOVED, ORIGIN, PRESENT, key_fields
+from sluice.cdc_engine.contracts import Int64s
 
 BIRTH = "_sluice_birth"
 

@@ -15,10 +15,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_manifest.values import StagedQuarantine
-from cdc_engine.binlog.rows.refused_values import RefusedValue
-from cdc_engine.contracts import Column, Operation
-from cdc_engine.durable_files import sync
+from sluice.batch_manifest.values import StagedQuarantine
+from sluice.cdc_engine.binlog.rows.refused_values import RefusedValue
+from sluice.cdc_engine.contracts import Column, Operation
+from sluice.cdc_engine.durable_files import sync
 
 QUARANTINE_FILE = "quarantine.parquet"
 FIELDS: list[pa.Field[Any]] = [

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from batch_manifest.file import MANIFEST_FILE, ManifestError, read_manifest_json
-from batch_manifest.values import Manifest
-from cdc_engine.errors import StagingError
+from sluice.batch_manifest.file import MANIFEST_FILE, ManifestError, read_manifest_json
+from sluice.batch_manifest.values import Manifest
+from sluice.cdc_engine.errors import StagingError
 
 
 def read_manifest(directory: Path) -> Manifest:

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from cdc_engine.contracts import TableChange
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.states import TableState
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from sluice.cdc_engine.contracts import TableChange
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.states import TableState
 
 
 def refuse_rows(

@@ -20,16 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batch_manifest.values import Bound, ChangesSegment
-from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
-from cdc_engine.binlog.rows.partial import with_presence
-from cdc_engine.contracts import Int64s, Operation
-from cdc_engine.durable_files import sync
-from cdc_engine.errors import BinlogFormatError
-from cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, WRITE_BATCH_ROWS, parquet_writer
-from cdc_engine.staging.background_writer import BackgroundWriter
-from cdc_engine.staging.moves import Moves, lacks_columns
-from cdc_engine.staging.staged_columns import staged_columns
+from sluice.batch_manifest.values import Bound, ChangesSegment
+from sluice.cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
+from sluice.cdc_engine.binlog.rows.partial import with_presence
+from sluice.cdc_engine.contracts import Int64s, Operation
+from sluice.cdc_engine.durable_files import sync
+from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.parquet_files import ROW_GROUP_BYTES, ROW_GROUP_ROWS, WRITE_BATCH_ROWS, parquet_writer
+from sluice.cdc_engine.staging.background_writer import BackgroundWriter
+from sluice.cdc_engine.staging.moves import Moves, lacks_columns
+from sluice.cdc_engine.staging.staged_columns import staged_columns
 
 ROW = "_sluice_row"  # number of the image in its table's batch, from 1: the order within a transaction
 UNIQUE_KEYS_MAX = 1 << 20  # keys held to check whether they differ; longer segments are always folded

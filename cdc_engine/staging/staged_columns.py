@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from batch_manifest.values import LakeColumn
-from cdc_engine.binlog.column_types.value_text import text_value
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.binlog.rows.refused_values import QUARANTINE
-from cdc_engine.contracts import Int32s, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.states import TableState
+from sluice.batch_manifest.values import LakeColumn
+from sluice.cdc_engine.binlog.column_types.value_text import text_value
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.binlog.rows.refused_values import QUARANTINE
+from sluice.cdc_engine.contracts import Int32s, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.states import TableState
 
 RESERVED = "_sluice_"  # prefix of Sluice's own columns, whatever their case
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from batch_manifest.file import MANIFEST_FILE, manifest_json
-from batch_manifest.values import (
+from sluice.batch_manifest.file import MANIFEST_FILE, manifest_json
+from sluice.batch_manifest.values import (
     Cascade,
     CascadeEvents,
     ChangesSegment,
@@ -29,9 +29,9 @@ from batch_manifest.values import (
     StagedTable,
     TruncateSegment,
 )
-from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from cdc_engine.contracts import (
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from sluice.cdc_engine.contracts import (
     NOTHING,
     Batch,
     BlockSlice,
@@ -42,18 +42,18 @@ from cdc_engine.contracts import (
     TableChangeKind,
     TableVersion,
 )
-from cdc_engine.durable_files import rename, replace_file
-from cdc_engine.errors import SluiceError, StagingError, TableStoppedError
-from cdc_engine.position import Position, file_number, order_key
-from cdc_engine.staging.background_writer import BackgroundWriter
-from cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, PositionFile, reached
-from cdc_engine.staging.grouping import runs_by_table
-from cdc_engine.staging.quarantine import write_quarantine
-from cdc_engine.staging.renamed_rows import refuse_rows
-from cdc_engine.staging.segment_writer import SegmentWriter
-from cdc_engine.staging.staged_columns import refuse_reserved, staged_columns, staged_fills
-from cdc_engine.staging.table_files import TableFiles
-from cdc_engine.states import TableState
+from sluice.cdc_engine.durable_files import rename, replace_file
+from sluice.cdc_engine.errors import SluiceError, StagingError, TableStoppedError
+from sluice.cdc_engine.position import Position, file_number, order_key
+from sluice.cdc_engine.staging.background_writer import BackgroundWriter
+from sluice.cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, PositionFile, reached
+from sluice.cdc_engine.staging.grouping import runs_by_table
+from sluice.cdc_engine.staging.quarantine import write_quarantine
+from sluice.cdc_engine.staging.renamed_rows import refuse_rows
+from sluice.cdc_engine.staging.segment_writer import SegmentWriter
+from sluice.cdc_engine.staging.staged_columns import refuse_reserved, staged_columns, staged_fills
+from sluice.cdc_engine.staging.table_files import TableFiles
+from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 

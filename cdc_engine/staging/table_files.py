@@ -10,12 +10,12 @@ import dataclasses
 
 import pyarrow as pa
 
-from batch_manifest.values import Segment
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.binlog.rows.refused_values import RefusedValue
-from cdc_engine.contracts import Block, Int64s, TableVersion
-from cdc_engine.staging.cascades import PositionFile
-from cdc_engine.staging.segment_writer import SegmentWriter
+from sluice.batch_manifest.values import Segment
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.binlog.rows.refused_values import RefusedValue
+from sluice.cdc_engine.contracts import Block, Int64s, TableVersion
+from sluice.cdc_engine.staging.cascades import PositionFile
+from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 
 
 @dataclasses.dataclass

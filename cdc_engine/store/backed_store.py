@@ -9,12 +9,12 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from cdc_engine import limits
-from cdc_engine.contracts import Block, StoreMetrics
-from cdc_engine.position import Position
-from cdc_engine.store.files.log import EventLog
-from cdc_engine.store.files.reader import DroppedTransaction, LogReader
-from cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.contracts import Block, StoreMetrics
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.files.log import EventLog
+from sluice.cdc_engine.store.files.reader import DroppedTransaction, LogReader
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
 
 
 class BackedEventStore(MemoryEventStore):

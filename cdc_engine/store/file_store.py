@@ -10,14 +10,14 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine import limits
-from cdc_engine.contracts import Batch, Block
-from cdc_engine.errors import StoreFullError
-from cdc_engine.position import Position
-from cdc_engine.store.backed_store import BackedEventStore
-from cdc_engine.store.files.log import EventLog
-from cdc_engine.store.files.reader import LogReader
-from cdc_engine.store.window.positions import key_of
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.contracts import Batch, Block
+from sluice.cdc_engine.errors import StoreFullError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.backed_store import BackedEventStore
+from sluice.cdc_engine.store.files.log import EventLog
+from sluice.cdc_engine.store.files.reader import LogReader
+from sluice.cdc_engine.store.window.positions import key_of
 
 
 class FileEventStore(BackedEventStore):

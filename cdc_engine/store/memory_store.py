@@ -12,16 +12,16 @@ import threading
 import time
 from pathlib import Path
 
-from cdc_engine import limits
-from cdc_engine.binlog.block import end_position
-from cdc_engine.contracts import NOTHING, Batch, Block, StoreMetrics
-from cdc_engine.errors import BatchNotFoundError
-from cdc_engine.position import Position
-from cdc_engine.store.files.mark import Mark
-from cdc_engine.store.files.stored_block import StoredBlock
-from cdc_engine.store.ring import Ring
-from cdc_engine.store.spill import Spill, SpilledBlock
-from cdc_engine.store.timeline import (
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.contracts import NOTHING, Batch, Block, StoreMetrics
+from sluice.cdc_engine.errors import BatchNotFoundError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.files.mark import Mark
+from sluice.cdc_engine.store.files.stored_block import StoredBlock
+from sluice.cdc_engine.store.ring import Ring
+from sluice.cdc_engine.store.spill import Spill, SpilledBlock
+from sluice.cdc_engine.store.timeline import (
     Entry,
     batch_end,
     consumed,

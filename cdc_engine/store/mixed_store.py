@@ -6,10 +6,10 @@ process.
 
 from __future__ import annotations
 
-from cdc_engine import limits
-from cdc_engine.contracts import Block
-from cdc_engine.position import Position
-from cdc_engine.store.backed_store import BackedEventStore
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.backed_store import BackedEventStore
 
 ANYWHERE = Position(epoch=0, file="", offset=0)  # the overflow is not read by position
 

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import structlog
 
-from cdc_engine import limits
-from cdc_engine.errors import StoreDamagedError, StoreUnfitError
-from cdc_engine.position import Position
-from cdc_engine.store.file_store import FileEventStore
-from cdc_engine.store.files.forget import EVENTS_DIRECTORY, forget_events
-from cdc_engine.store.files.log import EventLog
-from cdc_engine.store.files.reader import LogReader
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
-from cdc_engine.store.window.positions import key_of
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.errors import StoreDamagedError, StoreUnfitError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.file_store import FileEventStore
+from sluice.cdc_engine.store.files.forget import EVENTS_DIRECTORY, forget_events
+from sluice.cdc_engine.store.files.log import EventLog
+from sluice.cdc_engine.store.files.reader import LogReader
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
+from sluice.cdc_engine.store.window.positions import key_of
 
 SPILL_DIRECTORY, OVERFLOW_DIRECTORY = "spill", "overflow"
 SEGMENTS_MIN = 8  # files of a full store: only whole files are removed

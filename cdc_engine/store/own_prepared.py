@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
-from cdc_engine.ports import Content
+from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
+from sluice.cdc_engine.ports import Content
 
 NO_EVENTS = b""
 

@@ -25,12 +25,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc_engine.durable_files import make_folder
-from cdc_engine.errors import BinlogFormatError, StagingError
-from cdc_engine.position import Position
-from cdc_engine.records.location import as_location
-from cdc_engine.store.prepared_copies import COMMITTED, PREPARED, CopyName, PreparedCopies
-from cdc_engine.store.record_file import RecordedFile, Recording, verified
+from sluice.cdc_engine.durable_files import make_folder
+from sluice.cdc_engine.errors import BinlogFormatError, StagingError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import as_location
+from sluice.cdc_engine.store.prepared_copies import COMMITTED, PREPARED, CopyName, PreparedCopies
+from sluice.cdc_engine.store.record_file import RecordedFile, Recording, verified
 
 PREPARED_DIRECTORY = "prepared"
 RECORDING = "open.recording"

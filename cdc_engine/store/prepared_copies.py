@@ -13,11 +13,11 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdc_engine.contracts import LedgerLocation
-from cdc_engine.errors import NotSharedError
-from object_stores.errors import StoreError
-from object_stores.folder import StoreFolder
-from object_stores.options import resolved
+from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.errors import NotSharedError
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.folder import StoreFolder
+from sluice.object_stores.options import resolved
 
 PREPARED, COMMITTED = ".prepared", ".committed"
 

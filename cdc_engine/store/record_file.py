@@ -12,8 +12,8 @@ import zlib
 from io import FileIO
 from pathlib import Path
 
-from cdc_engine.durable_files import rename
-from cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.durable_files import rename
+from sluice.cdc_engine.errors import BinlogFormatError
 
 BUFFER_BYTES = 1 << 16
 CHECK_BYTES = 1 << 20  # bytes per read while a record is verified

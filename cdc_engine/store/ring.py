@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.store.files.mark import NOTHING, Mark
+from sluice.cdc_engine.store.files.mark import NOTHING, Mark
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,12 +15,12 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine.contracts import Block, BlockSlice, TableChange
-from cdc_engine.errors import StagingError
-from cdc_engine.store.files.encoding import Names
-from cdc_engine.store.files.record import Where
-from cdc_engine.store.files.segment import SegmentFile
-from cdc_engine.store.files.stored_block import StoredBlock, write_block
+from sluice.cdc_engine.contracts import Block, BlockSlice, TableChange
+from sluice.cdc_engine.errors import StagingError
+from sluice.cdc_engine.store.files.encoding import Names
+from sluice.cdc_engine.store.files.record import Where
+from sluice.cdc_engine.store.files.segment import SegmentFile
+from sluice.cdc_engine.store.files.stored_block import StoredBlock, write_block
 
 SUFFIX = ".blocks"
 

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc_engine.binlog.block import can_follow, join, transaction_bytes
-from cdc_engine.contracts import Block, BlockSlice, Int64s
-from cdc_engine.limits import READ_BUFFER_BYTES
-from cdc_engine.store.files.mark import Mark
-from cdc_engine.store.spill import SpilledBlock, SpilledSlice
+from sluice.cdc_engine.binlog.block import can_follow, join, transaction_bytes
+from sluice.cdc_engine.contracts import Block, BlockSlice, Int64s
+from sluice.cdc_engine.limits import READ_BUFFER_BYTES
+from sluice.cdc_engine.store.files.mark import Mark
+from sluice.cdc_engine.store.spill import SpilledBlock, SpilledSlice
 
 SMALL_BYTES_MAX = 1 << 20  # a smaller block costs its readers more (1 ms) than copying it does (100 µs)
 JOINED_BYTES_MAX = READ_BUFFER_BYTES  # joined blocks are no larger than those of one read

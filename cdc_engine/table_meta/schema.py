@@ -10,10 +10,10 @@ import hashlib
 import json
 from typing import Any
 
-from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_START, ROW_END
-from cdc_engine.contracts import Column, StatementSession, TableVersion
-from cdc_engine.table_meta.ddl.declared_type import declared_type
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, HIDDEN_START, ROW_END
+from sluice.cdc_engine.contracts import Column, StatementSession, TableVersion
+from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
 
 # Engines whose tables store no rows, or the rows of other tables or servers: their contents differ from their row events.
 ROWS_ELSEWHERE = frozenset(

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cdc_engine.telemetry.spans import Span, Trace
-from cdc_engine.telemetry.traces import TraceSender
+from sluice.cdc_engine.telemetry.spans import Span, Trace
+from sluice.cdc_engine.telemetry.traces import TraceSender
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 SEND_MILLISECONDS, FLUSH_SECONDS = 1000, 2.0

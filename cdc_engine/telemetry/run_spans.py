@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 
-from cdc_engine.telemetry.spans import BATCH, RUN, Span, Value
+from sluice.cdc_engine.telemetry.spans import BATCH, RUN, Span, Value
 
 log = structlog.get_logger()
 PATTERN = "spans-{delivery}-*.json"

@@ -10,9 +10,9 @@ from typing import Protocol
 
 import structlog
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.telemetry.run_spans import spans_of_runs
-from cdc_engine.telemetry.spans import BATCH, STAGE, Span, Trace, Value
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.telemetry.run_spans import spans_of_runs
+from sluice.cdc_engine.telemetry.spans import BATCH, STAGE, Span, Trace, Value
 
 log = structlog.get_logger()
 MANIFEST = "manifest.json"  # written when the batch is staged

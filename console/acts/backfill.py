@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 from rich.table import Table
 
-from cdc_engine import destination_files
-from cdc_engine.config import SluiceConfig
-from cdc_engine.instance.backfill.plan import Plan, make_plan
-from cdc_engine.instance.backfill.rules import RequestedInterval
-from cdc_engine.time_text import time_us
-from console.source.query import require_destination
-from console.toolchain.errors import SetupError
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from orchestration.run.backfill.run import Done, run_backfill
-from orchestration.run.spark_merge import spark_merge
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.instance.backfill.plan import Plan, make_plan
+from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+from sluice.cdc_engine.time_text import time_us
+from sluice.console.source.query import require_destination
+from sluice.console.toolchain.errors import SetupError
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from sluice.orchestration.run.backfill.run import Done, run_backfill
+from sluice.orchestration.run.spark_merge import spark_merge
 
 MIB = 1 << 20
 

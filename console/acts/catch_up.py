@@ -10,13 +10,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.acts.catch_up import LOOK_SECONDS, CatchUpEnd, Waiting, end_of, read_progress, wait_until_caught_up
-from cdc_engine.config import SluiceConfig
-from cdc_engine.config.conf_files import ONLY
-from cdc_engine.instance.sources import source_facts
-from console.source.query import require_destination
-from console.stack.stack import Stack
-from console.toolchain.errors import SetupError
+from sluice.cdc_engine.acts.catch_up import (
+    LOOK_SECONDS,
+    CatchUpEnd,
+    Waiting,
+    end_of,
+    read_progress,
+    wait_until_caught_up,
+)
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.conf_files import ONLY
+from sluice.cdc_engine.instance.sources import source_facts
+from sluice.console.source.query import require_destination
+from sluice.console.stack.stack import Stack
+from sluice.console.toolchain.errors import SetupError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from rich.table import Table
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.config.conf_files import ConfFiles, file_of, read_conf_files
-from cdc_engine.config.reading import config_of
-from cdc_engine.durable_files import replace_file
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.keeping.in_use import InUse
-from cdc_engine.keeping.keeper import what_stays
-from console.status.report import read_destination, stop_order
-from console.toolchain.errors import SetupError
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.conf_files import ConfFiles, file_of, read_conf_files
+from sluice.cdc_engine.config.reading import config_of
+from sluice.cdc_engine.durable_files import replace_file
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.keeping.in_use import InUse
+from sluice.cdc_engine.keeping.keeper import what_stays
+from sluice.console.status.report import read_destination, stop_order
+from sluice.console.toolchain.errors import SetupError
 
 REMOVED = "REMOVED"  # its file was removed from conf/, its ledger was not
 LOGS = ("engine.log", "code-server.log")  # the logs of processes that keep engines

@@ -9,21 +9,21 @@ from typing import Any
 
 from rich.table import Table
 
-from cdc_engine.acts.position import SetPosition, set_position
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.engine.kept_state import history_kept
-from cdc_engine.instance.sources import archive_of, source_of
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.parser.positions.binlog_files import BinlogFiles
-from cdc_engine.parser.positions.decision import RequestedPosition
-from cdc_engine.parser.positions.finding import exact_position
-from cdc_engine.position import Position
-from cdc_engine.time_text import time_us
-from console.lake.tables import DestinationLake
-from console.source.query import ask_source, require_destination
-from console.toolchain.errors import SetupError
+from sluice.cdc_engine.acts.position import SetPosition, set_position
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.engine.kept_state import history_kept
+from sluice.cdc_engine.instance.sources import archive_of, source_of
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.decision import RequestedPosition
+from sluice.cdc_engine.parser.positions.finding import exact_position
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.time_text import time_us
+from sluice.console.lake.tables import DestinationLake
+from sluice.console.source.query import ask_source, require_destination
+from sluice.console.toolchain.errors import SetupError
 
 _PLACE = re.compile(r"(?P<file>[^:/\\\s]+\.\d+)(:(?P<offset>\d+))?")
 

@@ -15,14 +15,14 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from cdc_engine.acts.stopped_table import PendingSchemaChange, pending_changes
-from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.destination_files import StoppedTable, read_ledger
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from console.source.query import require_destination
-from console.toolchain.errors import SetupError
+from sluice.cdc_engine.acts.stopped_table import PendingSchemaChange, pending_changes
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import StoppedTable, read_ledger
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.console.source.query import require_destination
+from sluice.console.toolchain.errors import SetupError
 
 
 def statement_of(file: str) -> str:

@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cdc_engine.acts import snapshot as acts
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.snapshot.record import SnapshotRecord, progress
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import SnapshotStep
-from cdc_engine.states import EngineState, SnapshotState
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE
-from console.acts.schema import directory_of
-from console.acts.snapshot_bars import SnapshotBars, duration
-from console.status.report import read_json
+from sluice.cdc_engine.acts import snapshot as acts
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.steps import SnapshotStep
+from sluice.cdc_engine.states import EngineState, SnapshotState
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.console.acts.schema import directory_of
+from sluice.console.acts.snapshot_bars import SnapshotBars, duration
+from sluice.console.status.report import read_json
 
 LOOK_SECONDS = 1.0
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
@@ -105,7 +105,7 @@ class ShownSnapshot:
 
 def snapshots(config: SluiceConfig, destination: str = "") -> list[ShownSnapshot]:
     """Returns the snapshots of one destination, or of all. Raises MetaError."""
-    from cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels
+    from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports kernels
 
     found = []
     for name in [destination] if destination else sorted(config.destinations):

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
 from rich.text import Text
 
-from cdc_engine.snapshot.record import SnapshotRecord, progress
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
 
 
 class SnapshotBars:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from console.canal_import.kafka import kafka_of
-from console.canal_import.properties import ImportReport, Settings
-from console.canal_import.rabbitmq import rabbitmq_of
-from console.canal_import.rocketmq import rocketmq_of
+from sluice.console.canal_import.kafka import kafka_of
+from sluice.console.canal_import.properties import ImportReport, Settings
+from sluice.console.canal_import.rabbitmq import rabbitmq_of
+from sluice.console.canal_import.rocketmq import rocketmq_of
 
 CLIENT = 1001  # the client id of Canal's own sender
 RULES = tuple(

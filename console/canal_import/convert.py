@@ -13,16 +13,16 @@ from typing import Any
 
 import yaml
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.durable_files import replace_file
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.meta.left_consumers import LeftConsumer, write_left_consumers
-from cdc_engine.meta.managers import ledger_text
-from cdc_engine.records.zookeeper_client import destination_path, end_shared_clients, shared_client
-from console.canal_import.cursors import Cursors, from_file, from_zookeeper
-from console.canal_import.keys import remaining
-from console.canal_import.properties import ImportReport, Settings, instances, read_properties
-from console.canal_import.rules import destination_name, destination_of, server_of
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.durable_files import replace_file
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.meta.left_consumers import LeftConsumer, write_left_consumers
+from sluice.cdc_engine.meta.managers import ledger_text
+from sluice.cdc_engine.records.zookeeper_client import destination_path, end_shared_clients, shared_client
+from sluice.console.canal_import.cursors import Cursors, from_file, from_zookeeper
+from sluice.console.canal_import.keys import remaining
+from sluice.console.canal_import.properties import ImportReport, Settings, instances, read_properties
+from sluice.console.canal_import.rules import destination_name, destination_of, server_of
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.meta import canal_cursor
-from cdc_engine.meta.canal_cursor import CanalCursor
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.meta import canal_cursor
+from sluice.cdc_engine.meta.canal_cursor import CanalCursor
 
 META_FILE = "meta.dat"
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from cdc_engine.sink.table_filter import TableFilter, split_patterns
+from sluice.cdc_engine.sink.table_filter import TableFilter, split_patterns
 
 EVERYTHING = {r".*\..*", ".*", "..*", ".*..*", r".+\..+"}
 TABLE = re.compile(r"[\w$]+\\?\.[\w$]+")

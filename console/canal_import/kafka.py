@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from console.canal_import.properties import ImportReport, Settings
+from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9092"
 # Newer name → Canal's older name.

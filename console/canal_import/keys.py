@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from console.canal_import.properties import ImportReport, Settings
+from sluice.console.canal_import.properties import ImportReport, Settings
 
 NO_ADMIN = "there is no admin server: `sluice instance` lists, stops and restarts destinations"
 SAME = "what it says is what Sluice does"

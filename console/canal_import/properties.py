@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfigurationError
 
 PLACEHOLDER = re.compile(r"\$\{([^}:]*)(?::([^}]*))?\}")
 ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import urllib.parse
 from typing import Any
 
-from cdc_engine.errors import ConfigurationError
-from console.canal_import.properties import ImportReport, Settings
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVER = "127.0.0.1"
 SAME = (("rabbitmq.exchange", "exchange"), ("rabbitmq.virtual.host", "virtual_host"), ("rabbitmq.username", "user"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from console.canal_import.properties import ImportReport, Settings
+from sluice.console.canal_import.properties import ImportReport, Settings
 
 SERVERS = "127.0.0.1:9876"
 # Key, its older name, which takes precedence, and Sluice's key.

@@ -9,12 +9,12 @@ import datetime as dt
 import re
 from typing import Any
 
-from cdc_engine.config import DestinationConfig
-from console.canal_import.brokers import brokers_of
-from console.canal_import.cursors import Cursors
-from console.canal_import.filters import not_captured
-from console.canal_import.properties import ImportReport, Settings
-from console.canal_import.standby import sources_of
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.console.canal_import.brokers import brokers_of
+from sluice.console.canal_import.cursors import Cursors
+from sluice.console.canal_import.filters import not_captured
+from sluice.console.canal_import.properties import ImportReport, Settings
+from sluice.console.canal_import.standby import sources_of
 
 EXCLUDE = str(DestinationConfig.model_fields["exclude"].default)
 NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")

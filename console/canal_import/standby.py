@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from console.canal_import.properties import Settings
+from sluice.console.canal_import.properties import Settings
 
 MASTER, STANDBY = "canal.instance.master.address", "canal.instance.standby.address"
 DETECTING = "canal.instance.detecting."

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import config_now, errors, screen
+from sluice.console.commands.options import config_now, errors, screen
 
 
 def backfill(  # noqa: PLR0917  one argument an option
@@ -38,7 +38,7 @@ def backfill(  # noqa: PLR0917  one argument an option
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
     """Apply the changes of an interval of the past again, while the stream continues. Exit code 1 if a table is refused."""
-    from console.acts import backfill as act  # noqa: PLC0415
+    from sluice.console.acts import backfill as act  # noqa: PLC0415
 
     config, wanted = config_now(), act.asked(from_word, to_word, tables)
     if only_plan:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import JsonOption, config_now, errors, screen
+from sluice.console.commands.options import JsonOption, config_now, errors, screen
 
 
 def catch_up(
@@ -22,9 +22,9 @@ def catch_up(
     """Merge everything up to the source's current end, then exit. If nothing runs, starts what is needed and stops it again, for cron
     and CI. Exit code 1 if a table has stopped, or if the end is not reached.
     """
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from console.acts.catch_up import catch_up as act  # noqa: PLC0415
-    from console.stack import signals  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.console.acts.catch_up import catch_up as act  # noqa: PLC0415
+    from sluice.console.stack import signals  # noqa: PLC0415
 
     def say(sentence: str) -> None:
         (errors if as_json else screen).print(sentence, markup=False, highlight=False, soft_wrap=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import screen
+from sluice.console.commands.options import screen
 
 consumer_app = typer.Typer(
     name="consumer",
@@ -22,9 +22,9 @@ def consumer_forget(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete the cursor of a client or broker. If it connects again, it starts at the oldest change in the window."""
-    from cdc_engine.acts.consumer import consumer_of, forget  # noqa: PLC0415
-    from cdc_engine.config import load_config  # noqa: PLC0415
-    from console.source.query import engine_dir  # noqa: PLC0415
+    from sluice.cdc_engine.acts.consumer import consumer_of, forget  # noqa: PLC0415
+    from sluice.cdc_engine.config import load_config  # noqa: PLC0415
+    from sluice.console.source.query import engine_dir  # noqa: PLC0415
 
     directory = engine_dir(load_config(), destination)
     place = consumer_of(directory, client_id).cursor

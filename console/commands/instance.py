@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 import click
 import typer
 
-from console.commands.options import JsonOption, errors, screen
+from sluice.console.commands.options import JsonOption, errors, screen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdc_engine.config import SluiceConfig
-    from cdc_engine.keeping.acts import Outcome
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.keeping.acts import Outcome
 
 instance_app = typer.Typer(
     name="instance",
@@ -29,9 +29,9 @@ instance_app = typer.Typer(
 
 def names(incomplete: str) -> list[str]:
     """Returns the destinations in conf/ for the shell's completion; empty if conf/ cannot be read."""
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from cdc_engine.config.conf_files import read_conf_files  # noqa: PLC0415
-    from cdc_engine.errors import SluiceError  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.cdc_engine.config.conf_files import read_conf_files  # noqa: PLC0415
+    from sluice.cdc_engine.errors import SluiceError  # noqa: PLC0415
 
     try:
         return [name for name in read_conf_files(conf_dir()).destinations if name.startswith(incomplete)]
@@ -48,9 +48,9 @@ WaitOption = Annotated[float, typer.Option("--wait", min=0.0, help="Seconds to w
 @instance_app.command("list")
 def instance_list(as_json: JsonOption = False) -> None:
     """Show every engine: its state, whether an operator stopped it, which process runs it, and what is wrong with its file."""
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
-    from console.acts.instance import listed, render  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
+    from sluice.console.acts.instance import listed, render  # noqa: PLC0415
 
     found = listed(as_kept(conf_dir()))
     if as_json:
@@ -62,7 +62,7 @@ def instance_list(as_json: JsonOption = False) -> None:
 @instance_app.command("start")
 def instance_start(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
     """Start an engine that was stopped, and wait until it runs."""
-    from cdc_engine.keeping import acts  # noqa: PLC0415
+    from sluice.cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.start, name, wait, as_json=as_json)
 
@@ -70,7 +70,7 @@ def instance_start(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOpt
 @instance_app.command("stop")
 def instance_stop(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
     """Stop an engine. It stays stopped on every host, also after restarts, until `instance start`."""
-    from cdc_engine.keeping import acts  # noqa: PLC0415
+    from sluice.cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.stop, name, wait, as_json=as_json)
 
@@ -78,7 +78,7 @@ def instance_stop(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOpti
 @instance_app.command("restart")
 def instance_restart(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
     """Restart an engine. The other engines continue."""
-    from cdc_engine.keeping import acts  # noqa: PLC0415
+    from sluice.cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.restart, name, wait, as_json=as_json)
 
@@ -86,7 +86,7 @@ def instance_restart(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonO
 @instance_app.command("release")
 def instance_release(name: NameArgument, wait: WaitOption = 40.0, as_json: JsonOption = False) -> None:
     """Make the process that runs an engine release it, so that another host takes over."""
-    from cdc_engine.keeping import acts  # noqa: PLC0415
+    from sluice.cdc_engine.keeping import acts  # noqa: PLC0415
 
     _act(acts.release, name, wait, as_json=as_json)
 
@@ -98,7 +98,7 @@ def instance_log(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show the log of a destination's engine on this host."""
-    from console.acts.instance import followed, log_lines  # noqa: PLC0415
+    from sluice.console.acts.instance import followed, log_lines  # noqa: PLC0415
 
     config = _known(name)
     for line in log_lines(config, name, lines):
@@ -117,9 +117,9 @@ def instance_edit(
     ] = "",
 ) -> None:
     """Edit a destination's file in conf/. It is saved once all of conf/ is valid with it; its engine then restarts with it."""
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from console.acts.instance import changed, text_of  # noqa: PLC0415
-    from console.acts.schema import statement_of  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.console.acts.instance import changed, text_of  # noqa: PLC0415
+    from sluice.console.acts.schema import statement_of  # noqa: PLC0415
 
     text = statement_of(file) if file else click.edit(text_of(conf_dir(), name), extension=".yaml", require_save=True)
     if text is None or not changed(conf_dir(), name, text):
@@ -140,9 +140,9 @@ def _act(act: Callable[[str, Path, float], Outcome], name: str, wait: float, *, 
 
 
 def _known(name: str) -> SluiceConfig:
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
-    from console.source.query import engine_dir  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
+    from sluice.console.source.query import engine_dir  # noqa: PLC0415
 
     config = as_kept(conf_dir()).config
     engine_dir(config, name)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import JsonOption, config_now, errors, screen
+from sluice.console.commands.options import JsonOption, config_now, errors, screen
 
 lake_app = typer.Typer(name="lake", help="Whose the Delta tables of a destination are.", no_args_is_help=True)
 
@@ -16,8 +16,8 @@ lake_app = typer.Typer(name="lake", help="Whose the Delta tables of a destinatio
 @lake_app.command("show")
 def lake_show(destination: str, as_json: JsonOption = False) -> None:
     """Show the Delta tables of a destination: version, owner, epoch, path."""
-    from cdc_engine.destination_files import read_ledger  # noqa: PLC0415
-    from console.lake.tables import DestinationLake, render  # noqa: PLC0415
+    from sluice.cdc_engine.destination_files import read_ledger  # noqa: PLC0415
+    from sluice.console.lake.tables import DestinationLake, render  # noqa: PLC0415
 
     config = config_now()
     tables = DestinationLake(config, destination).tables()
@@ -37,7 +37,7 @@ def lake_accept(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Take over a Delta table that runs refuse (missing, restored, replaced or another owner's), report what it lacks, re-snapshot it."""
-    from console.lake.accept import Acceptance, accept  # noqa: PLC0415
+    from sluice.console.lake.accept import Acceptance, accept  # noqa: PLC0415
 
     def say(sentence: str) -> None:
         screen.print(sentence, markup=False, highlight=False, soft_wrap=True)
@@ -61,8 +61,8 @@ def lake_swap(  # noqa: PLR0917  one argument an option
     as_json: JsonOption = False,
 ) -> None:
     """Replace a table's rows with the rows of a rebuilt table. Exit code 1 if refused, for example if the rebuilt table lacks changes."""
-    from console.lake import swap as act  # noqa: PLC0415
-    from orchestration.run.backfill.swap import SwapRequest  # noqa: PLC0415
+    from sluice.console.lake import swap as act  # noqa: PLC0415
+    from sluice.orchestration.run.backfill.swap import SwapRequest  # noqa: PLC0415
 
     config, request = config_now(), SwapRequest(destination=destination, table=table, rebuilt=rebuilt)
     made = act.plan(config, request)
@@ -89,7 +89,7 @@ TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", h
 @quarantine_app.command("list")
 def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
     """Show the values of a destination that could not be decoded and are NULL in the lake."""
-    from console.lake.quarantine import quarantined, render, to_json  # noqa: PLC0415
+    from sluice.console.lake.quarantine import quarantined, render, to_json  # noqa: PLC0415
 
     records = quarantined(config_now(), destination, table)
     screen.print_json(json.dumps([to_json(each) for each in records])) if as_json else screen.print(render(records))
@@ -98,7 +98,7 @@ def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOpti
 @quarantine_app.command("replay")
 def quarantine_replay(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
     """Decode these values again with the current conf/, and write them to their rows. Exit code 1 if some still cannot be decoded."""
-    from console.lake.quarantine import render_replayed, replay  # noqa: PLC0415
+    from sluice.console.lake.quarantine import render_replayed, replay  # noqa: PLC0415
 
     results = replay(config_now(), destination, table)
     shown = json.dumps([dataclasses.asdict(each) for each in results])

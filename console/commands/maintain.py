@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from console.commands.options import config_now, errors, screen
+from sluice.console.commands.options import config_now, errors, screen
 
 
 def maintain(  # noqa: PLR0917  one argument an option
@@ -32,12 +32,12 @@ def maintain(  # noqa: PLR0917  one argument an option
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
     """Maintain the Delta tables of a destination, between its merges. Without options: rewrite files where it pays off."""
-    from cdc_engine import destination_files  # noqa: PLC0415
-    from console.source.query import require_destination  # noqa: PLC0415
-    from console.toolchain.errors import SetupError  # noqa: PLC0415
-    from orchestration.base.ports import MergeFailedError, Ports  # noqa: PLC0415
-    from orchestration.run.maintain_run import MaintainRequest, run_maintenance  # noqa: PLC0415
-    from orchestration.run.spark_merge import spark_merge  # noqa: PLC0415
+    from sluice.cdc_engine import destination_files  # noqa: PLC0415
+    from sluice.console.source.query import require_destination  # noqa: PLC0415
+    from sluice.console.toolchain.errors import SetupError  # noqa: PLC0415
+    from sluice.orchestration.base.ports import MergeFailedError, Ports  # noqa: PLC0415
+    from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance  # noqa: PLC0415
+    from sluice.orchestration.run.spark_merge import spark_merge  # noqa: PLC0415
 
     config = config_now()
     require_destination(config, destination)

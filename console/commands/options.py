@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from console.commands.screen import standard_output
+from sluice.console.commands.screen import standard_output
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.config import SluiceConfig
 
 screen = standard_output()
 errors = Console(stderr=True)
@@ -24,8 +24,8 @@ def config_now(directory: Path | None = None) -> SluiceConfig:
     """Returns conf/ as the engines of this host use it. For an invalid file that is its previous content, with a line on stderr. Raises
     ConfigurationError.
     """
-    from cdc_engine.config import conf_dir  # noqa: PLC0415
-    from cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
+    from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.cdc_engine.keeping.in_use import as_kept  # noqa: PLC0415
 
     in_use = as_kept((directory or conf_dir()).resolve())
     for file, why in in_use.refused.items():

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import JsonOption, config_now, errors, screen
+from sluice.console.commands.options import JsonOption, config_now, errors, screen
 
 position_app = typer.Typer(name="position", help="Show or set the position of a destination.", no_args_is_help=True)
 
@@ -15,7 +15,7 @@ position_app = typer.Typer(name="position", help="Show or set the position of a 
 @position_app.command("show")
 def position_show(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
     """Show the acked position of one destination, or of all."""
-    from console.acts.position import render_positions, saved_positions  # noqa: PLC0415
+    from sluice.console.acts.position import render_positions, saved_positions  # noqa: PLC0415
 
     positions = saved_positions(config_now(), destination)
     screen.print_json(json.dumps(positions)) if as_json else screen.print(render_positions(positions))
@@ -46,7 +46,7 @@ def position_set(  # noqa: PLR0917  one argument an option
     as_json: JsonOption = False,
 ) -> None:
     """Set the position at which a stopped destination continues. Changes before it are not read."""
-    from console.acts.position import move, request  # noqa: PLC0415
+    from sluice.console.acts.position import move, request  # noqa: PLC0415
 
     wanted = request(place, gtid, latest=latest, moment=moment, earliest=earliest)
 

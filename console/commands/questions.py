@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import JsonOption, config_now, errors, screen
+from sluice.console.commands.options import JsonOption, config_now, errors, screen
 
 
 def sql(
@@ -20,8 +20,8 @@ def sql(
     ] = False,
 ) -> None:
     """Query the lake with SQL. Each captured table is `database.table`. DuckDB executes the query, without Spark."""
-    from console.demo.home import open_home  # noqa: PLC0415
-    from console.lake.sql import ask, render, write_csv, write_json  # noqa: PLC0415
+    from sluice.console.demo.home import open_home  # noqa: PLC0415
+    from sluice.console.lake.sql import ask, render, write_csv, write_json  # noqa: PLC0415
 
     answer = ask(config_now(open_home(None).conf if demo_lake else None), question)
     for sentence in answer.left_out:
@@ -60,7 +60,7 @@ def equal(  # noqa: PLR0917  one argument an option
     as_json: JsonOption = False,
 ) -> None:
     """Compare the lake with the source while both continue. Exit code 1 unless every table is equal."""
-    from console.lake.equal import compare, extent_of, render  # noqa: PLC0415
+    from sluice.console.lake.equal import compare, extent_of, render  # noqa: PLC0415
 
     extent = extent_of(sample, full=full, since_last=since_last, settle_seconds=settle_seconds)
     names = [name.strip() for name in tables.split(",") if name.strip()]
@@ -89,7 +89,7 @@ def history(
     as_json: JsonOption = False,
 ) -> None:
     """Show the batches that changed a table: positions, times, changes, versions and runs, from the Delta log."""
-    from console.lake import history as lake  # noqa: PLC0415
+    from sluice.console.lake import history as lake  # noqa: PLC0415
 
     found = lake.history_of(lake.captured_table(config_now(), table, destination))
     chosen = lake.at(found, at) if at else found
@@ -106,8 +106,8 @@ def why(
     as_json: JsonOption = False,
 ) -> None:
     """Show every version of the lake that changed a row, with values, time, batch and run, the newest first."""
-    from console.lake import history as lake  # noqa: PLC0415
-    from console.lake import life  # noqa: PLC0415
+    from sluice.console.lake import history as lake  # noqa: PLC0415
+    from sluice.console.lake import life  # noqa: PLC0415
 
     steps, gone = life.known_life(lake.captured_table(config_now(), table, destination), key)
     if gone:

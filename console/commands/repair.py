@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import config_now, errors, screen
+from sluice.console.commands.options import config_now, errors, screen
 
 
 def repair(  # noqa: PLR0917  one argument an option
@@ -25,8 +25,8 @@ def repair(  # noqa: PLR0917  one argument an option
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
     """Read rows that differ from the source again and correct them, while the stream continues. Exit code 1 if rows still differ."""
-    from console.lake import repair as act  # noqa: PLC0415
-    from orchestration.run.repair_run import Repaired, RepairRequest  # noqa: PLC0415
+    from sluice.console.lake import repair as act  # noqa: PLC0415
+    from sluice.orchestration.run.repair_run import Repaired, RepairRequest  # noqa: PLC0415
 
     names = tuple(dict.fromkeys(name.strip() for name in tables.split(",") if name.strip()))
     config, request = config_now(), RepairRequest(destination=destination, tables=names, settle_seconds=settle_seconds)

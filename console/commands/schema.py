@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import JsonOption, config_now, screen
+from sluice.console.commands.options import JsonOption, config_now, screen
 
 schema_app = typer.Typer(name="schema", help="Show tables, and decide on pending schema changes.", no_args_is_help=True)
 TableArgument = Annotated[str, typer.Argument(metavar="DATABASE.TABLE")]
@@ -16,7 +16,7 @@ TableArgument = Annotated[str, typer.Argument(metavar="DATABASE.TABLE")]
 @schema_app.command("show")
 def schema_show(destination: str, as_json: JsonOption = False) -> None:
     """Show the tables of a destination: columns, key, state, and which schema changes would wait for approval."""
-    from console.acts.schema import render_schema, schema_json  # noqa: PLC0415
+    from sluice.console.acts.schema import render_schema, schema_json  # noqa: PLC0415
 
     tables = schema_json(config_now(), destination)
     screen.print_json(json.dumps(tables)) if as_json else screen.print(render_schema(tables))
@@ -25,7 +25,7 @@ def schema_show(destination: str, as_json: JsonOption = False) -> None:
 @schema_app.command("held")
 def schema_held(destination: Annotated[str, typer.Argument()] = "", as_json: JsonOption = False) -> None:
     """Show the schema changes that wait for approval, and what each plan would do."""
-    from console.acts.schema import pending_changes_of, pending_json, render_pending  # noqa: PLC0415
+    from sluice.console.acts.schema import pending_changes_of, pending_json, render_pending  # noqa: PLC0415
 
     changes = pending_changes_of(config_now(), destination)
     screen.print_json(json.dumps(pending_json(changes))) if as_json else screen.print(render_pending(changes))
@@ -38,8 +38,8 @@ def schema_approve(
     plan: Annotated[str, typer.Option("--plan", help="One of the plans that `schema held` lists.")] = "apply",
 ) -> None:
     """Approve a pending schema change with one of its plans. The running engine then resumes the table."""
-    from cdc_engine.acts.stopped_table import approve  # noqa: PLC0415
-    from console.acts.schema import directory_of  # noqa: PLC0415
+    from sluice.cdc_engine.acts.stopped_table import approve  # noqa: PLC0415
+    from sluice.console.acts.schema import directory_of  # noqa: PLC0415
 
     record = approve(directory_of(config_now(), destination), table, plan)
     screen.print(f"{table}: approved `{record.statement}` as {plan}; the table continues from there", markup=False)
@@ -51,9 +51,9 @@ def schema_resume(destination: str, table: TableArgument) -> None:
 
     A table that stopped because of its Delta table is refused while that is missing, restored, replaced or of another owner.
     """
-    from cdc_engine.acts.stopped_table import resume, stop_of  # noqa: PLC0415
-    from console.acts.schema import directory_of  # noqa: PLC0415
-    from console.lake.lacking import refuse_unless_left_by_runs  # noqa: PLC0415
+    from sluice.cdc_engine.acts.stopped_table import resume, stop_of  # noqa: PLC0415
+    from sluice.console.acts.schema import directory_of  # noqa: PLC0415
+    from sluice.console.lake.lacking import refuse_unless_left_by_runs  # noqa: PLC0415
 
     config = config_now()
     directory = directory_of(config, destination)
@@ -71,8 +71,8 @@ def schema_resolve(
     ],
 ) -> None:
     """Define the schema of a table that stopped in SCHEMA_UNKNOWN or SCHEMA_MISMATCH. The table continues from its stop."""
-    from cdc_engine.acts.stopped_table import resolve  # noqa: PLC0415
-    from console.acts.schema import directory_of, statement_of  # noqa: PLC0415
+    from sluice.cdc_engine.acts.stopped_table import resolve  # noqa: PLC0415
+    from sluice.console.acts.schema import directory_of, statement_of  # noqa: PLC0415
 
     stop = resolve(directory_of(config_now(), destination), table, statement_of(create_table))
     screen.print(f"{table}: continues from its stop at {stop.position} with this schema", markup=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import JsonOption, config_now, screen
+from sluice.console.commands.options import JsonOption, config_now, screen
 
 snapshot_app = typer.Typer(
     name="snapshot", help="Read the existing rows of tables into the lake.", no_args_is_help=True
@@ -26,8 +26,8 @@ def start(
     follow: Annotated[bool, typer.Option("--follow", help="Stay and show the progress.")] = False,
 ) -> None:
     """Snapshot tables while the stream continues. A table that stopped is re-snapshotted and continues."""
-    from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from console.acts import snapshot  # noqa: PLC0415
+    from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
+    from sluice.console.acts import snapshot  # noqa: PLC0415
 
     config = config_now()
     if snapshot.is_lost(config, destination):
@@ -53,8 +53,8 @@ def status(
     follow: Annotated[bool, typer.Option("--follow", help="Stay until no snapshot is in progress.")] = False,
 ) -> None:
     """Show the progress of each snapshot: rows, rate, percent, and estimated end. Exit code 1 if one failed."""
-    from cdc_engine.states import SnapshotState  # noqa: PLC0415
-    from console.acts import snapshot  # noqa: PLC0415
+    from sluice.cdc_engine.states import SnapshotState  # noqa: PLC0415
+    from sluice.console.acts import snapshot  # noqa: PLC0415
 
     config, now = config_now(), time.time()
     if follow:
@@ -70,8 +70,8 @@ def status(
 @snapshot_app.command("pause")
 def pause(destination: str, table: Name) -> None:
     """Pause a snapshot: read no more chunks. Changes of the table stay buffered."""
-    from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from console.acts import snapshot  # noqa: PLC0415
+    from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
+    from sluice.console.acts import snapshot  # noqa: PLC0415
 
     record = acts.pause(snapshot.folder(config_now(), destination), table)
     screen.print(f"{table}: paused after {record.rows} rows; `sluice snapshot resume` continues it", markup=False)
@@ -80,8 +80,8 @@ def pause(destination: str, table: Name) -> None:
 @snapshot_app.command("resume")
 def resume(destination: str, table: Name) -> None:
     """Continue a paused snapshot, or start a failed one again."""
-    from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from console.acts import snapshot  # noqa: PLC0415
+    from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
+    from sluice.console.acts import snapshot  # noqa: PLC0415
 
     record = acts.go_on(snapshot.folder(config_now(), destination), table)
     screen.print(f"{table}: continues after {record.rows} rows", markup=False)
@@ -90,8 +90,8 @@ def resume(destination: str, table: Name) -> None:
 @snapshot_app.command("cancel")
 def cancel(destination: str, table: Name) -> None:
     """Cancel a snapshot. The table stops at its previous position; `sluice schema resume` continues it from there."""
-    from cdc_engine.acts import snapshot as acts  # noqa: PLC0415
-    from console.acts import snapshot  # noqa: PLC0415
+    from sluice.cdc_engine.acts import snapshot as acts  # noqa: PLC0415
+    from sluice.console.acts import snapshot  # noqa: PLC0415
 
     acts.cancel(snapshot.folder(config_now(), destination), table)
     screen.print(f"{table}: the running engine ends its snapshot before the next batch", markup=False)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from console.commands.options import JsonOption, config_now, screen
+from sluice.console.commands.options import JsonOption, config_now, screen
 
 source_app = typer.Typer(
     name="source",
@@ -20,7 +20,7 @@ source_app = typer.Typer(
 @source_app.command("list")
 def source_list(destination: str, as_json: JsonOption = False) -> None:
     """Show the sources of a destination: which one is read, and which ones could take over at the current position."""
-    from console.source.switch import listed, render  # noqa: PLC0415
+    from sluice.console.source.switch import listed, render  # noqa: PLC0415
 
     sources = listed(config_now(), destination)
     if as_json:
@@ -36,7 +36,7 @@ def source_switch(
     as_json: JsonOption = False,
 ) -> None:
     """Switch a destination to another source. Refused if the stream could not continue there."""
-    from console.source.switch import switch  # noqa: PLC0415
+    from sluice.console.source.switch import switch  # noqa: PLC0415
 
     now = switch(config_now(), destination, to)
     if as_json:

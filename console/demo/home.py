@@ -13,9 +13,9 @@ from typing import Any
 
 import yaml
 
-from cdc_engine.config import SluiceConfig, load_config
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.errors import SetupError
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.errors import SetupError
 
 DESTINATION = "shop"
 FIRST_BINLOG = "binlog.000001"  # read from its beginning: it contains the tables' CREATE statements

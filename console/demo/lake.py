@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from equality.table_plan import OPERATION, SIGNS
-from spark_jobs.tables.commit_record import read_commit, row_counts
+from sluice.equality.table_plan import OPERATION, SIGNS
+from sluice.spark_jobs.tables.commit_record import read_commit, row_counts
 
 # a change log's names of operations
 LOGGED = {"insert": "inserted", "update_postimage": "updated", "delete": "deleted"}

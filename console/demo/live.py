@@ -13,11 +13,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from console.demo.home import open_home
-from console.demo.lake import DemoTable
-from console.demo.runs import RunLog, RunSummary
-from console.demo.schema import DATABASE
-from console.status.report import DestinationStatus
+from sluice.console.demo.home import open_home
+from sluice.console.demo.lake import DemoTable
+from sluice.console.demo.runs import RunLog, RunSummary
+from sluice.console.demo.schema import DATABASE
+from sluice.console.status.report import DestinationStatus
 
 
 @dataclasses.dataclass(frozen=True)

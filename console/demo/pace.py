@@ -12,9 +12,9 @@ from typing import Any
 
 import pymysql
 
-from console.demo.schema import ADDED_COLUMN, DATABASE, MARKERS, TABLES, VISITS, add_column_statement
-from console.demo.traffic import KEY_OF, DemoTraffic, Shop, Transaction
-from console.toolchain.errors import SetupError
+from sluice.console.demo.schema import ADDED_COLUMN, DATABASE, MARKERS, TABLES, VISITS, add_column_statement
+from sluice.console.demo.traffic import KEY_OF, DemoTraffic, Shop, Transaction
+from sluice.console.toolchain.errors import SetupError
 
 MARKER_SECONDS = 2.0
 Connection = pymysql.Connection  # it is generic only in the stubs

@@ -14,11 +14,11 @@ from typing import Any
 
 from rich.console import Console
 
-from cdc_engine.errors import SluiceError
-from cdc_engine.snapshot.record import SnapshotRecord
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState
-from console.acts.snapshot_bars import SnapshotBars, duration, figures
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.acts.snapshot_bars import SnapshotBars, duration, figures
 
 LOOK_SECONDS = 0.25
 WAIT_SECONDS_MAX = 600.0  # after this the view of all tables, with the engine's state, is more useful

@@ -16,29 +16,29 @@ from typing import NoReturn
 from rich.console import Console, Group
 from rich.live import Live
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.instance.sources import source_of
-from cdc_engine.position import file_number
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState
-from console.demo import live
-from console.demo.home import DESTINATION, DemoHome, demo_ports, open_home
-from console.demo.lake import DemoTable
-from console.demo.pace import TrafficThread
-from console.demo.rows_before import RowsBefore
-from console.demo.runs import RunLog
-from console.demo.schema import DATABASE, TABLES, VISITS, VISITS_BODY
-from console.demo.source import PASSWORD_VARIABLE, DemoSource
-from console.demo.summary import Before, DemoSummary, show, summarise
-from console.stack import signals
-from console.stack.processes import ProcessFile, StopStep, stop, terminate
-from console.stack.stack import Stack
-from console.status.report import DestinationStatus, read_destination, read_json
-from console.toolchain.errors import SetupError
-from console.toolchain.setup import set_up
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent, TableResult
-from orchestration.base.table_catalog import delta_key
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.position import file_number
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.demo import live
+from sluice.console.demo.home import DESTINATION, DemoHome, demo_ports, open_home
+from sluice.console.demo.lake import DemoTable
+from sluice.console.demo.pace import TrafficThread
+from sluice.console.demo.rows_before import RowsBefore
+from sluice.console.demo.runs import RunLog
+from sluice.console.demo.schema import DATABASE, TABLES, VISITS, VISITS_BODY
+from sluice.console.demo.source import PASSWORD_VARIABLE, DemoSource
+from sluice.console.demo.summary import Before, DemoSummary, show, summarise
+from sluice.console.stack import signals
+from sluice.console.stack.processes import ProcessFile, StopStep, stop, terminate
+from sluice.console.stack.stack import Stack
+from sluice.console.status.report import DestinationStatus, read_destination, read_json
+from sluice.console.toolchain.errors import SetupError
+from sluice.console.toolchain.setup import set_up
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent, TableResult
+from sluice.orchestration.base.table_catalog import delta_key
 
 MYSQL = "mysql"
 ALTER_SECONDS, TRUNCATE_SECONDS = 20.0, 30.0  # for the endless demo; --once sets them by its length

@@ -14,8 +14,8 @@ from dagster import DagsterInstance, RunsFilter
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from lake_cut.cut import cuts_path
-from orchestration.base.batch_reference import DESTINATION_TAG
+from sluice.lake_cut.cut import cuts_path
+from sluice.orchestration.base.batch_reference import DESTINATION_TAG
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,10 @@ from typing import Any
 
 import pymysql
 
-from cdc_engine.position import file_number
-from console.demo.schema import DATABASE, VISITS, create_database_statement, create_statements, old_statements
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import LOOPBACK
+from sluice.cdc_engine.position import file_number
+from sluice.console.demo.schema import DATABASE, VISITS, create_database_statement, create_statements, old_statements
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import LOOPBACK
 
 VERSION = "mysql-8.0.31"
 USER = "sluice"

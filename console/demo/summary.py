@@ -9,11 +9,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from console.demo.lake import Changes, DemoTable, freshness_seconds, percentile
-from console.demo.runs import RunSummary
-from console.demo.schema import DATABASE, MARKERS
-from console.lake.equal import sentences_of
-from equality.values import TableResult
+from sluice.console.demo.lake import Changes, DemoTable, freshness_seconds, percentile
+from sluice.console.demo.runs import RunSummary
+from sluice.console.demo.schema import DATABASE, MARKERS
+from sluice.console.lake.equal import sentences_of
+from sluice.equality.values import TableResult
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from console.demo.values import day, document, duration, maybe, moment, money, text
+from sluice.console.demo.values import day, document, duration, maybe, moment, money, text
 
 Statement = tuple[str, tuple[Any, ...]]
 Transaction = list[Statement]

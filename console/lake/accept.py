@@ -11,17 +11,17 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine.acts import snapshot
-from cdc_engine.acts.stopped_destination import no_run, stopped_destination
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.states import OperatorAct
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from console.lake.lacking import Lacking
-from console.lake.tables import DestinationLake, LakeTable
-from console.toolchain.errors import SetupError
-from spark_jobs.table_owner import Owner
+from sluice.cdc_engine.acts import snapshot
+from sluice.cdc_engine.acts.stopped_destination import no_run, stopped_destination
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.states import OperatorAct
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.console.lake.lacking import Lacking
+from sluice.console.lake.tables import DestinationLake, LakeTable
+from sluice.console.toolchain.errors import SetupError
+from sluice.spark_jobs.table_owner import Owner
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -9,13 +9,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.sources import source_of
-from console.source.query import require_destination
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent, TableResult, Verdict
-from orchestration.base.lake_settings import storage_options
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.console.source.query import require_destination
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent, TableResult, Verdict
+from sluice.orchestration.base.lake_settings import storage_options
 
 MARKS = {
     Verdict.EQUAL: "[green]yes[/green]",

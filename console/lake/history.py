@@ -15,15 +15,15 @@ import deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from rich.table import Table
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.gtid import is_mariadb, parse_executed
-from cdc_engine.position import file_number
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from console.source.query import require_destination
-from console.toolchain.errors import SetupError
-from orchestration.base.lake_settings import storage_options
-from spark_jobs.tables.commit_record import MAINTENANCE_KIND, Interval, batches, read_commit
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.gtid import is_mariadb, parse_executed
+from sluice.cdc_engine.position import file_number
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.console.source.query import require_destination
+from sluice.console.toolchain.errors import SetupError
+from sluice.orchestration.base.lake_settings import storage_options
+from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, Interval, batches, read_commit
 
 _PLACE = re.compile(r"(?P<file>[^:@\s]+\.\d+):(?P<offset>\d+)(?:@(?P<epoch>\d+))?")
 Match = Callable[[Interval], bool]

@@ -9,22 +9,22 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.states import OF_THE_LAKE
-from console.lake.tables import DestinationLake, LakeTable
-from orchestration.base.lake_settings import storage_options, told
-from orchestration.run.table_locks import written_target
-from spark_jobs.errors import TableError
-from spark_jobs.side_tables.alone import kinds_of, refuse_unless_left
-from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
-from spark_jobs.staged_batch import app_id_of
-from spark_jobs.table_owner import LakeWriter, Owner, TableRecord, is_by, refuse_unless_ours, rewrites
-from spark_jobs.tables.commit_record import Interval
-from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.tables.lost_commits import Lost, lost_commits, newest_merged
-from spark_jobs.targets.report import TableTarget
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import LakeTables, read_ledger
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.states import OF_THE_LAKE
+from sluice.console.lake.tables import DestinationLake, LakeTable
+from sluice.orchestration.base.lake_settings import storage_options, told
+from sluice.orchestration.run.table_locks import written_target
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.side_tables.alone import kinds_of, refuse_unless_left
+from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
+from sluice.spark_jobs.staged_batch import app_id_of
+from sluice.spark_jobs.table_owner import LakeWriter, Owner, TableRecord, is_by, refuse_unless_ours, rewrites
+from sluice.spark_jobs.tables.commit_record import Interval
+from sluice.spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.tables.lost_commits import Lost, lost_commits, newest_merged
+from sluice.spark_jobs.targets.report import TableTarget
 
 
 def refuse_unless_left_by_runs(config: SluiceConfig, destination: str, name: str, state: str) -> None:

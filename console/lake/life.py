@@ -16,12 +16,12 @@ import pyarrow as pa
 from deltalake.exceptions import DeltaError
 from rich.table import Table
 
-from cdc_engine.errors import ConfigurationError
-from console.lake.history import HistoryTable, moment, place_text
-from console.toolchain.errors import SetupError
-from spark_jobs.sql_text import spark_type
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
-from spark_jobs.tables.commit_record import Interval, read_commit
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.console.lake.history import HistoryTable, moment, place_text
+from sluice.console.toolchain.errors import SetupError
+from sluice.spark_jobs.sql_text import spark_type
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
+from sluice.spark_jobs.tables.commit_record import Interval, read_commit
 
 LOOKS_MAX = 500
 SNAPSHOT = "read by a snapshot"

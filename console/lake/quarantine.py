@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 from deltalake.exceptions import TableNotFoundError
 from rich.table import Table
 
-from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, type_of
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import run_lock
-from cdc_engine.staging.quarantine import column_of
-from console.source.query import require_destination
-from console.toolchain.errors import SetupError
-from orchestration.base.lake_settings import storage_options
+from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, type_of
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import run_lock
+from sluice.cdc_engine.staging.quarantine import column_of
+from sluice.console.source.query import require_destination
+from sluice.console.toolchain.errors import SetupError
+from sluice.orchestration.base.lake_settings import storage_options
 
 RAW_SHOWN = 24  # the number of a value's bytes that the table shows
 VALUES_A_DELETE = 200
@@ -90,9 +90,9 @@ def replay(config: SluiceConfig, destination: str, table: str = "") -> list[Repl
     """Decodes every quarantined value again and restores those that succeed. Raises RunLockTimeoutError while a run merges, and
     SetupError if no Spark answers.
     """
-    from spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
-    from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.session import SparkSettings, open_sessions  # noqa: PLC0415
+    from sluice.spark_jobs.errors import SparkUnavailableError  # noqa: PLC0415  pyspark takes a second to import
+    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.session import SparkSettings, open_sessions  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     spark = SparkSettings(
@@ -127,7 +127,7 @@ def _columns(records: list[Record]) -> Iterator[list[Record]]:
 
 
 def _replay_column(config: SluiceConfig, destination: str, lane: Any, records: list[Record]) -> Replayed:
-    from spark_jobs.quarantine.replay import RowValues, put_back  # noqa: PLC0415
+    from sluice.spark_jobs.quarantine.replay import RowValues, put_back  # noqa: PLC0415
 
     first = records[0]
     options = config.destinations[destination].table(first["database"], first["table"])

@@ -9,13 +9,20 @@ from typing import Any
 
 from rich.table import Table
 
-from cdc_engine import destination_files
-from cdc_engine.config import SluiceConfig
-from console.source.query import require_destination
-from console.toolchain.errors import SetupError
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, TableRepair, plan_repair, run_repair
-from orchestration.run.spark_merge import spark_merge
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.console.source.query import require_destination
+from sluice.console.toolchain.errors import SetupError
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.repair_run import (
+    Repaired,
+    RepairListener,
+    RepairRequest,
+    TableRepair,
+    plan_repair,
+    run_repair,
+)
+from sluice.orchestration.run.spark_merge import spark_merge
 
 
 def plan(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:

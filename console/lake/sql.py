@@ -25,10 +25,10 @@ import duckdb_extension_delta
 from rich.console import Group
 from rich.table import Table
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from console.toolchain.errors import SetupError
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.console.toolchain.errors import SetupError
 
 SHOWN_ROWS_MAX = 100
 WRITING = {"DELETE", "UPDATE", "INSERT", "MERGE", "DROP", "ALTER", "TRUNCATE"}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.config.locations import is_in_a_store
-from console.toolchain.artifacts import EXTRAS
-from console.toolchain.setup import lacking
-from object_stores.errors import StoreError
-from object_stores.folder import StoreFolder
-from object_stores.options import without_secrets
-from orchestration.base.lake_settings import on_s3, storage_options
-from orchestration.base.ports import MergeFailedError
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.locations import is_in_a_store
+from sluice.console.toolchain.artifacts import EXTRAS
+from sluice.console.toolchain.setup import lacking
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.folder import StoreFolder
+from sluice.object_stores.options import without_secrets
+from sluice.orchestration.base.lake_settings import on_s3, storage_options
+from sluice.orchestration.base.ports import MergeFailedError
 
 SOON = {"connect_timeout": "5s", "timeout": "10s", "retry_timeout": "10s", "max_retries": "1"}
 NAMED = "AWS_ACCESS_KEY_ID"

@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.table import Table
 
-from cdc_engine import destination_files
-from cdc_engine.config import SluiceConfig
-from console.source.query import require_destination
-from console.toolchain.errors import SetupError
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.run.backfill.swap import SwapPlan, SwapRequest, plan_swap, run_swap
-from orchestration.run.spark_merge import spark_merge
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.console.source.query import require_destination
+from sluice.console.toolchain.errors import SetupError
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.backfill.swap import SwapPlan, SwapRequest, plan_swap, run_swap
+from sluice.orchestration.run.spark_merge import spark_merge
 
 
 def plan(config: SluiceConfig, request: SwapRequest) -> SwapPlan:

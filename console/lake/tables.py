@@ -16,26 +16,26 @@ import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from rich.table import Table
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import LakeTables, run_lock_fence
-from cdc_engine.instance.discovery import discover
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
-from console.source.query import require_destination
-from console.toolchain.errors import SetupError
-from orchestration.base.lake_settings import storage_options, target
-from orchestration.run.table_locks import table_locks_of, written_target
-from spark_jobs.errors import TableError
-from spark_jobs.fence import Fence
-from spark_jobs.side_tables.change_log import KIND as LOG
-from spark_jobs.side_tables.history import KIND as HISTORY
-from spark_jobs.side_tables.side_table import is_side_table, side_app_id_of
-from spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
-from spark_jobs.table_locks import Writing
-from spark_jobs.table_owner import Owner
-from spark_jobs.tables.delta_table import VECTORS_FEATURE, physical_names
-from spark_jobs.tables.marked_rows import marked_rows
-from spark_jobs.targets import shards
-from spark_jobs.targets.shards import Shard
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import LakeTables, run_lock_fence
+from sluice.cdc_engine.instance.discovery import discover
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.console.source.query import require_destination
+from sluice.console.toolchain.errors import SetupError
+from sluice.orchestration.base.lake_settings import storage_options, target
+from sluice.orchestration.run.table_locks import table_locks_of, written_target
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.side_tables.change_log import KIND as LOG
+from sluice.spark_jobs.side_tables.history import KIND as HISTORY
+from sluice.spark_jobs.side_tables.side_table import is_side_table, side_app_id_of
+from sluice.spark_jobs.staged_batch import ORDER_KEY, app_id_of, epoch_of
+from sluice.spark_jobs.table_locks import Writing
+from sluice.spark_jobs.table_owner import Owner
+from sluice.spark_jobs.tables.delta_table import VECTORS_FEATURE, physical_names
+from sluice.spark_jobs.tables.marked_rows import marked_rows
+from sluice.spark_jobs.targets import shards
+from sluice.spark_jobs.targets.shards import Shard
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

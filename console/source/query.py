@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 from typing import TYPE_CHECKING
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, path_clashes
-from cdc_engine.contracts import DestinationDir
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, path_clashes
+from sluice.cdc_engine.contracts import DestinationDir
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
 if TYPE_CHECKING:  # importing the engine takes seconds, and `sluice up` does not need it here
-    from cdc_engine.parser.server_facts import ServerFacts
-    from cdc_engine.source.server import Source
+    from sluice.cdc_engine.parser.server_facts import ServerFacts
+    from sluice.cdc_engine.source.server import Source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,9 +26,9 @@ class AnsweredSource:
 
 def ask_source(destination: DestinationConfig) -> AnsweredSource:
     """Connects, queries, and disconnects. Raises ConfigurationError, SourceConnectionError."""
-    from cdc_engine.instance.sources import source_of  # noqa: PLC0415
-    from cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
-    from cdc_engine.parser.server_facts import read_facts, with_oldest_file  # noqa: PLC0415
+    from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415
+    from sluice.cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415
+    from sluice.cdc_engine.parser.server_facts import read_facts, with_oldest_file  # noqa: PLC0415
 
     source = source_of(destination)
     with contextlib.closing(SourceConnection(source)) as connection:
@@ -37,7 +37,7 @@ def ask_source(destination: DestinationConfig) -> AnsweredSource:
 
 def oldest_sentence(facts: ServerFacts, now: float) -> str:
     """Returns how old the source's oldest binlog file is, for the end of a line; empty if it is not known."""
-    from cdc_engine.parser.server_facts import oldest_file  # noqa: PLC0415
+    from sluice.cdc_engine.parser.server_facts import oldest_file  # noqa: PLC0415
 
     file = oldest_file(facts)
     created = facts.created.get(file, 0)

@@ -7,17 +7,17 @@ from collections.abc import Callable
 
 from rich.table import Table
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.instance.failover.by_time import by_time_of
-from cdc_engine.instance.failover.failover import ask, sources_of
-from cdc_engine.instance.failover.takeover import TakeoverAnswer, in_turn, refusal
-from cdc_engine.parser.start_position import Epochs
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.source.in_use import use
-from cdc_engine.source.server import Source
-from console.source.query import require_destination
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.instance.failover.by_time import by_time_of
+from sluice.cdc_engine.instance.failover.failover import ask, sources_of
+from sluice.cdc_engine.instance.failover.takeover import TakeoverAnswer, in_turn, refusal
+from sluice.cdc_engine.parser.start_position import Epochs
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.in_use import use
+from sluice.cdc_engine.source.server import Source
+from sluice.console.source.query import require_destination
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

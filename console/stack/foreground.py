@@ -10,10 +10,10 @@ import os
 import socket
 import time
 
-from console.stack import signals
-from console.stack.stack import STOP_ORDER, SUPERVISOR, Stack
-from console.stack.supervisor import FOREGROUND, POLL_SECONDS
-from console.toolchain.errors import SetupError
+from sluice.console.stack import signals
+from sluice.console.stack.stack import STOP_ORDER, SUPERVISOR, Stack
+from sluice.console.stack.supervisor import FOREGROUND, POLL_SECONDS
+from sluice.console.toolchain.errors import SetupError
 
 
 def keep_up(stack: Stack) -> None:

@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import psutil
 
-from console.stack.processes import ProcessFile, ProcessRecord, find, port_owner
-from console.toolchain.errors import PortTakenError
-from console.toolchain.grpc_probe import GrpcProbe
-from console.toolchain.ports import is_free
-from console.toolchain.process import ChildProcess
-from console.toolchain.spark.server import SparkConnectServer
+from sluice.console.stack.processes import ProcessFile, ProcessRecord, find, port_owner
+from sluice.console.toolchain.errors import PortTakenError
+from sluice.console.toolchain.grpc_probe import GrpcProbe
+from sluice.console.toolchain.ports import is_free
+from sluice.console.toolchain.process import ChildProcess
+from sluice.console.toolchain.spark.server import SparkConnectServer
 
 POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0

@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 import psutil
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.config.engine import LOOPBACK, host_and_port
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 
 ENGINE = "engine"  # in addition, if conf/ puts the engines into a separate process on this host
 PARTS = ("code server", "daemon", "webserver", "spark")  # what `sluice up` starts; Spark only if it is ours

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import yaml
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ConfigurationError, SluiceError
-from console.source.query import known_path_clashes
-from console.stack.dagster_storage import lost_storage
-from console.stack.parts import (
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.console.source.query import known_path_clashes
+from sluice.console.stack.dagster_storage import lost_storage
+from sluice.console.stack.parts import (
     Answers,
     Process,
     ProcessPart,
@@ -31,7 +31,7 @@ from console.stack.parts import (
     asks_daemon,
     asks_webserver,
 )
-from console.stack.processes import (
+from sluice.console.stack.processes import (
     ENGINE,
     MARK,
     PARTS,
@@ -46,15 +46,15 @@ from console.stack.processes import (
     terminate,
     terminate_children,
 )
-from console.stack.supervisor import UP, Patience, StackPart, Supervisor
-from console.toolchain.artifacts import EXTRAS
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.errors import ServerError
-from console.toolchain.ports import LOOPBACK, listens
-from console.toolchain.process import ChildProcess, why_no_run_can_start
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base.lake_settings import on_s3, several_sparks, store_environment, store_settings
-from orchestration.base.ports import MergeFailedError
+from sluice.console.stack.supervisor import UP, Patience, StackPart, Supervisor
+from sluice.console.toolchain.artifacts import EXTRAS
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.ports import LOOPBACK, listens
+from sluice.console.toolchain.process import ChildProcess, why_no_run_can_start
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.lake_settings import on_s3, several_sparks, store_environment, store_settings
+from sluice.orchestration.base.ports import MergeFailedError
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # `sluice up --foreground`
@@ -247,7 +247,7 @@ class Stack:
     def _discover(self) -> None:
         """Reads each source's tables, which become the assets. If a source does not answer, the stack starts anyway."""
         for name, destination in self.config.destinations.items():
-            from cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
+            from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
 
             password = self._extra.get(destination.source.password_env)
             try:
@@ -336,10 +336,10 @@ class Stack:
         workspace = str(self.dagster_home / "workspace.yaml")
         module = [sys.executable, "-m"]
         if name == CODE_SERVER:
-            where = ["-m", "orchestration.definitions", "-h", LOOPBACK, "-p", str(self.config.ports.code_server)]
-            return [*module, "orchestration.code_server", *where, "--location-name", LOCATION]
+            where = ["-m", "sluice.orchestration.definitions", "-h", LOOPBACK, "-p", str(self.config.ports.code_server)]
+            return [*module, "sluice.orchestration.code_server", *where, "--location-name", LOCATION]
         if name == ENGINE:
-            return [*module, "orchestration.rpc.process"]
+            return [*module, "sluice.orchestration.rpc.process"]
         if name == WEBSERVER:
             where = ["-h", LOOPBACK, "-p", str(self.config.ports.webserver), "-w", workspace]
             return [*module, "dagster_webserver", *where]

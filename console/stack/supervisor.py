@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from console.stack.signals import held_back
-from console.toolchain.errors import ServerError
-from console.toolchain.process import last_lines
+from sluice.console.stack.signals import held_back
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.process import last_lines
 
 POLL_SECONDS = 0.1
 SHOWN = {"spark": "Spark"}  # a part whose name is no common noun

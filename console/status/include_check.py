@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.errors import SluiceError
-from cdc_engine.instance.discovery import captured_tables
-from cdc_engine.sink.table_filter import TableFilter, split_patterns
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.discovery import captured_tables
+from sluice.cdc_engine.sink.table_filter import TableFilter, split_patterns
 
 
 def include_warning(destination: DestinationConfig, captured: Collection[str]) -> str:

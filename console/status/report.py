@@ -16,16 +16,16 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import Holder
-from cdc_engine.destination_files import LakeTables, lease_holder, ledger_text
-from cdc_engine.errors import MetaError
-from cdc_engine.instance.health import NO_TICK
-from cdc_engine.keeping import orders
-from cdc_engine.snapshot.record import progress
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState, ended, way_out
-from cdc_engine.table_meta.history.tables_file import (
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import Holder
+from sluice.cdc_engine.destination_files import LakeTables, lease_holder, ledger_text
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.instance.health import NO_TICK
+from sluice.cdc_engine.keeping import orders
+from sluice.cdc_engine.snapshot.record import progress
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState, ended, way_out
+from sluice.cdc_engine.table_meta.history.tables_file import (
     TABLES_FILE,
     ForeignKeyNote,
     foreign_key_notes,
@@ -34,11 +34,11 @@ from cdc_engine.table_meta.history.tables_file import (
     read_cascades,
     read_tables,
 )
-from console.stack import processes
-from console.stack.dagster_storage import daemon_sentence, lost_storage
-from console.stack.processes import ProcessFile
-from console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table
-from console.status.include_check import include_warning
+from sluice.console.stack import processes
+from sluice.console.stack.dagster_storage import daemon_sentence, lost_storage
+from sluice.console.stack.processes import ProcessFile
+from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table
+from sluice.console.status.include_check import include_warning
 
 # the sensor ticks every few seconds, and a failed run is retried within five minutes
 SNAPSHOT_STILL_SECONDS_MAX = 600.0

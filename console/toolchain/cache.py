@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.toolchain.errors import SetupError
+from sluice.console.toolchain.errors import SetupError
 
 PROJECT_ROOT = Path(__file__).resolve().parents[2]
 

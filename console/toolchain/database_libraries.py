@@ -9,9 +9,9 @@ import re
 import subprocess
 from pathlib import Path
 
-from console.toolchain.cache import Cache
-from console.toolchain.debian import provide
-from console.toolchain.errors import CommandFailedError, SetupError
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.debian import provide
+from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 # Ubuntu 24.04 and Debian 13 renamed the packages of libraries whose 32-bit time type changed, to names with t64.
 PACKAGES = {

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from console.toolchain.artifacts import MYSQL_9, Artifact
-from console.toolchain.cache import Cache, require_space, storage_failed
-from console.toolchain.database_libraries import provide_libraries
-from console.toolchain.debian import unpacked_from_unstable
-from console.toolchain.errors import CommandFailedError, SetupError
+from sluice.console.toolchain.artifacts import MYSQL_9, Artifact
+from sluice.console.toolchain.cache import Cache, require_space, storage_failed
+from sluice.console.toolchain.database_libraries import provide_libraries
+from sluice.console.toolchain.debian import unpacked_from_unstable
+from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 UNPACKED_BYTES_MAX = 450_000_000  # MariaDB with its symbols, before they are stripped
 COPY_BYTES = 1 << 20

@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from console.toolchain.cache import Cache
-from console.toolchain.errors import CommandFailedError
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.errors import CommandFailedError
 
 APT_SECONDS_MAX = 900
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")

@@ -16,11 +16,11 @@ from xml.sax.saxutils import quoteattr
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from console.toolchain.artifacts import Artifact, sha256_of
-from console.toolchain.cache import Cache, disk_full, require_space, storage_failed
-from console.toolchain.errors import SetupError
-from console.toolchain.java import Java, trust_options
-from console.toolchain.python_packages import pyspark_jar
+from sluice.console.toolchain.artifacts import Artifact, sha256_of
+from sluice.console.toolchain.cache import Cache, disk_full, require_space, storage_failed
+from sluice.console.toolchain.errors import SetupError
+from sluice.console.toolchain.java import Java, trust_options
+from sluice.console.toolchain.python_packages import pyspark_jar
 
 STALL_SECONDS_MAX = 90  # no byte for this time means that no server answers; Ivy itself would wait for many minutes
 POLL_SECONDS = 0.1

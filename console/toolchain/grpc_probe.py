@@ -10,8 +10,8 @@ from typing import Any
 
 import grpc
 
-from console.toolchain.errors import ServerError
-from console.toolchain.ports import LOOPBACK, listens
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.ports import LOOPBACK, listens
 
 QUESTION_SECONDS_MAX = 10.0  # an open request is given up after this, and sent again
 PASSING = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)

@@ -14,9 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import BestAvailableEncryption
 from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate, serialize_java_truststore
 
-from console.toolchain.cache import Cache
-from console.toolchain.debian import provide
-from console.toolchain.errors import CommandFailedError, SetupError
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.debian import provide
+from sluice.console.toolchain.errors import CommandFailedError, SetupError
 
 JAVA_VERSION_MIN = 17  # the oldest that Spark 4 supports
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")

@@ -25,14 +25,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from console.toolchain.cache import PROJECT_ROOT, Cache
-from console.toolchain.errors import SetupError
-from console.toolchain.shared_kernels import SharedKernels, code_of
+from sluice.console.toolchain.cache import PROJECT_ROOT, Cache
+from sluice.console.toolchain.errors import SetupError
+from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
 
 ROOM = PROJECT_ROOT / "cdc_engine" / "binlog"
 BESIDE = PROJECT_ROOT / "cdc_engine" / "parser"  # it has some kernels too
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
-PROGRAM = "cdc_engine.instance.rehearsal"
+PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
 
 
@@ -117,7 +117,7 @@ def _imports(file: Path) -> tuple[Path, ...]:
 
 
 def _file_of(module: str) -> Path:
-    path = PROJECT_ROOT.joinpath(*module.split("."))
+    path = PROJECT_ROOT.joinpath(*module.removeprefix("sluice.").split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 

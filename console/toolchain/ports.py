@@ -2,7 +2,7 @@
 
 import socket
 
-from console.toolchain.errors import PortTakenError
+from sluice.console.toolchain.errors import PortTakenError
 
 LOOPBACK = "127.0.0.1"
 

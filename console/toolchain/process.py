@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from console.toolchain.ports import listens
+from sluice.console.toolchain.ports import listens
 
 POLL_SECONDS = 0.05
 # A shell makes programs in the background ignore SIGINT. A child must not inherit that: Dagster handles SIGTERM as it handles SIGINT.

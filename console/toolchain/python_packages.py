@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-from console.toolchain.errors import SetupError
+from sluice.console.toolchain.errors import SetupError
 
 
 def pyspark_home() -> Path:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from console.toolchain.artifacts import DATABASE_VERSIONS, DELTA, Artifact, load_artifacts
-from console.toolchain.cache import Cache, locked, open_cache
-from console.toolchain.database_packages import ServerHome, is_unpacked, server_home, unpack
-from console.toolchain.download import fetch
-from console.toolchain.java import Java, provide_java
-from console.toolchain.kernels import compile_kernels
+from sluice.console.toolchain.artifacts import DATABASE_VERSIONS, DELTA, Artifact, load_artifacts
+from sluice.console.toolchain.cache import Cache, locked, open_cache
+from sluice.console.toolchain.database_packages import ServerHome, is_unpacked, server_home, unpack
+from sluice.console.toolchain.download import fetch
+from sluice.console.toolchain.java import Java, provide_java
+from sluice.console.toolchain.kernels import compile_kernels
 
 DEMO_SERVERS = ("mysql-8.0.31",)
 ALL_SERVERS = DATABASE_VERSIONS

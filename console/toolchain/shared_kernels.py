@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from console.toolchain.cache import Cache
+from sluice.console.toolchain.cache import Cache
 
 KEPT_MAX = 300  # directories, 0.3 MB each; an edit of a kernel makes one per file that contains its code
 INDEX, CODE = ".nbi", ".nbc"

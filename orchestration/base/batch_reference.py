@@ -14,10 +14,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cdc_engine.position import file_number, order_key
+from sluice.cdc_engine.position import file_number, order_key
 
 if TYPE_CHECKING:
-    from cdc_engine.contracts import OutstandingBatch
+    from sluice.cdc_engine.contracts import OutstandingBatch
 
 # A tag per question that somebody asks Dagster; the rest of a batch's name is in the run's config.
 # The queue, which has one run per destination (dagster.yaml), and people, who filter runs by it.

@@ -7,15 +7,15 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from object_stores.errors import StoreError
-from object_stores.options import resolved, without_secrets
-from orchestration.base.ports import MergeFailedError
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.options import resolved, without_secrets
+from sluice.orchestration.base.ports import MergeFailedError
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
-    from spark_jobs.session import SparkSettings
-    from spark_jobs.targets.report import TableTarget
-    from spark_jobs.uploaded_files import Lending
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.spark_jobs.session import SparkSettings
+    from sluice.spark_jobs.targets.report import TableTarget
+    from sluice.spark_jobs.uploaded_files import Lending
 
 S3 = ("s3://", "s3a://")
 LOOPBACK = ("localhost", "127.0.0.1", "::1", "")
@@ -25,7 +25,7 @@ SESSIONS_FILE = "spark-sessions.json"  # so that the next run ends sessions that
 
 def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
     """Returns how to reach or start the Spark of a destination. Only the holder of the run lock may use the file of Spark sessions."""
-    from spark_jobs.session import SparkSettings  # noqa: PLC0415
+    from sluice.spark_jobs.session import SparkSettings  # noqa: PLC0415
 
     inside = bool(config.spark.master)  # Sluice starts this Spark; any other is configured by whoever starts it
     return SparkSettings(
@@ -40,7 +40,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
 def _lending(config: SluiceConfig, destination: str) -> Lending:
     """Returns where a run puts files for Spark to read: in the object store that has the staged batches, if there is one."""
-    from spark_jobs.uploaded_files import Lending  # noqa: PLC0415
+    from sluice.spark_jobs.uploaded_files import Lending  # noqa: PLC0415
 
     url = config.ledger_location(destination).sibling_url("lent")
     return Lending(url=url, storage_options=storage_options(config.storage_options) if url else {})
@@ -75,7 +75,7 @@ def store_settings(config: SluiceConfig) -> dict[str, str]:
     """
     if not on_s3(config):
         return {}
-    from spark_jobs import object_store  # noqa: PLC0415  imports deltalake, which takes a second
+    from sluice.spark_jobs import object_store  # noqa: PLC0415  imports deltalake, which takes a second
 
     return object_store.spark_settings(storage_options(config.storage_options))
 
@@ -86,7 +86,7 @@ def store_environment(config: SluiceConfig) -> dict[str, str]:
     """
     if not on_s3(config):
         return {}
-    from spark_jobs import object_store  # noqa: PLC0415
+    from sluice.spark_jobs import object_store  # noqa: PLC0415
 
     return object_store.spark_environment(storage_options(config.storage_options))
 
@@ -96,9 +96,9 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
 
     `locks`: the path of its writers' locks. `clash`: why it may not be created. `table_locks.written_target` provides both.
     """
-    from spark_jobs.targets.layout import Layout  # noqa: PLC0415
-    from spark_jobs.targets.report import TableTarget  # noqa: PLC0415
-    from spark_jobs.targets.shards import Shard  # noqa: PLC0415
+    from sluice.spark_jobs.targets.layout import Layout  # noqa: PLC0415
+    from sluice.spark_jobs.targets.report import TableTarget  # noqa: PLC0415
+    from sluice.spark_jobs.targets.shards import Shard  # noqa: PLC0415
 
     database, _, table = name.partition(".")
     options = config.destinations[destination].table(database, table)

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar, cast
 import dagster as dg
 from pydantic import Field, create_model
 
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfigurationError
 
 Config = TypeVar("Config", bound=dg.Config)
 DESCRIPTION = "A file of conf/destinations."

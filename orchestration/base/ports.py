@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
-    from cdc_engine.contracts import OutstandingBatch, StoppedTable, TableVersion
-    from cdc_engine.position import Position
-    from cdc_engine.snapshot.record import SnapshotRecord
-    from equality.values import Extent, TableResult
-    from orchestration.base.batch_reference import BatchReference
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable, TableVersion
+    from sluice.cdc_engine.position import Position
+    from sluice.cdc_engine.snapshot.record import SnapshotRecord
+    from sluice.equality.values import Extent, TableResult
+    from sluice.orchestration.base.batch_reference import BatchReference
 
 
 class EngineSnapshot(Protocol):

@@ -25,13 +25,13 @@ from typing import Any
 
 import dagster as dg
 
-from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.destination_files.for_runs import DOWNLOADED, local_copy
-from cdc_engine.durable_files import make_folder, replace_file
-from cdc_engine.errors import MetaError
-from cdc_engine.keeping.in_use import conf_in_use, tables_in_use
-from cdc_engine.table_meta.history import tables_file
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.destination_files.for_runs import DOWNLOADED, local_copy
+from sluice.cdc_engine.durable_files import make_folder, replace_file
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.keeping.in_use import conf_in_use, tables_in_use
+from sluice.cdc_engine.table_meta.history import tables_file
 
 log = logging.getLogger(__name__)
 

@@ -11,13 +11,13 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import OutstandingBatch, StoppedTable
-from cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, MetaError, SluiceError
-from cdc_engine.position import Position
-from equality.values import Extent, TableResult, Verdict
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.ports import (
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable
+from sluice.cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, MetaError, SluiceError
+from sluice.cdc_engine.position import Position
+from sluice.equality.values import Extent, TableResult, Verdict
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import (
     MergeFailedError,
     MergeOrder,
     Offer,

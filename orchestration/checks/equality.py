@@ -16,12 +16,12 @@ import dagster as dg
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 from pydantic import Field
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import SluiceError
-from equality.values import Extent, TableResult, Verdict
-from orchestration.base.ports import CompareTables
-from orchestration.base.table_catalog import checkable, source_key
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import SluiceError
+from sluice.equality.values import Extent, TableResult, Verdict
+from sluice.orchestration.base.ports import CompareTables
+from sluice.orchestration.base.table_catalog import checkable, source_key
 
 EQUAL_CHECK = "equals_lake"  # on a table in the source
 Metadata = dict[str, dg.MetadataValue[Any]]
@@ -114,8 +114,8 @@ def equality_schedule(
 
 def repaired_metadata(config: SluiceConfig, destination: str, table: str) -> Metadata:
     """Returns what the latest repair of a table did, according to the table's Delta log; empty if there was none."""
-    from orchestration.base.lake_settings import storage_options, target  # noqa: PLC0415  not needed by merges
-    from spark_jobs.repair.last import last_repair  # noqa: PLC0415
+    from sluice.orchestration.base.lake_settings import storage_options, target  # noqa: PLC0415  not needed by merges
+    from sluice.spark_jobs.repair.last import last_repair  # noqa: PLC0415
 
     found = last_repair(target(config, destination, table).path, storage_options(config.storage_options))
     if found is None:
@@ -184,9 +184,9 @@ def compare_with_source(
     config: SluiceConfig, destination: str, tables: Sequence[str], extent: Extent
 ) -> Iterator[TableResult]:
     """Implements `ports.CompareTables`."""
-    from cdc_engine.instance.sources import source_of  # noqa: PLC0415  not needed by merges
-    from equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
-    from orchestration.base.lake_settings import storage_options  # noqa: PLC0415
+    from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415  not needed by merges
+    from sluice.equality.destination import ComparedDestination, compare_destination  # noqa: PLC0415
+    from sluice.orchestration.base.lake_settings import storage_options  # noqa: PLC0415
 
     # this run is a fork of a process that may have started before the source changed
     now = config.with_sources_in_use()

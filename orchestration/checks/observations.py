@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from cdc_engine.limits import OBSERVATION_SECONDS
-from cdc_engine.states import HEALED_BY_ROWS, way_out
-from orchestration.base.table_catalog import delta_key, engine_key
-from orchestration.checks.chart import Point, chart, later
+from sluice.cdc_engine.limits import OBSERVATION_SECONDS
+from sluice.cdc_engine.states import HEALED_BY_ROWS, way_out
+from sluice.orchestration.base.table_catalog import delta_key, engine_key
+from sluice.orchestration.checks.chart import Point, chart, later
 
 if TYPE_CHECKING:
-    from orchestration.base.ports import EngineSnapshot
+    from sluice.orchestration.base.ports import EngineSnapshot
 
 TABLE_CHECK = "flowing"  # check of each Delta table: its changes are taken
 TABLES_CHECK = "tables_flowing"  # check of the engine: the changes of all tables are taken

@@ -15,15 +15,15 @@ from pathlib import Path
 
 import dagster as dg
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.destination_files import LakeTables
-from cdc_engine.errors import SluiceError
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import ended
-from orchestration.base.ports import MergeFailedError
-from orchestration.base.table_catalog import checkable, defined_tables, delta_key, engine_key, foreign_keys
-from orchestration.checks.observations import (
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import ended
+from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.base.table_catalog import checkable, defined_tables, delta_key, engine_key, foreign_keys
+from sluice.orchestration.checks.observations import (
     ENGINE_CHECK,
     HEALTHY_STATES,
     LAG,
@@ -114,9 +114,9 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
     """Returns the check's result, counted in the quarantine table from which `sluice quarantine replay` restores values. Raises
     dg.Failure with a sentence.
     """
-    from orchestration.base.lake_settings import storage_options, told  # noqa: PLC0415  not needed by ticks
-    from spark_jobs.errors import TableError  # noqa: PLC0415
-    from spark_jobs.quarantine.count import quarantined_by_column  # noqa: PLC0415
+    from sluice.orchestration.base.lake_settings import storage_options, told  # noqa: PLC0415  not needed by ticks
+    from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
+    from sluice.spark_jobs.quarantine.count import quarantined_by_column  # noqa: PLC0415
 
     try:
         path, options = config.quarantine_path(destination), storage_options(config.storage_options)

@@ -10,10 +10,10 @@ from typing import Any
 
 import grpc
 
-from cdc_engine.config import EngineConfig
-from cdc_engine.config.engine import LOOPBACK, host_and_port
-from cdc_engine.durable_files import make_folder, sync
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.config import EngineConfig
+from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
+from sluice.cdc_engine.durable_files import make_folder, sync
+from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
 TOKEN_LENGTH_MIN = 16

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc
 
-from cdc_engine.config import EngineConfig
-from cdc_engine.errors import SluiceError
-from orchestration.rpc.access import channel_to
-from orchestration.rpc.wire import CALL, FORM, SERVICE, error_of, to_bytes
+from sluice.cdc_engine.config import EngineConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.rpc.access import channel_to
+from sluice.orchestration.rpc.wire import CALL, FORM, SERVICE, error_of, to_bytes
 
 ANSWER_SECONDS_MAX = 10.0  # in addition to the requested wait: the engine syncs its ledger, and the machine may be busy
 _REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cdc_engine.errors import BatchNotFoundError
-from orchestration.rpc.wire import batch_of, batch_to_json, state_to_json
+from sluice.cdc_engine.errors import BatchNotFoundError
+from sluice.orchestration.rpc.wire import batch_of, batch_to_json, state_to_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdc_engine.contracts import OutstandingBatch
-    from orchestration.base.ports import EngineHandle
-    from orchestration.rpc.server import Method
-    from orchestration.rpc.wire import Record
+    from sluice.cdc_engine.contracts import OutstandingBatch
+    from sluice.orchestration.base.ports import EngineHandle
+    from sluice.orchestration.rpc.server import Method
+    from sluice.orchestration.rpc.wire import Record
 
 HAND_OUT_SECONDS_MAX = 20.0
 

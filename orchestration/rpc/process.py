@@ -1,6 +1,6 @@
 """`./sluice engine`: runs the engines in their own process until a signal ends it. Neither starts nor imports Dagster.
 
-    python -m orchestration.rpc.process
+    python -m sluice.orchestration.rpc.process
 
 The engines start at once, whether or not somebody calls. The process follows conf/ and operators' requests, as the code server does.
 """
@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from cdc_engine.config import conf_dir
-from cdc_engine.errors import ConfigurationError, SluiceError
-from cdc_engine.instance.small_process import keep_small
-from cdc_engine.keeping import launcher
-from cdc_engine.keeping.conf_watch import ConfWatch
-from cdc_engine.keeping.keeper import Keeper, follow
-from cdc_engine.keeping.logs import log_lines
-from orchestration.rpc.access import server_credentials, token_of
-from orchestration.rpc.engine_methods import engine_methods
-from orchestration.rpc.server import RpcServer
+from sluice.cdc_engine.config import conf_dir
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.instance.small_process import keep_small
+from sluice.cdc_engine.keeping import launcher
+from sluice.cdc_engine.keeping.conf_watch import ConfWatch
+from sluice.cdc_engine.keeping.keeper import Keeper, follow
+from sluice.cdc_engine.keeping.logs import log_lines
+from sluice.orchestration.rpc.access import server_credentials, token_of
+from sluice.orchestration.rpc.engine_methods import engine_methods
+from sluice.orchestration.rpc.server import RpcServer
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
-    from orchestration.base.ports import EngineHost
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.orchestration.base.ports import EngineHost
 
 log = structlog.get_logger()
 

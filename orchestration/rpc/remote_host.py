@@ -11,16 +11,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc_engine.config.conf_files import file_of
-from cdc_engine.errors import EngineStartingError, LeaseLostError, SluiceError
-from orchestration.rpc.access import token_of
-from orchestration.rpc.connection import Connection, EngineAwayError
-from orchestration.rpc.wire import batch_of, batch_to_json, state_of
+from sluice.cdc_engine.config.conf_files import file_of
+from sluice.cdc_engine.errors import EngineStartingError, LeaseLostError, SluiceError
+from sluice.orchestration.rpc.access import token_of
+from sluice.orchestration.rpc.connection import Connection, EngineAwayError
+from sluice.orchestration.rpc.wire import batch_of, batch_to_json, state_of
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
-    from cdc_engine.contracts import OutstandingBatch
-    from orchestration.rpc.wire import RemoteState
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.contracts import OutstandingBatch
+    from sluice.orchestration.rpc.wire import RemoteState
 
 DIFFERS_SECONDS_MAX = 60.0  # the time in which both hosts follow a change of conf/
 OTHERS_SECONDS_MAX = 4.0  # for hosts that did not run the destination at the last call: one may be dead

@@ -10,11 +10,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.config import EngineConfig
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
-from orchestration.rpc.connection import Connection, EngineAwayError
-from orchestration.rpc.run_endpoint import ACK, HAND_OUT, LENGTHEN, RUN_ENDPOINT_FILE
+from sluice.cdc_engine.config import EngineConfig
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
+from sluice.orchestration.rpc.connection import Connection, EngineAwayError
+from sluice.orchestration.rpc.run_endpoint import ACK, HAND_OUT, LENGTHEN, RUN_ENDPOINT_FILE
 
 CONNECT_SECONDS_MAX = 2.0  # on the loopback address; a stopped process accepts no gRPC connection
 

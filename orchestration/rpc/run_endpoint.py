@@ -19,17 +19,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cdc_engine.errors import BatchNotFoundError, CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
-from orchestration.base import failpoints
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
-from orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
-from orchestration.rpc.server import RpcServer
+from sluice.cdc_engine.errors import (
+    BatchNotFoundError,
+    CanalServiceError,
+    EngineStartingError,
+    LeaseLostError,
+    SluiceError,
+)
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
+from sluice.orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
+from sluice.orchestration.rpc.server import RpcServer
 
 if TYPE_CHECKING:
-    from cdc_engine.contracts import OutstandingBatch
-    from orchestration.base.ports import EngineHandle, EngineHost
-    from orchestration.rpc.wire import Record
+    from sluice.cdc_engine.contracts import OutstandingBatch
+    from sluice.orchestration.base.ports import EngineHandle, EngineHost
+    from sluice.orchestration.rpc.wire import Record
 
 _log = logging.getLogger(__name__)
 

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from cdc_engine.errors import ConfigurationError, SluiceError
-from orchestration.base.ports import RunEngineAwayError
-from orchestration.rpc.access import REQUEST_BYTES_MAX
-from orchestration.rpc.wire import CALL, FORM, SERVICE, Record, error_to_json, to_bytes
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.orchestration.base.ports import RunEngineAwayError
+from sluice.orchestration.rpc.access import REQUEST_BYTES_MAX
+from sluice.orchestration.rpc.wire import CALL, FORM, SERVICE, Record, error_to_json, to_bytes
 
 if TYPE_CHECKING:
-    from orchestration.base.ports import EngineHandle
+    from sluice.orchestration.base.ports import EngineHandle
 
 _log = logging.getLogger(__name__)
 

@@ -6,15 +6,15 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
-from cdc_engine import errors
-from cdc_engine.contracts import OutstandingBatch, StoppedTable
-from cdc_engine.errors import SluiceError
-from cdc_engine.position import Position
-from cdc_engine.states import TableState
-from orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
+from sluice.cdc_engine import errors
+from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.states import TableState
+from sluice.orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
 
 if TYPE_CHECKING:
-    from orchestration.base.ports import EngineSnapshot
+    from sluice.orchestration.base.ports import EngineSnapshot
 
 SERVICE, CALL = "sluice.Engine", "Call"
 FORM = 4  # version of requests and answers; others are refused with a message

@@ -8,13 +8,13 @@ import time
 import dagster as dg
 from pydantic import Field
 
-from cdc_engine.acts.catch_up import LOOK_SECONDS, Waiting, end_of, read_progress, wait_until_caught_up
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import SluiceError
-from cdc_engine.instance.sources import source_facts
-from orchestration.base.one_destination import one_destination, with_destination
-from orchestration.base.ports import MergeFailedError
-from orchestration.run.merge_run import failure
+from sluice.cdc_engine.acts.catch_up import LOOK_SECONDS, Waiting, end_of, read_progress, wait_until_caught_up
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.sources import source_facts
+from sluice.orchestration.base.one_destination import one_destination, with_destination
+from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.run.merge_run import failure
 
 JOB = "catch_up"
 

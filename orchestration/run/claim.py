@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import dagster as dg
 
-from cdc_engine.errors import SluiceError
-from orchestration.base import failpoints
-from orchestration.base.batch_reference import RUNS_TAG, BatchReference
-from orchestration.base.ports import MergeFailedError, Ports, RequestUnansweredError, RunEngineAwayError
+from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.batch_reference import RUNS_TAG, BatchReference
+from sluice.orchestration.base.ports import MergeFailedError, Ports, RequestUnansweredError, RunEngineAwayError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.errors import SluiceError
-from orchestration.base.lake_settings import storage_options, target
+from sluice.cdc_engine.destination_files import LakeTables, read_ledger
+from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.base.lake_settings import storage_options, target
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from cdc_engine.config import SluiceConfig
-    from spark_jobs.fence import Fence
-    from spark_jobs.staged_batch import StagedBatch
-    from spark_jobs.table_owner import TableRecord
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.spark_jobs.fence import Fence
+    from sluice.spark_jobs.staged_batch import StagedBatch
+    from sluice.spark_jobs.table_owner import TableRecord
 
     Place = tuple[str, TableRecord]
 
@@ -29,8 +29,8 @@ def keep_cut(
 
     Raises MergeError for tables whose location cannot be found, TableError if Delta refuses.
     """
-    from lake_cut.cut import cuts_path  # noqa: PLC0415
-    from spark_jobs.cuts import PublishedTables, publish_cut  # noqa: PLC0415
+    from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
+    from sluice.spark_jobs.cuts import PublishedTables, publish_cut  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     records = LakeTables(directory)
@@ -51,8 +51,8 @@ def _places(
     Raises MergeError for tables whose location cannot be found: the run fails, and they stop if it fails again and again. A table that has
     stopped is left out.
     """
-    from spark_jobs.errors import MergeError  # noqa: PLC0415
-    from spark_jobs.session import table_error  # noqa: PLC0415
+    from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
+    from sluice.spark_jobs.session import table_error  # noqa: PLC0415
 
     mirrors: dict[str, dict[str, Place]] = {}
     beside: dict[str, dict[str, Place]] = {}
@@ -78,8 +78,8 @@ def amend_cut(config: SluiceConfig, destination: str, table: str, label: int, fe
 
     A shard waits for the next one: its Delta version may have rows of other shards that belong to no consistent snapshot yet.
     """
-    from lake_cut.cut import cuts_path  # noqa: PLC0415
-    from spark_jobs.cuts import amend_newest  # noqa: PLC0415
+    from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
+    from sluice.spark_jobs.cuts import amend_newest  # noqa: PLC0415
 
     records = LakeTables(config.destination_dir(destination))
     there = {**_beside(config, destination, records, table), **_mirror(config, destination, records, table)}
@@ -100,7 +100,7 @@ def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:
 
 def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
     """Returns the path and record of a table's current-state table, or nothing if it has none."""
-    from spark_jobs.table_owner import TableRecord  # noqa: PLC0415
+    from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.get(name)
     return {name: (given.path, TableRecord(table_id=kept[0], version=kept[1]))} if given.mirror and kept else {}
@@ -108,7 +108,7 @@ def _mirror(config: SluiceConfig, destination: str, records: LakeTables, name: s
 
 def _beside(config: SluiceConfig, destination: str, records: LakeTables, name: str) -> dict[str, Place]:
     """Returns the same for its change log and history, as `table__log` and `table__history`, if conf/ configures them."""
-    from spark_jobs.table_owner import TableRecord  # noqa: PLC0415
+    from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
     given, kept = target(config, destination, name), records.beside(name)
     paths = {"log": given.change_log, "history": given.history}

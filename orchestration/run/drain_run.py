@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cdc_engine.errors import BatchNotFoundError, SluiceError
-from orchestration.base import failpoints
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.ports import MergeFailedError, Ports, RunEngine, RunEngineAwayError
-from orchestration.run import drain_rules
-from orchestration.run.claim import BatchClaim
-from orchestration.run.merge_run import MergedTable, merge_one, only_writer
+from sluice.cdc_engine.errors import BatchNotFoundError, SluiceError
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import MergeFailedError, Ports, RunEngine, RunEngineAwayError
+from sluice.orchestration.run import drain_rules
+from sluice.orchestration.run.claim import BatchClaim
+from sluice.orchestration.run.merge_run import MergedTable, merge_one, only_writer
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.config import SluiceConfig
 
 _log = logging.getLogger(__name__)
 

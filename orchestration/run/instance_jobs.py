@@ -7,12 +7,12 @@ import enum
 import dagster as dg
 from pydantic import Field
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import SluiceError
-from cdc_engine.keeping import acts
-from orchestration.base.one_destination import one_destination, with_destination
-from orchestration.base.ports import MergeFailedError
-from orchestration.run.merge_run import failure
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.keeping import acts
+from sluice.orchestration.base.one_destination import one_destination, with_destination
+from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.run.merge_run import failure
 
 JOB = "operate_engine"
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import SluiceError
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.base.table_catalog import delta_key, size_metadata
-from orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
-from orchestration.run.merge_run import failure
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.base.table_catalog import delta_key, size_metadata
+from sluice.orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
+from sluice.orchestration.run.merge_run import failure
 
 if TYPE_CHECKING:
-    from spark_jobs.maintain.tables import Maintained
+    from sluice.spark_jobs.maintain.tables import Maintained
 
 TAG = "sluice/maintenance"
 # A run whose process was killed would stay open for ever and block all others; if it does continue, the run lock separates it from the

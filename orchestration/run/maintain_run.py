@@ -10,19 +10,19 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.errors import ConfigurationError, SluiceError
-from orchestration.base import failpoints
-from orchestration.base.lake_settings import spark_settings, storage_options, target, told
-from orchestration.base.ports import MergeFailedError, Ports, SparkAwayError
-from orchestration.base.table_catalog import read_tables
-from orchestration.run.merge_run import only_writer
-from orchestration.run.spark_merge import KeptRecords
-from orchestration.run.table_locks import known_clashes, table_locks_of, writers_of
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import LakeTables, read_ledger
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.lake_settings import spark_settings, storage_options, target, told
+from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError
+from sluice.orchestration.base.table_catalog import read_tables
+from sluice.orchestration.run.merge_run import only_writer
+from sluice.orchestration.run.spark_merge import KeptRecords
+from sluice.orchestration.run.table_locks import known_clashes, table_locks_of, writers_of
 
 if TYPE_CHECKING:
-    from spark_jobs.maintain.tables import Maintained, MaintainedTable
+    from sluice.spark_jobs.maintain.tables import Maintained, MaintainedTable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
 
     Always safe to repeat.
     """
-    from spark_jobs.errors import SparkUnavailableError, TableError  # noqa: PLC0415  pyspark takes a second to import
+    from sluice.spark_jobs.errors import SparkUnavailableError, TableError  # noqa: PLC0415  pyspark takes a second to import
 
     names = _names(config, request)
     made: list[Maintained] = []
@@ -118,7 +118,7 @@ def run_maintenance(  # noqa: PLR0917  as `run_backfill`
 
 def _sentence(error: Exception) -> str:
     """Returns why one table could not be maintained, without its name."""
-    from spark_jobs.errors import TableError  # noqa: PLC0415
+    from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
 
     if isinstance(error, TableError):
         return error.reason
@@ -151,10 +151,10 @@ def _before_vacuum(
     """Returns for how long files must stay, how many consistent snapshots that name older ones were removed, and the tables whose log
     cannot be read, with the reason: VACUUM leaves them out.
     """
-    from lake_cut.cut import cuts_path  # noqa: PLC0415
-    from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.maintain.rule import RETENTION_HOURS, cut_hours  # noqa: PLC0415
-    from spark_jobs.maintain.tables import logged_hours, newest_cut_age_hours, prune_cuts  # noqa: PLC0415
+    from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
+    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.rule import RETENTION_HOURS, cut_hours  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.tables import logged_hours, newest_cut_age_hours, prune_cuts  # noqa: PLC0415
 
     path, options = cuts_path(config.lake, request.destination), storage_options(config.storage_options)
     with only_writer(ports, config, request.destination, say) as refusal:
@@ -191,9 +191,9 @@ def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str
 
     Raises TableError.
     """
-    from lake_cut.cut import cuts_path  # noqa: PLC0415
-    from spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415
-    from spark_jobs.maintain.tables import newest_cut_age_hours  # noqa: PLC0415
+    from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.rule import hours_kept  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.tables import newest_cut_age_hours  # noqa: PLC0415
 
     path, options = cuts_path(config.lake, request.destination), storage_options(config.storage_options)
     return hours_kept(_asked_hours(config, request), newest_cut_age_hours(path, options, names))
@@ -203,8 +203,8 @@ def _one(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
     """Maintains one table; takes the run lock if there is something to do. Raises TableError, SparkUnavailableError, MergeFailedError."""
-    from spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
-    from spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.tables import catch_up, lags, looked_at, optimize, vacuum  # noqa: PLC0415
 
     planned = looked_at(table, wanted=request.force)
     if planned is None:
@@ -235,7 +235,7 @@ def _only_writer_of(
     table: MaintainedTable, ports: Ports, config: SluiceConfig, say: Callable[[str], None]
 ) -> Iterator[MaintainedTable]:
     """Takes the run lock, and yields the table with what earlier runs left in the lake: a run that this one waited for has changed it."""
-    from spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 
     destination = table.owner.destination
     with only_writer(ports, config, destination, say) as refusal:
@@ -251,8 +251,8 @@ def _beside(
     ports: Ports, config: SluiceConfig, request: MaintainRequest, table: MaintainedTable, say: Callable[[str], None]
 ) -> list[Maintained]:
     """Maintains its change log and history; takes the run lock as `_one` does. Raises TableError, MergeFailedError."""
-    from spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
-    from spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.rule import MaintenanceAct  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum  # noqa: PLC0415
 
     found: list[Maintained | None] = []
     given = target(config, request.destination, table.name)
@@ -274,8 +274,8 @@ def _beside(
 
 
 def _table(config: SluiceConfig, destination: str, name: str, run: str) -> MaintainedTable:
-    from spark_jobs.maintain.tables import MaintainedTable  # noqa: PLC0415
-    from spark_jobs.table_owner import Owner  # noqa: PLC0415
+    from sluice.spark_jobs.maintain.tables import MaintainedTable  # noqa: PLC0415
+    from sluice.spark_jobs.table_owner import Owner  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     known = next((each for each in read_tables(directory) if each.name == name), None)

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from cdc_engine.errors import SluiceError
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE
-from cdc_engine.telemetry.otlp import is_wanted
-from cdc_engine.telemetry.run_spans import RunSpans
-from orchestration.base import failpoints
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.ports import (
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.cdc_engine.telemetry.otlp import is_wanted
+from sluice.cdc_engine.telemetry.run_spans import RunSpans
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import (
     BatchDamagedError,
     MergeFailedError,
     MergeOrder,
@@ -31,8 +31,8 @@ from orchestration.base.ports import (
 )
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
-    from cdc_engine.contracts import OutstandingBatch
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.contracts import OutstandingBatch
 
 SPARK_AWAY = "spark_away"  # keys of a failure's metadata: no Spark answered
 BATCH_DAMAGED = "batch_damaged"  # the engine must stage the files again

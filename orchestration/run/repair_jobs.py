@@ -10,16 +10,16 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import SluiceError
-from equality.values import TableResult
-from orchestration.base.one_destination import one_destination, with_destination
-from orchestration.base.ports import MergeFailedError, Ports, TableOutcome
-from orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
-from orchestration.checks.equality import evaluation_of
-from orchestration.checks.stopped import FlowingTables
-from orchestration.run.merge_run import failure
-from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.equality.values import TableResult
+from sluice.orchestration.base.one_destination import one_destination, with_destination
+from sluice.orchestration.base.ports import MergeFailedError, Ports, TableOutcome
+from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
+from sluice.orchestration.checks.equality import evaluation_of
+from sluice.orchestration.checks.stopped import FlowingTables
+from sluice.orchestration.run.merge_run import failure
+from sluice.orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
 
 JOB = "repair_differences"
 STEP = "take_differences_anew"  # differs from the job's name: Dagster would not distinguish the two

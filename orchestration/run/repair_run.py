@@ -14,22 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ActRefusedError, SluiceError, TableStoppedError
-from equality.values import Extent, TableResult, Verdict
-from orchestration.base import failpoints
-from orchestration.base.lake_settings import spark_settings, storage_options, target, told
-from orchestration.base.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
-from orchestration.run.cuts import amend_cut
-from orchestration.run.merge_run import only_writer_of_rows_read
-from orchestration.run.spark_merge import KeptRecords
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ActRefusedError, SluiceError, TableStoppedError
+from sluice.equality.values import Extent, TableResult, Verdict
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.lake_settings import spark_settings, storage_options, target, told
+from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
+from sluice.orchestration.run.cuts import amend_cut
+from sluice.orchestration.run.merge_run import only_writer_of_rows_read
+from sluice.orchestration.run.spark_merge import KeptRecords
 
 if TYPE_CHECKING:
-    from cdc_engine.instance.backfill.work import BackfillReading
-    from cdc_engine.instance.repair.rows import RowsRead
-    from equality.scope import Scope
-    from spark_jobs.repair.fold import Read
-    from spark_jobs.targets.report import TableReport, TableTarget
+    from sluice.cdc_engine.instance.backfill.work import BackfillReading
+    from sluice.cdc_engine.instance.repair.rows import RowsRead
+    from sluice.equality.scope import Scope
+    from sluice.spark_jobs.repair.fold import Read
+    from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ class Repaired:
 
 def plan_repair(config: SluiceConfig, request: RepairRequest) -> tuple[TableRepair, ...]:
     """Compares, and returns the plan for each table that differs or cannot be compared. Changes nothing. Raises SluiceError."""
-    from equality.destination import differing  # noqa: PLC0415  imports DuckDB
+    from sluice.equality.destination import differing  # noqa: PLC0415  imports DuckDB
 
     extent = Extent(settle_seconds=request.settle_seconds, every_key=True)
     found = [
@@ -172,7 +172,7 @@ def run_repair(
 
     Always safe to repeat. `wait_seconds`: how long to wait for a backfill or another repair of the destination.
     """
-    from cdc_engine.instance.backfill.work import folder_of  # noqa: PLC0415  imports the engine's packages
+    from sluice.cdc_engine.instance.backfill.work import folder_of  # noqa: PLC0415  imports the engine's packages
 
     refused = {each.name: each.refused for each in plan if each.refused}
     for name, why in refused.items():
@@ -191,7 +191,7 @@ def run_repair(
 def _compared_again(
     config: SluiceConfig, request: RepairRequest, names: tuple[str, ...], listener: RepairListener
 ) -> tuple[TableResult, ...]:
-    from equality.destination import compare_destination  # noqa: PLC0415
+    from sluice.equality.destination import compare_destination  # noqa: PLC0415
 
     if not names:
         return ()
@@ -204,8 +204,8 @@ def _compared_again(
 
 
 def _asked(config: SluiceConfig, destination: str) -> Any:
-    from cdc_engine.instance.sources import source_of  # noqa: PLC0415
-    from equality.destination import ComparedDestination  # noqa: PLC0415
+    from sluice.cdc_engine.instance.sources import source_of  # noqa: PLC0415
+    from sluice.equality.destination import ComparedDestination  # noqa: PLC0415
 
     source = source_of(config.destinations[destination])
     return ComparedDestination(config, destination, source, storage_options(config.storage_options))
@@ -242,9 +242,9 @@ class _RepairWork:
         return outcomes
 
     def _reading(self, names: tuple[str, ...]) -> BackfillReading:
-        from cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415
-        from cdc_engine.instance.backfill.work import BackfillReading  # noqa: PLC0415
-        from cdc_engine.instance.repair.rules import REFUSALS, from_the_lake  # noqa: PLC0415
+        from sluice.cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415
+        from sluice.cdc_engine.instance.backfill.work import BackfillReading  # noqa: PLC0415
+        from sluice.cdc_engine.instance.repair.rules import REFUSALS, from_the_lake  # noqa: PLC0415
 
         destination = self._wish.destination
         reading = BackfillReading(
@@ -261,7 +261,7 @@ class _RepairWork:
 
     def _rows(self, scopes: Mapping[str, Scope], reading: BackfillReading) -> dict[str, RowsRead]:
         """Reads the rows of the tables that are not refused, and returns them when the lake has all changes that they may show."""
-        from cdc_engine.instance.repair.rows import SourceRows  # noqa: PLC0415
+        from sluice.cdc_engine.instance.repair.rows import SourceRows  # noqa: PLC0415
 
         source, low = SourceRows(self._config, self._wish.destination), reading.place.begin
         found: dict[str, RowsRead] = {}
@@ -295,12 +295,12 @@ class _RepairWork:
         refusal: Callable[[], str],
     ) -> list[TableOutcome]:
         """Merges the rows; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
-        from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
-        from spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
-        from spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
-        from spark_jobs.fence import Fence  # noqa: PLC0415
-        from spark_jobs.repair.merge import merge_repair  # noqa: PLC0415
-        from spark_jobs.staged_batch import REPAIR_KIND, Backfill  # noqa: PLC0415
+        from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
+        from sluice.spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
+        from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
+        from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+        from sluice.spark_jobs.repair.merge import merge_repair  # noqa: PLC0415
+        from sluice.spark_jobs.staged_batch import REPAIR_KIND, Backfill  # noqa: PLC0415
 
         destination = self._wish.destination
         ledger_id, cursor = reading.catch_up()
@@ -371,8 +371,8 @@ class _RepairWork:
         return found
 
     def _chosen(self, name: str, scope: Scope, rows: RowsRead) -> tuple[TableTarget, Read]:
-        from batch_manifest.values import LakeColumn  # noqa: PLC0415
-        from spark_jobs.repair.fold import Read  # noqa: PLC0415
+        from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
+        from sluice.spark_jobs.repair.fold import Read  # noqa: PLC0415
 
         keys = list(scope.keys)
         read = Read(

@@ -12,16 +12,16 @@ from typing import Any
 
 import dagster as dg
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import SluiceError
-from cdc_engine.snapshot.record import SnapshotRecord, progress
-from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.base import failpoints
-from orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
-from orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
-from orchestration.checks.stopped import FlowingTables
-from orchestration.run.merge_run import failure, only_writer
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
+from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
+from sluice.orchestration.checks.stopped import FlowingTables
+from sluice.orchestration.run.merge_run import failure, only_writer
 
 OBSERVED_SECONDS = 10.0  # interval between two observations of one table's progress
 WAIT_SECONDS = 20.0  # how long a run waits for the stream before it leaves the rest to a later run
@@ -37,8 +37,8 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
 
     @dg.op(name=snapshot_name(destination))
     def snapshot(context: dg.OpExecutionContext) -> None:
-        from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies  # noqa: PLC0415  imports kernels
-        from cdc_engine.snapshot.work import run_all  # noqa: PLC0415
+        from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies  # noqa: PLC0415  imports kernels
+        from sluice.cdc_engine.snapshot.work import run_all  # noqa: PLC0415
 
         reading = SnapshotRecords(config.destination_dir(destination)).take_reading()
         if reading is None:

@@ -7,12 +7,12 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from cdc_engine.destination_files import LakeTables
-from cdc_engine.errors import SluiceError
-from cdc_engine.snapshot.records import SnapshotRecords
-from object_stores.options import without_secrets
-from orchestration.base.lake_settings import spark_settings, storage_options
-from orchestration.base.ports import (
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.object_stores.options import without_secrets
+from sluice.orchestration.base.lake_settings import spark_settings, storage_options
+from sluice.orchestration.base.ports import (
     BatchDamagedError,
     MergeFailedError,
     MergeOrder,
@@ -20,28 +20,28 @@ from orchestration.base.ports import (
     TableFailure,
     TableOutcome,
 )
-from orchestration.run.cuts import keep_cut
-from orchestration.run.table_locks import table_locks_of, written_target
+from sluice.orchestration.run.cuts import keep_cut
+from sluice.orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
-    from cdc_engine.snapshot.record import SnapshotRecord
-    from spark_jobs.errors import MergeError
-    from spark_jobs.snapshot.buffering import BufferedChanges
-    from spark_jobs.staged_batch import StagedBatch
-    from spark_jobs.table_owner import TableRecord
-    from spark_jobs.targets.report import TableTarget
+    from sluice.cdc_engine.snapshot.record import SnapshotRecord
+    from sluice.spark_jobs.errors import MergeError
+    from sluice.spark_jobs.snapshot.buffering import BufferedChanges
+    from sluice.spark_jobs.staged_batch import StagedBatch
+    from sluice.spark_jobs.table_owner import TableRecord
+    from sluice.spark_jobs.targets.report import TableTarget
 
 
 def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
     """Implements `ports.Merge`."""
-    from spark_jobs.batch.run_batch import merge_batch  # noqa: PLC0415
-    from spark_jobs.errors import (  # noqa: PLC0415  pyspark takes a second to import
+    from sluice.spark_jobs.batch.run_batch import merge_batch  # noqa: PLC0415
+    from sluice.spark_jobs.errors import (  # noqa: PLC0415  pyspark takes a second to import
         MergeError,
         SparkJobError,
         SparkUnavailableError,
         StagedBatchError,
     )
-    from spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 
     config = order.config
     options = storage_options(config.storage_options)
@@ -99,8 +99,8 @@ def _targets(
 
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
     """Raises MergeError for tables that were left out of the merge, after the other tables of the batch are merged."""
-    from spark_jobs.errors import MergeError  # noqa: PLC0415
-    from spark_jobs.session import table_error  # noqa: PLC0415
+    from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
+    from sluice.spark_jobs.session import table_error  # noqa: PLC0415
 
     if odd:
         told = [table_error(name, error, "its settings and paths cannot be read") for name, error in odd.items()]
@@ -139,7 +139,7 @@ class OpenSnapshots:
         return self._held(record)
 
     def _held(self, record: SnapshotRecord) -> BufferedChanges:
-        from spark_jobs.snapshot.buffering import BufferedChanges  # noqa: PLC0415
+        from sluice.spark_jobs.snapshot.buffering import BufferedChanges  # noqa: PLC0415
 
         return BufferedChanges(
             files=self._records.changes(record),
@@ -156,7 +156,7 @@ class OpenSnapshots:
 @contextlib.contextmanager
 def _kept_elsewhere(name: str) -> Iterator[None]:
     """Raises TableError for a record that cannot be written: the merge of this table is tried again, and the table does not stop for it."""
-    from spark_jobs.errors import TableError  # noqa: PLC0415
+    from sluice.spark_jobs.errors import TableError  # noqa: PLC0415
 
     try:
         yield
@@ -171,7 +171,7 @@ class KeptRecords:
         self._tables = tables
 
     def get(self, name: str) -> TableRecord | None:
-        from spark_jobs.table_owner import TableRecord  # noqa: PLC0415
+        from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
         kept = self._tables.get(name)
         return TableRecord(table_id=kept[0], version=kept[1]) if kept else None
@@ -183,7 +183,7 @@ class KeptRecords:
         self._tables.keep({name: (record.table_id, record.version) for name, record in records.items()})
 
     def beside(self, name: str, kind: str) -> TableRecord | None:
-        from spark_jobs.table_owner import TableRecord  # noqa: PLC0415
+        from sluice.spark_jobs.table_owner import TableRecord  # noqa: PLC0415
 
         kept = self._tables.beside(name).get(kind)
         return TableRecord(table_id=kept[0], version=kept[1]) if kept else None
@@ -201,8 +201,8 @@ def failures_of(error: MergeError, told: Callable[[str], str] = str) -> dict[str
     If several tables failed like this and none was merged, the lake itself is the reason (for example an unmounted disk), and the result is
     empty.
     """
-    from spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
-    from spark_jobs.table_owner import TABLE_MISSING  # noqa: PLC0415
+    from sluice.spark_jobs.errors import MERGE_FAILED  # noqa: PLC0415
+    from sluice.spark_jobs.table_owner import TABLE_MISSING  # noqa: PLC0415
 
     of_the_lake = {TABLE_MISSING, MERGE_FAILED}
     if len(error.errors) > 1 and not error.merged and all(each.state in of_the_lake for each in error.errors):

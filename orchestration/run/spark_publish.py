@@ -5,22 +5,22 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.errors import CascadeUnseenError, SluiceError, TableChangedError, TableStoppedError
-from cdc_engine.position import file_number, order_key
-from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.base.lake_settings import spark_settings, storage_options, told
-from orchestration.base.ports import MergeFailedError, PublishOutcome, SparkAwayError
-from orchestration.run.cuts import amend_cut
-from orchestration.run.spark_merge import KeptRecords
-from orchestration.run.table_locks import table_locks_of, written_target
+from sluice.cdc_engine.destination_files import LakeTables, read_ledger
+from sluice.cdc_engine.errors import CascadeUnseenError, SluiceError, TableChangedError, TableStoppedError
+from sluice.cdc_engine.position import file_number, order_key
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.orchestration.base.lake_settings import spark_settings, storage_options, told
+from sluice.orchestration.base.ports import MergeFailedError, PublishOutcome, SparkAwayError
+from sluice.orchestration.run.cuts import amend_cut
+from sluice.orchestration.run.spark_merge import KeptRecords
+from sluice.orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cdc_engine.config import SluiceConfig
-    from cdc_engine.contracts import TableVersion
-    from cdc_engine.snapshot.record import SnapshotRecord
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.contracts import TableVersion
+    from sluice.cdc_engine.snapshot.record import SnapshotRecord
 
 
 def spark_publish(
@@ -33,12 +33,12 @@ def spark_publish(
     refusal: Callable[[], str],
 ) -> PublishOutcome:
     """Implements `ports.Publish`. Raises TableStoppedError if the table cannot be made, however often it is tried."""
-    from batch_manifest.values import LakeColumn  # noqa: PLC0415
-    from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
-    from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.snapshot.publication import CascadesUnseenError, ColumnsDifferError, Publication  # noqa: PLC0415
-    from spark_jobs.snapshot.publish import publish_snapshot  # noqa: PLC0415
-    from spark_jobs.table_owner import Owner  # noqa: PLC0415
+    from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
+    from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
+    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.snapshot.publication import CascadesUnseenError, ColumnsDifferError, Publication  # noqa: PLC0415
+    from sluice.spark_jobs.snapshot.publish import publish_snapshot  # noqa: PLC0415
+    from sluice.spark_jobs.table_owner import Owner  # noqa: PLC0415
 
     directory = config.destination_dir(destination)
     ledger, records = read_ledger(directory), SnapshotRecords(directory)

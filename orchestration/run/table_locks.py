@@ -7,21 +7,21 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from cdc_engine.config import clashing_tables
-from cdc_engine.destination_files import LakeTables, TableLock, installation_id
-from cdc_engine.errors import MetaError
-from orchestration.base.lake_settings import target
-from orchestration.base.table_catalog import read_tables
+from sluice.cdc_engine.config import clashing_tables
+from sluice.cdc_engine.destination_files import LakeTables, TableLock, installation_id
+from sluice.cdc_engine.errors import MetaError
+from sluice.orchestration.base.lake_settings import target
+from sluice.orchestration.base.table_catalog import read_tables
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
-    from spark_jobs.table_locks import TableLocks
-    from spark_jobs.targets.report import TableTarget
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.spark_jobs.table_locks import TableLocks
+    from sluice.spark_jobs.targets.report import TableTarget
 
 
 def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> TableLocks:
     """Returns the table locks of one run. `run`: its id, shown to processes that wait for it."""
-    from spark_jobs.table_locks import TableLocks  # noqa: PLC0415  pyspark takes a second to import
+    from sluice.spark_jobs.table_locks import TableLocks  # noqa: PLC0415  pyspark takes a second to import
 
     place = config.ledger_location(destination)
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from dagster import DagsterRunStatus
 
-from orchestration.base.ports import TableFailure
+from sluice.orchestration.base.ports import TableFailure
 
 FIRST_SECONDS = 10.0  # after the second consecutive failure; doubles up to the maximum
 MERGE_SECONDS_MAX = 300.0

@@ -11,9 +11,9 @@ from typing import Any
 
 import dagster as dg
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.keeping.acts import read_status
-from orchestration.base.table_catalog import engine_key, group_of, owners_of
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.keeping.acts import read_status
+from sluice.orchestration.base.table_catalog import engine_key, group_of, owners_of
 
 NUMBERS = ("lag_seconds", "rows_per_second")  # as in the sensor's observations, so that the plots are unbroken
 

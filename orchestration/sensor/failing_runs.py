@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from orchestration.sensor.backoff import FailedRuns
-from orchestration.sensor.runs import RunStore
+from sluice.orchestration.sensor.backoff import FailedRuns
+from sluice.orchestration.sensor.runs import RunStore
 
 LOOK_SECONDS = 15.0  # one query per kind
 FAILED_MIN = 2  # one failure is often a killed process, and the next run succeeds

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 
-from orchestration.base.ports import TableFailure
+from sluice.orchestration.base.ports import TableFailure
 
 TRIES_MAX = 4  # more than a minute, with the waits of `backoff`
 

@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
-from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.limits import LAKE_WATCH_SECONDS
-from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.base.lake_settings import storage_options, told
-from orchestration.base.table_catalog import read_tables
+from sluice.cdc_engine.destination_files import LakeTables, read_ledger
+from sluice.cdc_engine.limits import LAKE_WATCH_SECONDS
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.orchestration.base.lake_settings import storage_options, told
+from sluice.orchestration.base.table_catalog import read_tables
 
 if TYPE_CHECKING:
-    from cdc_engine.config import SluiceConfig
-    from spark_jobs.tables.lake_look import LakeLook
+    from sluice.cdc_engine.config import SluiceConfig
+    from sluice.spark_jobs.tables.lake_look import LakeLook
 
 SHARE = 20  # an inspection may take 1/SHARE of the time, so a slow lake is inspected less often
 # An inspection is two stats per table, and a Delta log if one changed; an unmounted disk may never answer.
@@ -99,9 +99,9 @@ class LakeWatch:
         return told(self._config, error) or type(error).__name__
 
     def _found(self, stopped: Collection[str]) -> list[str]:
-        from spark_jobs.errors import TableError  # noqa: PLC0415  imported where it is used, as in runs
-        from spark_jobs.table_owner import Owner, TableRecord  # noqa: PLC0415
-        from spark_jobs.tables.lake_look import LakeLook  # noqa: PLC0415
+        from sluice.spark_jobs.errors import TableError  # noqa: PLC0415  imported where it is used, as in runs
+        from sluice.spark_jobs.table_owner import Owner, TableRecord  # noqa: PLC0415
+        from sluice.spark_jobs.tables.lake_look import LakeLook  # noqa: PLC0415
 
         directory = self._config.destination_dir(self._destination)
         records, ledger = LakeTables(directory), read_ledger(directory)

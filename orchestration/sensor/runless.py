@@ -16,11 +16,11 @@ from pathlib import Path
 import dagster as dg
 import structlog
 
-from cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
-from orchestration.base.table_catalog import engine_key
-from orchestration.checks.observations import ENGINE_CHECK, result_of
-from orchestration.checks.stopped import read_failures
-from orchestration.sensor.silence import heard, last_tick
+from sluice.cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
+from sluice.orchestration.base.table_catalog import engine_key
+from sluice.orchestration.checks.observations import ENGINE_CHECK, result_of
+from sluice.orchestration.checks.stopped import read_failures
+from sluice.orchestration.sensor.silence import heard, last_tick
 
 LOOK_SECONDS = 15.0
 SILENT_SECONDS = TICK_SILENCE_SECONDS_MAX + 20.0  # longer, so that the snapshot sensor reports first if the daemon runs

@@ -18,7 +18,7 @@ from dagster import DagsterInstance, DagsterRunStatus
 from dagster._core.storage.dagster_run import RunRecord as StoredRun
 from dagster._core.storage.tags import RUN_KEY_TAG
 
-from orchestration.base.batch_reference import (
+from sluice.orchestration.base.batch_reference import (
     BATCH,
     BATCH_TAG,
     DRAIN,
@@ -27,11 +27,11 @@ from orchestration.base.batch_reference import (
     changes_of,
     delivery_of,
 )
-from orchestration.base.ports import TableFailure
-from orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
-from orchestration.sensor.backoff import Failed, FailedRuns, failed_in_a_row
-from orchestration.sensor.giving_up import TRIES_MAX
-from orchestration.sensor.settle import RULES, RunRecord
+from sluice.orchestration.base.ports import TableFailure
+from sluice.orchestration.run.merge_run import BATCH_DAMAGED, FAILED_TABLES, SPARK_AWAY
+from sluice.orchestration.sensor.backoff import Failed, FailedRuns, failed_in_a_row
+from sluice.orchestration.sensor.giving_up import TRIES_MAX
+from sluice.orchestration.sensor.settle import RULES, RunRecord
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from dagster import DagsterRunStatus
 
-from cdc_engine.limits import RUN_SECONDS_MAX
+from sluice.cdc_engine.limits import RUN_SECONDS_MAX
 
 LOCK_FREE_SECONDS_MAX = 30.0  # a started run takes the lock, and ends after releasing it, within a second
 SUBMIT_SECONDS_MAX = 120.0  # a run that was created but never queued, because its daemon died in between

@@ -10,10 +10,10 @@ import json
 import time
 from typing import TYPE_CHECKING
 
-from cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
-from orchestration.base.table_catalog import engine_key
-from orchestration.checks.observations import ENGINE_CHECK, result_of
-from orchestration.checks.stopped import STATUS_FILE, read_failures
+from sluice.cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
+from sluice.orchestration.base.table_catalog import engine_key
+from sluice.orchestration.checks.observations import ENGINE_CHECK, result_of
+from sluice.orchestration.checks.stopped import STATUS_FILE, read_failures
 
 if TYPE_CHECKING:
     from pathlib import Path

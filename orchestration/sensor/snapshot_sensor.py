@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from cdc_engine.errors import SluiceError
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import SnapshotStep
-from orchestration.sensor.silence import silence
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.steps import SnapshotStep
+from sluice.orchestration.sensor.silence import silence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.config import SluiceConfig
 
 INTERVAL_SECONDS_MIN = 1  # as in the engine's sensor
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0  # wait after a failed run, doubled for each consecutive failure
@@ -85,7 +85,7 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
 
 def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:
     """Returns the tables whose snapshot a run can advance, and what the other tables wait for. Raises SluiceError."""
-    from cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports the engine's packages
+    from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports the engine's packages
 
     due, waits = [], []
     for record, decision in decisions(config, destination):

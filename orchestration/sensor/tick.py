@@ -21,19 +21,19 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
-from cdc_engine.limits import TICK_SECONDS_MAX
-from orchestration.base import failpoints
-from orchestration.base.batch_reference import BATCH, DRAIN, RUNS_TAG, BatchReference
-from orchestration.base.table_catalog import checkable, delta_key
-from orchestration.checks.chart import Point
-from orchestration.checks.observations import AssetEvent, PublishedObservations, due, failures
-from orchestration.checks.stopped import older_tables
-from orchestration.sensor.backoff import Failed, in_a_loop, waiting
-from orchestration.sensor.failing_runs import FailingRuns, RunKind
-from orchestration.sensor.giving_up import tables_to_stop
-from orchestration.sensor.lake_watch import NO_LAKE_WATCHER, LakeWatcher
-from orchestration.sensor.settle import (
+from sluice.cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
+from sluice.cdc_engine.limits import TICK_SECONDS_MAX
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.batch_reference import BATCH, DRAIN, RUNS_TAG, BatchReference
+from sluice.orchestration.base.table_catalog import checkable, delta_key
+from sluice.orchestration.checks.chart import Point
+from sluice.orchestration.checks.observations import AssetEvent, PublishedObservations, due, failures
+from sluice.orchestration.checks.stopped import older_tables
+from sluice.orchestration.sensor.backoff import Failed, in_a_loop, waiting
+from sluice.orchestration.sensor.failing_runs import FailingRuns, RunKind
+from sluice.orchestration.sensor.giving_up import tables_to_stop
+from sluice.orchestration.sensor.lake_watch import NO_LAKE_WATCHER, LakeWatcher
+from sluice.orchestration.sensor.settle import (
     Ack,
     EndRun,
     LockWatch,
@@ -44,15 +44,15 @@ from orchestration.sensor.settle import (
     overdue,
     strongest,
 )
-from orchestration.sensor.silence import hear
+from sluice.orchestration.sensor.silence import hear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cdc_engine.contracts import OutstandingBatch
-    from orchestration.base.ports import EngineHandle, EngineHost, EngineSnapshot
-    from orchestration.sensor.runs import RunStore
+    from sluice.cdc_engine.contracts import OutstandingBatch
+    from sluice.orchestration.base.ports import EngineHandle, EngineHost, EngineSnapshot
+    from sluice.orchestration.sensor.runs import RunStore
 
 _log = logging.getLogger(__name__)
 _URL = re.compile(r"[a-z][a-z0-9+.]*://\S+", re.IGNORECASE)

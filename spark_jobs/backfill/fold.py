@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batch_manifest.values import ChangesSegment
-from spark_jobs.errors import TableError
-from spark_jobs.merging import fold
-from spark_jobs.small.fold_arrow import Mask, is_last, key_codes
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging import fold
+from sluice.spark_jobs.small.fold_arrow import Mask, is_last, key_codes
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY
 
 BATCH_ROWS = 1 << 16
 

@@ -9,15 +9,15 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from batch_manifest.values import ChangesSegment, StagedTable
-from spark_jobs.errors import MergeError, SparkUnavailableError, TableError
-from spark_jobs.session import LakeSession, first_line, is_away
-from spark_jobs.side_tables.history_fix import HistoryFix
-from spark_jobs.staged_batch import Backfill, StagedBatch, app_id_of
-from spark_jobs.table_owner import Owner, TableRecords
-from spark_jobs.tables.commit_record import commit_record
-from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.batch_manifest.values import ChangesSegment, StagedTable
+from sluice.spark_jobs.errors import MergeError, SparkUnavailableError, TableError
+from sluice.spark_jobs.session import LakeSession, first_line, is_away
+from sluice.spark_jobs.side_tables.history_fix import HistoryFix
+from sluice.spark_jobs.staged_batch import Backfill, StagedBatch, app_id_of
+from sluice.spark_jobs.table_owner import Owner, TableRecords
+from sluice.spark_jobs.tables.commit_record import commit_record
+from sluice.spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

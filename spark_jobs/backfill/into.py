@@ -21,14 +21,14 @@ import pyarrow.parquet as pq
 from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError
 
-from batch_manifest.values import ChangesSegment
-from spark_jobs.durable_lake import sync_commits
-from spark_jobs.errors import TableError
-from spark_jobs.fence import Fence
-from spark_jobs.merging.fold import INSERT as INSERTED
-from spark_jobs.merging.fold import KEYED_NAMES, UPDATE_AFTER
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
-from spark_jobs.tables.exact_bounds import without_mapping, writer_properties
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.merging.fold import INSERT as INSERTED
+from sluice.spark_jobs.merging.fold import KEYED_NAMES, UPDATE_AFTER
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
+from sluice.spark_jobs.tables.exact_bounds import without_mapping, writer_properties
 
 BATCHES_WAITING_MAX = 4
 MARK = "sluice-past"  # prefix of the Delta name of such a table

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from spark_jobs.backfill.fold import folded
-from spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
-from spark_jobs.fence import Fence
-from spark_jobs.merging.merge import NO_RECORDS, merge_table
-from spark_jobs.session import SparkSettings, open_sessions
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from spark_jobs.table_owner import TableRecords
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.backfill.fold import folded
+from sluice.spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.merging.merge import NO_RECORDS, merge_table
+from sluice.spark_jobs.session import SparkSettings, open_sessions
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
+from sluice.spark_jobs.table_owner import TableRecords
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 ACT, REASON = "backfill", "a backfill is merged by Spark"
 

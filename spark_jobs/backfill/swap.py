@@ -16,15 +16,15 @@ import pyarrow as pa
 from deltalake import CommitProperties, QueryBuilder, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark_jobs.backfill.into import MARK, streamed
-from spark_jobs.durable_lake import sync_commits
-from spark_jobs.errors import TableError
-from spark_jobs.fence import Fence
-from spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
-from spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others
-from spark_jobs.tables.commit_record import Interval, batches, read_commit
-from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.tables.exact_bounds import writer_properties
+from sluice.spark_jobs.backfill.into import MARK, streamed
+from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
+from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others
+from sluice.spark_jobs.tables.commit_record import Interval, batches, read_commit
+from sluice.spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 SWAP_KIND = "swap"
 

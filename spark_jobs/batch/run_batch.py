@@ -16,30 +16,30 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from batch_manifest.values import SchemaSegment, StagedTable
-from spark_jobs.cascades.derive import NOT_FOUND, carried_out
-from spark_jobs.errors import (
+from sluice.batch_manifest.values import SchemaSegment, StagedTable
+from sluice.spark_jobs.cascades.derive import NOT_FOUND, carried_out
+from sluice.spark_jobs.errors import (
     MergeError,
     SparkJobError,
     SparkUnavailableError,
     StagedBatchError,
     TableError,
 )
-from spark_jobs.fence import BY_HAND, Fence
-from spark_jobs.local_copy import local_copy
-from spark_jobs.merging.merge import NO_RECORDS, merge_table, staged_at
-from spark_jobs.quarantine.append import append_quarantine
-from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions, table_error
-from spark_jobs.side_tables.write import Share, names_given, refuse_unlogged, write_alone, write_side_tables
-from spark_jobs.small.job import SmallResult, merge_small_tables
-from spark_jobs.small.merge import SmallJob
-from spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBuffers
-from spark_jobs.snapshot.table_buffering import Buffering
-from spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from spark_jobs.table_owner import TableRecords
-from spark_jobs.targets import ways
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.fence import BY_HAND, Fence
+from sluice.spark_jobs.local_copy import local_copy
+from sluice.spark_jobs.merging.merge import NO_RECORDS, merge_table, staged_at
+from sluice.spark_jobs.quarantine.append import append_quarantine
+from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions, table_error
+from sluice.spark_jobs.side_tables.write import Share, names_given, refuse_unlogged, write_alone, write_side_tables
+from sluice.spark_jobs.small.job import SmallResult, merge_small_tables
+from sluice.spark_jobs.small.merge import SmallJob
+from sluice.spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBuffers
+from sluice.spark_jobs.snapshot.table_buffering import Buffering
+from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
+from sluice.spark_jobs.table_owner import TableRecords
+from sluice.spark_jobs.targets import ways
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 logger = logging.getLogger(__name__)
 

@@ -13,9 +13,9 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-from batch_manifest.values import Cascade, StagedTable
-from spark_jobs.cascades import files as cascade_files
-from spark_jobs.cascades.play import (
+from sluice.batch_manifest.values import Cascade, StagedTable
+from sluice.spark_jobs.cascades import files as cascade_files
+from sluice.spark_jobs.cascades.play import (
     NONE_BUFFERED,
     CascadeRow,
     Event,
@@ -27,12 +27,12 @@ from spark_jobs.cascades.play import (
     Wanted,
     coarse_values,
 )
-from spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
-from spark_jobs.errors import StagedBatchError, TableError
-from spark_jobs.session import LakeSession, is_away, table_error
-from spark_jobs.staged_batch import StagedBatch
-from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
+from sluice.spark_jobs.errors import StagedBatchError, TableError
+from sluice.spark_jobs.session import LakeSession, is_away, table_error
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.targets.report import TableTarget
 
 logger = logging.getLogger(__name__)
 

@@ -17,17 +17,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batch_manifest.file import from_record, to_record
-from batch_manifest.values import ChangesSegment, LakeColumn, Segment, StagedTable
-from object_stores.errors import StoreError
-from object_stores.folder import StoreFolder
-from spark_jobs.cascades.play import Derived
-from spark_jobs.cascades.rows import positions_of
-from spark_jobs.durable_lake import sync
-from spark_jobs.errors import SparkJobError, StagedBatchError, TableError
-from spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
-from spark_jobs.staged_batch import COMMIT_TIME, GROUP_COLUMNS, OPERATION, ORDER_KEY, PRESENT, StagedBatch
-from spark_jobs.tables.delta_table import DeltaTable
+from sluice.batch_manifest.file import from_record, to_record
+from sluice.batch_manifest.values import ChangesSegment, LakeColumn, Segment, StagedTable
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.folder import StoreFolder
+from sluice.spark_jobs.cascades.play import Derived
+from sluice.spark_jobs.cascades.rows import positions_of
+from sluice.spark_jobs.durable_lake import sync
+from sluice.spark_jobs.errors import SparkJobError, StagedBatchError, TableError
+from sluice.spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, GROUP_COLUMNS, OPERATION, ORDER_KEY, PRESENT, StagedBatch
+from sluice.spark_jobs.tables.delta_table import DeltaTable
 
 FOLDER, MANIFEST = "derived", "derived.json"
 FORMAT = 2

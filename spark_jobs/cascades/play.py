@@ -14,9 +14,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batch_manifest.values import Cascade
-from spark_jobs.errors import TableError
-from spark_jobs.merging.fold import DELETE, UPDATE_AFTER, UPDATE_BEFORE
+from sluice.batch_manifest.values import Cascade
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging.fold import DELETE, UPDATE_AFTER, UPDATE_BEFORE
 
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 ALTERED = "the table was altered in the same batch"

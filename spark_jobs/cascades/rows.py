@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batch_manifest.values import Cascade, CascadeEvents, ChangesSegment, SchemaSegment, StagedTable
-from spark_jobs import sql_text
-from spark_jobs.cascades.play import CascadeRow, ChangeOrder, Event, Image, Values, coarse
-from spark_jobs.errors import TableError
-from spark_jobs.merging.fold import DELETE, LOG_NAMES, UPDATE_BEFORE
-from spark_jobs.session import LakeSession
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, GROUP_COLUMNS, MOVED, OPERATION, ORDER_KEY, PRESENT
-from spark_jobs.tables.delta_table import DeltaTable
+from sluice.batch_manifest.values import Cascade, CascadeEvents, ChangesSegment, SchemaSegment, StagedTable
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.cascades.play import CascadeRow, ChangeOrder, Event, Image, Values, coarse
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging.fold import DELETE, LOG_NAMES, UPDATE_BEFORE
+from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, GROUP_COLUMNS, MOVED, OPERATION, ORDER_KEY, PRESENT
+from sluice.spark_jobs.tables.delta_table import DeltaTable
 
 PLACE = "_sluice_place"
 WANTED_VIEW = "sluice_wanted"

@@ -16,14 +16,14 @@ import pyarrow as pa
 from deltalake import CommitProperties
 from deltalake.exceptions import DeltaError
 
-from spark_jobs.durable_lake import sync_commits
-from spark_jobs.errors import TableError
-from spark_jobs.maintain.rule import FILE_BYTES, MaintenanceAct
-from spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTable, facts_of, looked_at
-from spark_jobs.session import first_line
-from spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_app_id_of
-from spark_jobs.tables.commit_record import maintenance_record
-from spark_jobs.tables.exact_bounds import writer_properties
+from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.maintain.rule import FILE_BYTES, MaintenanceAct
+from sluice.spark_jobs.maintain.tables import VACUUM, Maintained, MaintainedTable, facts_of, looked_at
+from sluice.spark_jobs.session import first_line
+from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, side_app_id_of
+from sluice.spark_jobs.tables.commit_record import maintenance_record
+from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 # Commits of a run that was killed before it synced them. Operating systems write files back in less than a minute.
 UNSYNCED_SECONDS_MAX = 3600.0

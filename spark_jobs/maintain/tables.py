@@ -21,13 +21,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from lake_cut.cut import newest_row
-from spark_jobs import sql_text
-from spark_jobs.cuts import NAME as CUTS
-from spark_jobs.durable_lake import sync_commits
-from spark_jobs.errors import SparkUnavailableError, TableError
-from spark_jobs.fence import READ_ONLY, Fence
-from spark_jobs.maintain.rule import (
+from sluice.lake_cut.cut import newest_row
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.cuts import NAME as CUTS
+from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.errors import SparkUnavailableError, TableError
+from sluice.spark_jobs.fence import READ_ONLY, Fence
+from sluice.spark_jobs.maintain.rule import (
     DELETED_SHARE_MAX,
     FILE_BYTES,
     SMALL_BYTES,
@@ -38,14 +38,14 @@ from spark_jobs.maintain.rule import (
     hours_of,
     log_hours,
 )
-from spark_jobs.merging.merge import NO_RECORDS
-from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
-from spark_jobs.staged_batch import app_id_of
-from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from spark_jobs.table_owner import Owner, TableRecord, TableRecords, behind_our_back
-from spark_jobs.tables.commit_record import maintenance_record
-from spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, physical_names, set_properties
-from spark_jobs.tables.exact_bounds import (
+from sluice.spark_jobs.merging.merge import NO_RECORDS
+from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
+from sluice.spark_jobs.staged_batch import app_id_of
+from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
+from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, behind_our_back
+from sluice.spark_jobs.tables.commit_record import maintenance_record
+from sluice.spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, physical_names, set_properties
+from sluice.spark_jobs.tables.exact_bounds import (
     CLUSTERING,
     EXACT_PROPERTY,
     REWRITE_SETTINGS,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from batch_manifest.values import ChangesSegment
-from spark_jobs import sql_text
-from spark_jobs.object_store import spark_path
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, staged_types
-from spark_jobs.uploaded_files import UploadedFiles
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.object_store import spark_path
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW, staged_types
+from sluice.spark_jobs.uploaded_files import UploadedFiles
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 KEYED_NAMES = {INSERT: "insert", UPDATE_BEFORE: "delete", UPDATE_AFTER: "update", DELETE: "delete"}

@@ -8,10 +8,20 @@ such changes, swapped keys and reused keys need no special case.
 
 from __future__ import annotations
 
-from batch_manifest.values import ChangesSegment
-from spark_jobs import sql_text
-from spark_jobs.merging import fold
-from spark_jobs.staged_batch import BIRTH, COMMIT_TIME, GROUP_COLUMNS, MOVED, OPERATION, ORDER_KEY, ORIGIN, PRESENT, ROW
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.merging import fold
+from sluice.spark_jobs.staged_batch import (
+    BIRTH,
+    COMMIT_TIME,
+    GROUP_COLUMNS,
+    MOVED,
+    OPERATION,
+    ORDER_KEY,
+    ORIGIN,
+    PRESENT,
+    ROW,
+)
 
 LAST, ROW_OF, SINCE, BORN, HELD, THERE = (
     *("_sluice_last", "_sluice_row_of_", "_sluice_since", "_sluice_born"),

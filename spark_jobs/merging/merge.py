@@ -14,22 +14,29 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from batch_manifest.file import MANIFEST_FILE
-from batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegment, Segment, StagedTable, TruncateSegment
-from spark_jobs.durable_lake import sync_commits
-from spark_jobs.errors import TableError
-from spark_jobs.merging import fold, merge_clauses, merge_sql
-from spark_jobs.session import LakeSession, first_line
-from spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
-from spark_jobs.table_owner import LakeWriter, NoRecords, TableRecord, TableRecords, refuse_unless_ours
-from spark_jobs.tables import alteration_steps as following
-from spark_jobs.tables.commit_record import commit_record, maintenance_record
-from spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
-from spark_jobs.tables.exact_bounds import fix_bounds
-from spark_jobs.tables.renamed_table import Origins, nowhere, take_over
-from spark_jobs.targets.casting import INTEGERS
-from spark_jobs.targets.report import TableReport, TableTarget
-from spark_jobs.targets.shards import Shard, refuse_unmarked
+from sluice.batch_manifest.file import MANIFEST_FILE
+from sluice.batch_manifest.values import (
+    ChangesSegment,
+    LakeColumn,
+    SchemaSegment,
+    Segment,
+    StagedTable,
+    TruncateSegment,
+)
+from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging import fold, merge_clauses, merge_sql
+from sluice.spark_jobs.session import LakeSession, first_line
+from sluice.spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
+from sluice.spark_jobs.table_owner import LakeWriter, NoRecords, TableRecord, TableRecords, refuse_unless_ours
+from sluice.spark_jobs.tables import alteration_steps as following
+from sluice.spark_jobs.tables.commit_record import commit_record, maintenance_record
+from sluice.spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
+from sluice.spark_jobs.tables.exact_bounds import fix_bounds
+from sluice.spark_jobs.tables.renamed_table import Origins, nowhere, take_over
+from sluice.spark_jobs.targets.casting import INTEGERS
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
 
 VIEW = "sluice_staged"
 NO_RECORDS = NoRecords()

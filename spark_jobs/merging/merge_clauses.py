@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
-from batch_manifest.values import ChangesSegment
-from spark_jobs import sql_text
-from spark_jobs.merging import fold, fold_partial
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATION, ORDER_KEY
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.merging import fold, fold_partial
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, MOVED, OPERATION, ORDER_KEY
 
 # Guard by position: an image that is older than the row never changes it, whatever wrote the row.
 NEWER = f"(t.{ORDER_KEY} IS NULL OR s.{ORDER_KEY} > t.{ORDER_KEY})"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
-from spark_jobs import sql_text
-from spark_jobs.merging import fold, fold_partial, merge_clauses
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
-from spark_jobs.targets import shards
-from spark_jobs.targets.report import TableTarget
+from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.merging import fold, fold_partial, merge_clauses
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
+from sluice.spark_jobs.targets import shards
+from sluice.spark_jobs.targets.report import TableTarget
 
 
 def apply_changes(

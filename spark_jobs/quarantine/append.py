@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from batch_manifest.values import StagedQuarantine
-from spark_jobs.durable_lake import sync_commits
-from spark_jobs.errors import StagedBatchError, TableError
-from spark_jobs.fence import Fence
-from spark_jobs.merging.merge import staged_at
-from spark_jobs.staged_batch import StagedBatch
+from sluice.batch_manifest.values import StagedQuarantine
+from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.errors import StagedBatchError, TableError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.merging.merge import staged_at
+from sluice.spark_jobs.staged_batch import StagedBatch
 
 NAME = "quarantine"
 

@@ -10,7 +10,7 @@ import deltalake
 import pyarrow as pa
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import TableError
 
 COLUMNS = ["database", "table", "column"]
 

@@ -12,10 +12,10 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from spark_jobs import sql_text
-from spark_jobs.session import LakeSession
-from spark_jobs.staged_batch import ORDER_KEY
-from spark_jobs.tables.renamed_table import RENAMED_AT
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.staged_batch import ORDER_KEY
+from sluice.spark_jobs.tables.renamed_table import RENAMED_AT
 
 VIEW = "sluice_quarantine_replay"
 NUMBER_COLUMN, KEY_COLUMN, VALUE_COLUMN, NAMED, TURN = "number", "order_key", "value", "named_", "turn"

@@ -19,12 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_manifest.values import ChangesSegment, LakeColumn
-from spark_jobs.backfill.fold import bounds_of
-from spark_jobs.errors import TableError
-from spark_jobs.merging.fold import DELETE, INSERT
-from spark_jobs.small.fold_arrow import Mask, Numbers, is_last, key_codes
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
+from sluice.batch_manifest.values import ChangesSegment, LakeColumn
+from sluice.spark_jobs.backfill.fold import bounds_of
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging.fold import DELETE, INSERT
+from sluice.spark_jobs.small.fold_arrow import Mask, Numbers, is_last, key_codes
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 BATCH_ROWS = 1 << 16
 OURS = pa.schema(

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import deltalake
 from deltalake.exceptions import DeltaError
 
-from spark_jobs.staged_batch import REPAIR_KIND
-from spark_jobs.tables.commit_record import Interval, read_commit
+from sluice.spark_jobs.staged_batch import REPAIR_KIND
+from sluice.spark_jobs.tables.commit_record import Interval, read_commit
 
 COMMITS_MAX = 200  # commits that are read; older repairs are of no interest
 

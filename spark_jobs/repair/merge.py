@@ -9,15 +9,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from batch_manifest.values import ChangesSegment
-from spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
-from spark_jobs.fence import Fence
-from spark_jobs.merging.merge import NO_RECORDS, merge_table
-from spark_jobs.repair.fold import Read, cleared, repaired
-from spark_jobs.session import LakeSession, SparkSettings, open_sessions
-from spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from spark_jobs.table_owner import TableRecords
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.merging.merge import NO_RECORDS, merge_table
+from sluice.spark_jobs.repair.fold import Read, cleared, repaired
+from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
+from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.table_owner import TableRecords
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 ACT, REASON = "repair", "a repair is merged by Spark"
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from batch_manifest.values import SchemaSegment, StagedTable
-from spark_jobs.errors import TableError
-from spark_jobs.side_tables import change_log, history
-from spark_jobs.side_tables.side_table import SideTable
-from spark_jobs.staged_batch import epoch_of
-from spark_jobs.table_owner import FoundTable, LakeWriter, TableRecord, refuse_unless_ours
-from spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
-from spark_jobs.targets.report import TableReport, TableTarget, report_of_buffered
+from sluice.batch_manifest.values import SchemaSegment, StagedTable
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.side_tables import change_log, history
+from sluice.spark_jobs.side_tables.side_table import SideTable
+from sluice.spark_jobs.staged_batch import epoch_of
+from sluice.spark_jobs.table_owner import FoundTable, LakeWriter, TableRecord, refuse_unless_ours
+from sluice.spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
+from sluice.spark_jobs.targets.report import TableReport, TableTarget, report_of_buffered
 
 REASON = "conf/ has mirror: false for it"
 

@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
-from batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegment, Segment, TruncateSegment
-from object_stores.stored_files import StoredFiles
-from spark_jobs.cascades.files import DERIVED
-from spark_jobs.side_tables.columns import placed
-from spark_jobs.side_tables.log_rows import LogRows, event_row, log_schema
-from spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, types_of
-from spark_jobs.staged_batch import last_order_key
-from spark_jobs.tables.exact_bounds import writer_properties
+from sluice.batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegment, Segment, TruncateSegment
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.cascades.files import DERIVED
+from sluice.spark_jobs.side_tables.columns import placed
+from sluice.spark_jobs.side_tables.log_rows import LogRows, event_row, log_schema
+from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable, types_of
+from sluice.spark_jobs.staged_batch import last_order_key
+from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
 KIND = "log"
 READ, GAP = "read", "gap"  # operations of rows about changes that are not in the log; each has its own app ID

@@ -11,8 +11,8 @@ import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from batch_manifest.values import Alteration, AlterationKind, LakeColumn
-from spark_jobs.errors import TableError
+from sluice.batch_manifest.values import Alteration, AlterationKind, LakeColumn
+from sluice.spark_jobs.errors import TableError
 
 WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
 DECIMAL = re.compile(r"decimal\(\d+, ?(\d+)\)")

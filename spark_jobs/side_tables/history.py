@@ -18,15 +18,15 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import QueryBuilder
 
-from batch_manifest.values import Alteration, ChangesSegment, LakeColumn, SchemaSegment, Segment, TruncateSegment
-from spark_jobs import sql_text
-from spark_jobs.errors import TableError
-from spark_jobs.merging.fold import parquet_view
-from spark_jobs.session import LakeSession
-from spark_jobs.side_tables import history_sql
-from spark_jobs.side_tables.columns import MappedColumns, placed, taken_over
-from spark_jobs.side_tables.side_table import NO_HOOKS, SideTable
-from spark_jobs.side_tables.versions import (
+from sluice.batch_manifest.values import Alteration, ChangesSegment, LakeColumn, SchemaSegment, Segment, TruncateSegment
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging.fold import parquet_view
+from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.side_tables import history_sql
+from sluice.spark_jobs.side_tables.columns import MappedColumns, placed, taken_over
+from sluice.spark_jobs.side_tables.side_table import NO_HOOKS, SideTable
+from sluice.spark_jobs.side_tables.versions import (
     CLOSES,
     COMMIT_TIME_TYPE,
     FROM_KEY,
@@ -40,10 +40,10 @@ from spark_jobs.side_tables.versions import (
     as_source,
     folded,
 )
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ROW, last_order_key
-from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.tables.exact_bounds import writer_properties
-from spark_jobs.targets.ways import BYTES_MAX, FEATURES, ROWS_MAX
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, ROW, last_order_key
+from sluice.spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.tables.exact_bounds import writer_properties
+from sluice.spark_jobs.targets.ways import BYTES_MAX, FEATURES, ROWS_MAX
 
 KIND = "history"
 READ, COLUMNS, RENAMED = "read", "columns", "renamed"  # other kinds of commits; each has its own app ID

@@ -7,8 +7,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from spark_jobs.side_tables.versions import CLOSES, FROM_KEY, IS_CURRENT, OPERATION_NAME, TO_KEY, VALID_FROM, VALID_TO
-from spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY
+from sluice.spark_jobs.side_tables.versions import (
+    CLOSES,
+    FROM_KEY,
+    IS_CURRENT,
+    OPERATION_NAME,
+    TO_KEY,
+    VALID_FROM,
+    VALID_TO,
+)
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY
 
 Quote = Callable[[str], str]
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
-from spark_jobs.staged_batch import COMMIT_TIME, GROUP_COLUMNS, OPERATION, ORDER_KEY, PRESENT
+from sluice.spark_jobs.merging.fold import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, GROUP_COLUMNS, OPERATION, ORDER_KEY, PRESENT
 
 NAMES = {INSERT: "insert", UPDATE_AFTER: "update", DELETE: "delete"}
 COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")

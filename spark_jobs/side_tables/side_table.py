@@ -20,14 +20,14 @@ from deltalake import CommitProperties, PostCommitHookProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
-from batch_manifest.values import LakeColumn, StagedTable
-from spark_jobs import sql_text
-from spark_jobs.durable_lake import before_checkpoint, sync_commits
-from spark_jobs.errors import TableError
-from spark_jobs.fence import READ_ONLY, Fence
-from spark_jobs.staged_batch import StagedBatch
-from spark_jobs.table_owner import TABLE_OWNED, TableRecord
-from spark_jobs.tables.commit_record import lost_commit
+from sluice.batch_manifest.values import LakeColumn, StagedTable
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.durable_lake import before_checkpoint, sync_commits
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import READ_ONLY, Fence
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.table_owner import TABLE_OWNED, TableRecord
+from sluice.spark_jobs.tables.commit_record import lost_commit
 
 TRIES_MAX = 5
 CHECKPOINT_COMMITS = 50

@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from batch_manifest.values import LakeColumn
-from spark_jobs.merging.fold import KEYED_NAMES
-from spark_jobs.small.fold_arrow import key_codes, operation_names, removes
-from spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY, ROW
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs.merging.fold import KEYED_NAMES
+from sluice.spark_jobs.small.fold_arrow import key_codes, operation_names, removes
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY, ROW
 
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 FROM_KEY, TO_KEY, OPERATION_NAME = "_sluice_from_order_key", "_sluice_to_order_key", "_sluice_operation"

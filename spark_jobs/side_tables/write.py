@@ -14,21 +14,21 @@ from collections.abc import Callable, Mapping
 
 from deltalake.exceptions import DeltaError
 
-from batch_manifest.values import ChangesSegment, SchemaSegment, Segment, StagedTable
-from spark_jobs.errors import LAKE_TROUBLE, SparkJobError, StagedBatchError, TableError
-from spark_jobs.fence import READ_ONLY, Fence
-from spark_jobs.merging.merge import NO_RECORDS, staged_at, writer_of
-from spark_jobs.session import LakeSession, first_line, is_away
-from spark_jobs.side_tables import change_log, history
-from spark_jobs.side_tables.alone import kinds_of, refuse_other_name, refuse_unless_left, report
-from spark_jobs.side_tables.history_fix import is_due, settle
-from spark_jobs.side_tables.side_table import FEATURES, SideTable, side_app_id, side_app_id_of
-from spark_jobs.staged_batch import StagedBatch, last_order_key
-from spark_jobs.table_owner import TableRecords
-from spark_jobs.tables.commit_record import commit_record
-from spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
-from spark_jobs.tables.renamed_table import nowhere
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, Segment, StagedTable
+from sluice.spark_jobs.errors import LAKE_TROUBLE, SparkJobError, StagedBatchError, TableError
+from sluice.spark_jobs.fence import READ_ONLY, Fence
+from sluice.spark_jobs.merging.merge import NO_RECORDS, staged_at, writer_of
+from sluice.spark_jobs.session import LakeSession, first_line, is_away
+from sluice.spark_jobs.side_tables import change_log, history
+from sluice.spark_jobs.side_tables.alone import kinds_of, refuse_other_name, refuse_unless_left, report
+from sluice.spark_jobs.side_tables.history_fix import is_due, settle
+from sluice.spark_jobs.side_tables.side_table import FEATURES, SideTable, side_app_id, side_app_id_of
+from sluice.spark_jobs.staged_batch import StagedBatch, last_order_key
+from sluice.spark_jobs.table_owner import TableRecords
+from sluice.spark_jobs.tables.commit_record import commit_record
+from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
+from sluice.spark_jobs.tables.renamed_table import nowhere
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 FOLDER = "history"  # folder of a batch for files that Spark merges into histories
 # deltalake's errors for an object store that does not answer

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from batch_manifest.values import ChangesSegment
-from object_stores.files import opened
-from spark_jobs.merging import fold
-from spark_jobs.staged_batch import (
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.object_stores.files import opened
+from sluice.spark_jobs.merging import fold
+from sluice.spark_jobs.staged_batch import (
     BIRTH,
     COMMIT_TIME,
     GROUP_COLUMNS,

@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from object_stores.options import without_secrets
-from spark_jobs.errors import SparkUnavailableError, TableError
-from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
-from spark_jobs.small.merge import Declined, SmallJob, merge_small
-from spark_jobs.table_owner import TableRecord
-from spark_jobs.targets.report import TableReport
+from sluice.object_stores.options import without_secrets
+from sluice.spark_jobs.errors import SparkUnavailableError, TableError
+from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
+from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
+from sluice.spark_jobs.table_owner import TableRecord
+from sluice.spark_jobs.targets.report import TableReport
 
 logger = logging.getLogger(__name__)
 
@@ -120,9 +120,7 @@ def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 
-    import batch_manifest  # noqa: PLC0415
-    import object_stores  # noqa: PLC0415
-    import spark_jobs  # noqa: PLC0415
+    from sluice import batch_manifest, object_stores, spark_jobs  # noqa: PLC0415
 
     register: Any = cloudpickle.register_pickle_by_value
     for package in (batch_manifest, object_stores, spark_jobs):

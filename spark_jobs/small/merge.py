@@ -17,17 +17,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, PostCommitHookProperties, QueryBuilder, Transaction, exceptions, write_deltalake
 
-from batch_manifest.values import ChangesSegment, LakeColumn, SchemaSegment, Segment, StagedTable, TruncateSegment
-from spark_jobs.durable_lake import before_checkpoint, local_folder
-from spark_jobs.errors import TableError
-from spark_jobs.merging import fold, merge_clauses
-from spark_jobs.merging.merge import apply_lacking, refuse_other_owner, writer_of
-from spark_jobs.small import fold_arrow
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, StagedBatch, last_order_key
-from spark_jobs.table_owner import LakeWriter, TableRecord
-from spark_jobs.tables import alteration_steps
-from spark_jobs.tables.commit_record import commit_record
-from spark_jobs.tables.delta_table import (
+from sluice.batch_manifest.values import (
+    ChangesSegment,
+    LakeColumn,
+    SchemaSegment,
+    Segment,
+    StagedTable,
+    TruncateSegment,
+)
+from sluice.spark_jobs.durable_lake import before_checkpoint, local_folder
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging import fold, merge_clauses
+from sluice.spark_jobs.merging.merge import apply_lacking, refuse_other_owner, writer_of
+from sluice.spark_jobs.small import fold_arrow
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, StagedBatch, last_order_key
+from sluice.spark_jobs.table_owner import LakeWriter, TableRecord
+from sluice.spark_jobs.tables import alteration_steps
+from sluice.spark_jobs.tables.commit_record import commit_record
+from sluice.spark_jobs.tables.delta_table import (
     CHECKPOINT_COMMITS,
     MAPPING_PROPERTY,
     CommitCounts,
@@ -37,11 +44,11 @@ from spark_jobs.tables.delta_table import (
     schema_statements,
     wanted_columns,
 )
-from spark_jobs.tables.exact_bounds import may_be_rounded, writer_properties
-from spark_jobs.tables.new_table import make_table
-from spark_jobs.targets.report import TableReport, TableTarget
-from spark_jobs.targets.shards import refuse_unmarked
-from spark_jobs.targets.ways import MergeChoice, MergeFacts, choose
+from sluice.spark_jobs.tables.exact_bounds import may_be_rounded, writer_properties
+from sluice.spark_jobs.tables.new_table import make_table
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.shards import refuse_unmarked
+from sluice.spark_jobs.targets.ways import MergeChoice, MergeFacts, choose
 
 TRIES_MAX = 5
 CLEANING_PROPERTY = "delta.enableExpiredLogCleanup"

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from object_stores.stored_files import StoredFiles
-from spark_jobs.cascades.play import CascadeRow, ChangeOrder, Event, Image, Values, coarse_values
-from spark_jobs.merging.fold import INSERT, UPDATE_AFTER
-from spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.cascades.play import CascadeRow, ChangeOrder, Event, Image, Values, coarse_values
+from sluice.spark_jobs.merging.fold import INSERT, UPDATE_AFTER
+from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 ROWS_MAX = 200_000  # rows and images of one publication
 Mask = np.ndarray[Any, np.dtype[np.bool_]]

@@ -19,14 +19,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from object_stores.stored_files import StoredFiles
-from spark_jobs.cascades.play import CASCADE, ChangeOrder, Derived, Event, Image, Play, Values, coarse_values
-from spark_jobs.fence import Fence
-from spark_jobs.snapshot.affected_rows import AffectedRows
-from spark_jobs.snapshot.buffered_cascades import buffered_events, write_rows
-from spark_jobs.snapshot.buffering import DERIVED_SUFFIX, KEY_DIGITS
-from spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication, is_partial
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.cascades.play import CASCADE, ChangeOrder, Derived, Event, Image, Play, Values, coarse_values
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.snapshot.affected_rows import AffectedRows
+from sluice.spark_jobs.snapshot.buffered_cascades import buffered_events, write_rows
+from sluice.spark_jobs.snapshot.buffering import DERIVED_SUFFIX, KEY_DIGITS
+from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication, is_partial
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 ROW_BASE = 1 << 40  # derived images stand after all images of their transaction that they follow
 OURS_TYPES = {

@@ -26,16 +26,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_manifest.file import from_record, to_record
-from batch_manifest.values import Cascade, StagedTable
-from object_stores.errors import StoreError
-from object_stores.stored_files import StoredFiles
-from spark_jobs.cascades.play import ChangeOrder, Event, Passed, Values
-from spark_jobs.cascades.rows import positions_of
-from spark_jobs.durable_lake import sync
-from spark_jobs.errors import TableError
-from spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
-from spark_jobs.staged_batch import ORDER_KEY
+from sluice.batch_manifest.file import from_record, to_record
+from sluice.batch_manifest.values import Cascade, StagedTable
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.cascades.play import ChangeOrder, Event, Passed, Values
+from sluice.spark_jobs.cascades.rows import positions_of
+from sluice.spark_jobs.durable_lake import sync
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
+from sluice.spark_jobs.staged_batch import ORDER_KEY
 
 CHANGES_MAX = 100_000  # per snapshot: a publication replays them in the memory of its run
 COUNT_DIGITS = 9

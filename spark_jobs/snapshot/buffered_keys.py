@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from object_stores.stored_files import StoredFiles
-from spark_jobs.merging.fold import INSERT, KEYED_NAMES, UPDATE_AFTER
-from spark_jobs.small.fold_arrow import Mask, is_last, key_codes, operation_names
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.merging.fold import INSERT, KEYED_NAMES, UPDATE_AFTER
+from sluice.spark_jobs.small.fold_arrow import Mask, is_last, key_codes, operation_names
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
 
 class BufferedKeys:

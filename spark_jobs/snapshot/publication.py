@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from batch_manifest.values import LakeColumn
-from object_stores.stored_files import StoredFiles
-from spark_jobs.snapshot.buffered_cascades import complete_up_to
-from spark_jobs.snapshot.buffering import buffered_up_to
-from spark_jobs.staged_batch import PRESENT
-from spark_jobs.table_owner import Owner
-from spark_jobs.tables.commit_record import PublicationRecord
-from spark_jobs.targets.report import TableTarget
+from sluice.batch_manifest.values import LakeColumn
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.snapshot.buffered_cascades import complete_up_to
+from sluice.spark_jobs.snapshot.buffering import buffered_up_to
+from sluice.spark_jobs.staged_batch import PRESENT
+from sluice.spark_jobs.table_owner import Owner
+from sluice.spark_jobs.tables.commit_record import PublicationRecord
+from sluice.spark_jobs.targets.report import TableTarget
 
 OURS = "_sluice_"  # prefix of columns that are not the table's
 

@@ -11,33 +11,33 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from object_stores.errors import StoreError
-from spark_jobs.durable_lake import sync_commits
-from spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
-from spark_jobs.fence import Fence
-from spark_jobs.merging.fold import parquet_view
-from spark_jobs.merging.merge import NO_RECORDS
-from spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
-from spark_jobs.side_tables import change_log
-from spark_jobs.side_tables.alone import kinds_of
-from spark_jobs.side_tables.history import KIND as HISTORY
-from spark_jobs.side_tables.history import History
-from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
-from spark_jobs.snapshot import publish_shard, publish_sql, whole_files
-from spark_jobs.snapshot.apply_cascades import apply_cascades
-from spark_jobs.snapshot.publication import (
+from sluice.object_stores.errors import StoreError
+from sluice.spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.merging.fold import parquet_view
+from sluice.spark_jobs.merging.merge import NO_RECORDS
+from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
+from sluice.spark_jobs.side_tables import change_log
+from sluice.spark_jobs.side_tables.alone import kinds_of
+from sluice.spark_jobs.side_tables.history import KIND as HISTORY
+from sluice.spark_jobs.side_tables.history import History
+from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
+from sluice.spark_jobs.snapshot import publish_shard, publish_sql, whole_files
+from sluice.spark_jobs.snapshot.apply_cascades import apply_cascades
+from sluice.spark_jobs.snapshot.publication import (
     ColumnsDifferError,
     Publication,
     PublishedSnapshot,
     check_columns,
     is_partial,
 )
-from spark_jobs.sql_text import delta_path
-from spark_jobs.staged_batch import app_id_of
-from spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from spark_jobs.table_owner import TableRecord, TableRecords, refuse_others
-from spark_jobs.tables.alterations import LOCAL_TIMES
-from spark_jobs.tables.delta_table import (
+from sluice.spark_jobs.sql_text import delta_path
+from sluice.spark_jobs.staged_batch import app_id_of
+from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
+from sluice.spark_jobs.table_owner import TableRecord, TableRecords, refuse_others
+from sluice.spark_jobs.tables.alterations import LOCAL_TIMES
+from sluice.spark_jobs.tables.delta_table import (
     MAPPING_PROPERTY,
     DeltaSnapshot,
     DeltaTable,
@@ -45,8 +45,8 @@ from spark_jobs.tables.delta_table import (
     pairs,
     wanted_columns,
 )
-from spark_jobs.tables.renamed_table import carried_properties, is_mapped
-from spark_jobs.targets import layout
+from sluice.spark_jobs.tables.renamed_table import carried_properties, is_mapped
+from sluice.spark_jobs.targets import layout
 
 AGAIN = "the stream is read again and has to come to where the table was already; it is tried again"
 RESUME = "sluice snapshot resume"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from spark_jobs import sql_text
-from spark_jobs.session import LakeSession
-from spark_jobs.snapshot import publish_sql
-from spark_jobs.snapshot.publication import Publication
-from spark_jobs.table_owner import refuse_others
-from spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable, schema_statements, wanted_columns
-from spark_jobs.targets import shards
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.snapshot import publish_sql
+from sluice.spark_jobs.snapshot.publication import Publication
+from sluice.spark_jobs.table_owner import refuse_others
+from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable, schema_statements, wanted_columns
+from sluice.spark_jobs.targets import shards
 
 
 def give_columns(session: LakeSession, given: Publication, table: DeltaTable) -> DeltaSnapshot:

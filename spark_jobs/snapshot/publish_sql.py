@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from batch_manifest.values import LakeColumn
-from spark_jobs import sql_text
-from spark_jobs.merging import fold
-from spark_jobs.merging.fold import DELETE, INSERT, RANK, UPDATE_AFTER, UPDATE_BEFORE
-from spark_jobs.staged_batch import (
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.merging import fold
+from sluice.spark_jobs.merging.fold import DELETE, INSERT, RANK, UPDATE_AFTER, UPDATE_BEFORE
+from sluice.spark_jobs.staged_batch import (
     COMMIT_TIME,
     DELETED,
     GROUP_COLUMNS,

@@ -6,21 +6,21 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from batch_manifest.values import StagedTable
-from object_stores.errors import StoreError
-from spark_jobs.cascades.play import Lost, Passed
-from spark_jobs.errors import TableError
-from spark_jobs.fence import Fence
-from spark_jobs.session import table_error
-from spark_jobs.snapshot.buffered_cascades import (
+from sluice.batch_manifest.values import StagedTable
+from sluice.object_stores.errors import StoreError
+from sluice.spark_jobs.cascades.play import Lost, Passed
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.session import table_error
+from sluice.spark_jobs.snapshot.buffered_cascades import (
     TooManyChangesError,
     buffer_changes,
     complete_up_to,
     mark_complete,
 )
-from spark_jobs.snapshot.buffering import BufferedChanges, SnapshotBuffers, buffer_table
-from spark_jobs.staged_batch import StagedBatch
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.snapshot.buffering import BufferedChanges, SnapshotBuffers, buffer_table
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 NO_ERRORS: Mapping[str, TableError] = MappingProxyType({})
 NOT_BUFFERED = "its changes could not be buffered"

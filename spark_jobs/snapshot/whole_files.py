@@ -21,17 +21,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_manifest.values import LakeColumn
-from spark_jobs.durable_lake import link, local_folder, sync
-from spark_jobs.fence import Fence
-from spark_jobs.snapshot.buffered_keys import BufferedKeys
-from spark_jobs.snapshot.publication import Publication, is_partial
-from spark_jobs.snapshot.publish_sql import READ
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, app_id_of
-from spark_jobs.tables.delta_table import DeltaSnapshot, wanted_columns
-from spark_jobs.tables.file_statistics import statistics
-from spark_jobs.tables.new_table import Contents, make_table
-from spark_jobs.targets.ways import ASKED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs.durable_lake import link, local_folder, sync
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.snapshot.buffered_keys import BufferedKeys
+from sluice.spark_jobs.snapshot.publication import Publication, is_partial
+from sluice.spark_jobs.snapshot.publish_sql import READ
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, app_id_of
+from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, wanted_columns
+from sluice.spark_jobs.tables.file_statistics import statistics
+from sluice.spark_jobs.tables.new_table import Contents, make_table
+from sluice.spark_jobs.targets.ways import ASKED, PLAIN_NAME, PLAIN_TYPES, UNSAFE_KEYS
 
 OPERATION_OF_COMMIT = "CREATE TABLE AS SELECT"  # Delta's name of the operation when Spark creates a table with rows
 STATISTICS_PROPERTY = "delta.dataSkippingNumIndexedCols"

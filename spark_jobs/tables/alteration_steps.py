@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from batch_manifest.values import ChangesSegment, SchemaSegment
-from spark_jobs.session import LakeSession
-from spark_jobs.tables import alterations
-from spark_jobs.tables.alterations import PLAN_PROPERTY, AlterationPlan
-from spark_jobs.tables.delta_table import DeltaTable, set_properties
-from spark_jobs.targets import shards
-from spark_jobs.targets.shards import Shard
+from sluice.batch_manifest.values import ChangesSegment, SchemaSegment
+from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.tables import alterations
+from sluice.spark_jobs.tables.alterations import PLAN_PROPERTY, AlterationPlan
+from sluice.spark_jobs.tables.delta_table import DeltaTable, set_properties
+from sluice.spark_jobs.targets import shards
+from sluice.spark_jobs.targets.shards import Shard
 
 BEGUN, MOVED, COPIED = "begun", "moved", "copied"
 

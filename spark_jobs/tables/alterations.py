@@ -15,9 +15,9 @@ import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from batch_manifest.values import Alteration, AlterationKind, LakeColumn, SchemaSegment
-from spark_jobs import sql_text
-from spark_jobs.targets.casting import converted, widens
+from sluice.batch_manifest.values import Alteration, AlterationKind, LakeColumn, SchemaSegment
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.targets.casting import converted, widens
 
 KEPT_PROPERTY = "sluice.droppedColumns"
 PLAN_PROPERTY = "sluice.altering"

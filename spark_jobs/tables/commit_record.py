@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batch_manifest.values import ChangesSegment, Segment, StagedTable
-from spark_jobs.staged_batch import StagedBatch
-from spark_jobs.table_owner import Owner, our_record
+from sluice.batch_manifest.values import ChangesSegment, Segment, StagedTable
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.table_owner import Owner, our_record
 
 # Metrics of Delta and deltalake for rows inserted, updated and deleted, by operation (MERGE; WRITE and INSERT; UPDATE; DELETE).
 METRICS = {

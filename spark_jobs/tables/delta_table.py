@@ -16,16 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import exceptions
 
-from batch_manifest.values import LakeColumn
-from spark_jobs import sql_text
-from spark_jobs.errors import TableError
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, epoch_of
-from spark_jobs.table_owner import FoundTable, TableRecord
-from spark_jobs.tables.commit_record import first_count, is_another_try, lost_commit, own_commit, row_counts
-from spark_jobs.tables.marked_rows import marked_rows
-from spark_jobs.targets import layout, shards
-from spark_jobs.targets.report import TableTarget
-from spark_jobs.targets.shards import Shard
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, epoch_of
+from sluice.spark_jobs.table_owner import FoundTable, TableRecord
+from sluice.spark_jobs.tables.commit_record import first_count, is_another_try, lost_commit, own_commit, row_counts
+from sluice.spark_jobs.tables.marked_rows import marked_rows
+from sluice.spark_jobs.targets import layout, shards
+from sluice.spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.targets.shards import Shard
 
 METADATA_COLUMNS = (
     LakeColumn(name=ORDER_KEY, type="bigint"),

@@ -22,14 +22,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import ColumnProperties, WriterProperties
 
-from object_stores.errors import StoreError
-from object_stores.files import opened
-from spark_jobs import sql_text
-from spark_jobs.durable_lake import local_folder
-from spark_jobs.errors import TableError
-from spark_jobs.session import LakeSession
-from spark_jobs.staged_batch import ORDER_KEY
-from spark_jobs.tables.delta_table import MAPPING_PROPERTY, PHYSICAL_NAME, DeltaTable, set_properties
+from sluice.object_stores.errors import StoreError
+from sluice.object_stores.files import opened
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.durable_lake import local_folder
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.staged_batch import ORDER_KEY
+from sluice.spark_jobs.tables.delta_table import MAPPING_PROPERTY, PHYSICAL_NAME, DeltaTable, set_properties
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from batch_manifest.values import LakeColumn
+from sluice.batch_manifest.values import LakeColumn
 
 TEXT_CHARS_MAX = 32  # length to which Delta truncates bounds of strings
 LAST_CHARACTER = "\U0010ffff"

@@ -14,9 +14,9 @@ from typing import Any
 import deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from spark_jobs.durable_lake import LOG, local_table
-from spark_jobs.errors import TableError
-from spark_jobs.table_owner import FoundTable, Owner, TableRecord, behind_our_back
+from sluice.spark_jobs.durable_lake import LOG, local_table
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.table_owner import FoundTable, Owner, TableRecord, behind_our_back
 
 Stamp = tuple[int, int, int]  # of a commit's file: inode, modification time in ns, bytes
 

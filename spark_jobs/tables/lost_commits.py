@@ -10,8 +10,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from spark_jobs.table_owner import Owner, TableRecord, is_by, of_a_shard, restored_version, rewrites
-from spark_jobs.tables.commit_record import MAINTENANCE_KIND, Interval, read_commit
+from sluice.spark_jobs.table_owner import Owner, TableRecord, is_by, of_a_shard, restored_version, rewrites
+from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, Interval, read_commit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

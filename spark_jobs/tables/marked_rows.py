@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, SUMMARY, local_table
+from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT, LOG, SUMMARY, local_table
 
 COMMITS_MAX = 60  # commits that are read at most; a checkpoint is due sooner
 VECTOR = b'"deletionVector"'

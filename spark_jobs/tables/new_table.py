@@ -17,10 +17,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from batch_manifest.values import LakeColumn
-from spark_jobs import sql_text
-from spark_jobs.durable_lake import LOG, local_folder, sync
-from spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FEATURE, VECTORS_PROPERTY
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.durable_lake import LOG, local_folder, sync
+from sluice.spark_jobs.tables.delta_table import LOCAL_TIMES_FEATURE, VECTORS_FEATURE, VECTORS_PROPERTY
 
 LEGACY = {"minReaderVersion": 1, "minWriterVersion": 2}
 LEGACY_FEATURES = ["appendOnly", "invariants"]  # the features of writer version 2, by name

@@ -12,13 +12,13 @@ import dataclasses
 import json
 from collections.abc import Callable, Mapping
 
-from batch_manifest.values import LakeColumn, SchemaSegment
-from spark_jobs import sql_text
-from spark_jobs.errors import TableError
-from spark_jobs.staged_batch import DELETED, StagedBatch, app_id_of
-from spark_jobs.table_owner import LakeWriter, Owner, TableRecords, refuse_unless_ours
-from spark_jobs.tables.alterations import KEPT_PROPERTY, LOCAL_TIMES, kept_columns
-from spark_jobs.tables.delta_table import (
+from sluice.batch_manifest.values import LakeColumn, SchemaSegment
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.staged_batch import DELETED, StagedBatch, app_id_of
+from sluice.spark_jobs.table_owner import LakeWriter, Owner, TableRecords, refuse_unless_ours
+from sluice.spark_jobs.tables.alterations import KEPT_PROPERTY, LOCAL_TIMES, kept_columns
+from sluice.spark_jobs.tables.delta_table import (
     MAPPING_PROPERTY,
     DeltaSnapshot,
     DeltaTable,
@@ -26,8 +26,8 @@ from spark_jobs.tables.delta_table import (
     pairs,
     wanted_columns,
 )
-from spark_jobs.targets import layout
-from spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.targets import layout
+from sluice.spark_jobs.targets.report import TableTarget
 
 DDL_UNSUPPORTED = "DDL_UNSUPPORTED"
 RENAMED_AT = "sluice.renamedAt"  # property: the order key at which a table took over another table's rows

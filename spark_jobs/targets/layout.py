@@ -9,9 +9,9 @@ import dataclasses
 import json
 from collections.abc import Collection, Mapping
 
-from batch_manifest.values import LakeColumn
-from spark_jobs import sql_text
-from spark_jobs.errors import TableError
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.errors import TableError
 
 FEED_PROPERTY = "delta.enableChangeDataFeed"
 CLUSTERING = "clustering"  # the name of Delta's feature

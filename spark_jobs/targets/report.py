@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from batch_manifest.values import ChangesSegment, StagedTable
-from spark_jobs.errors import TableError
-from spark_jobs.staged_batch import last_order_key
-from spark_jobs.targets.layout import PLAIN, Layout
-from spark_jobs.targets.shards import Shard
-from spark_jobs.targets.ways import SmallSetting, Way
+from sluice.batch_manifest.values import ChangesSegment, StagedTable
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.staged_batch import last_order_key
+from sluice.spark_jobs.targets.layout import PLAIN, Layout
+from sluice.spark_jobs.targets.shards import Shard
+from sluice.spark_jobs.targets.ways import SmallSetting, Way
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

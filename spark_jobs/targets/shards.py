@@ -11,7 +11,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 
-from batch_manifest.values import (
+from sluice.batch_manifest.values import (
     AlterationKind,
     ChangesSegment,
     LakeColumn,
@@ -19,10 +19,10 @@ from batch_manifest.values import (
     StagedTable,
     TruncateSegment,
 )
-from spark_jobs import sql_text
-from spark_jobs.errors import TableError
-from spark_jobs.table_owner import OWNER_PROPERTY, Owner
-from spark_jobs.targets.casting import widens
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
+from sluice.spark_jobs.targets.casting import widens
 
 COLUMN_PROPERTY = "sluice.shardColumn"
 LOCKS_PROPERTY = "sluice.shardLocks"  # where writers of the table take its lock

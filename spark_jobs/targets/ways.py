@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
-from batch_manifest.values import ChangesSegment, Segment, TruncateSegment
+from sluice.batch_manifest.values import ChangesSegment, Segment, TruncateSegment
 
 Way = Literal["spark", "small"]
 SmallSetting = Literal["auto", "spark", "small"]

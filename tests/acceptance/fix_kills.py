@@ -12,15 +12,15 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder
 
 from benchmarks.servers.pipeline import Pipeline
-from cdc_engine import destination_files
-from cdc_engine.instance.sources import source_of
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState
-from console.stack.stack import CODE_SERVER, SPARK
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent
-from lake_cut import deltalake_tables, read_cut
-from orchestration.base import failpoints
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.stack.stack import CODE_SERVER, SPARK
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent
+from sluice.lake_cut import deltalake_tables, read_cut
+from sluice.orchestration.base import failpoints
 from tests.telemetry.fix_collector import Collector, collecting
 from tests.waiting import wait_for
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from cdc_engine.config import load_config
-from console.lake.sql import ask
-from console.stack.processes import ProcessFile
-from console.toolchain.cache import open_cache
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.kernels import compile_kernels
-from console.toolchain.ports import LOOPBACK, free_port
+from sluice.cdc_engine.config import load_config
+from sluice.console.lake.sql import ask
+from sluice.console.stack.processes import ProcessFile
+from sluice.console.toolchain.cache import open_cache
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.kernels import compile_kernels
+from sluice.console.toolchain.ports import LOOPBACK, free_port
 from tests.fix_servers import ServerFactory
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
@@ -48,7 +48,7 @@ def execute(server: DatabaseServer, *statements: str) -> None:
 def catch_up(conf: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """Runs the command. Returns its exit code, its JSON, and what it says on stderr."""
     done = subprocess.run(
-        [sys.executable, "-m", "console.main", "catch-up", "--json", *arguments],
+        [sys.executable, "-m", "sluice.console.main", "catch-up", "--json", *arguments],
         env={**os.environ, "SLUICE_CONF": str(conf)},
         capture_output=True,
         text=True,

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.kernels import PROGRAM
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.kernels import PROGRAM
 from tests.instance import engine_process
 from tests.instance.fix_destination import Captured
 from tests.instance.record_rehearsal import run_all, statements

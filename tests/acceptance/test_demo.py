@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from console.stack.processes import MARK, ProcessFile
-from console.stack.stack import CODE_SERVER
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.ports import free_port
+from sluice.console.stack.processes import MARK, ProcessFile
+from sluice.console.stack.stack import CODE_SERVER
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.ports import free_port
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 
@@ -37,7 +37,7 @@ class DemoProcess:
     def start(self, *arguments: str) -> None:
         # A shell has what it starts in the background ignore SIGINT: these tests, perhaps.
         heard = ["env", "--default-signal=INT"]
-        command = [*heard, sys.executable, "-m", "console.main", "demo", "--dir", str(self.folder)]
+        command = [*heard, sys.executable, "-m", "sluice.console.main", "demo", "--dir", str(self.folder)]
         environment = {**os.environ, "PYTHONPATH": str(PROJECT_ROOT)}
         with self.output.open("ab") as output:
             self._process = subprocess.Popen(

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestration.base.failpoints import AFTER_ACK, AFTER_MERGE, BEFORE_ACK, BEFORE_CLAIM, BEFORE_MERGE, BETWEEN_TABLES
+from sluice.orchestration.base.failpoints import (
+    AFTER_ACK,
+    AFTER_MERGE,
+    BEFORE_ACK,
+    BEFORE_CLAIM,
+    BEFORE_MERGE,
+    BETWEEN_TABLES,
+)
 from tests.acceptance.fix_kills import DATABASE, Death, KillBench, named
 from tests.waiting import wait_for
 

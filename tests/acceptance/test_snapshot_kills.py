@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from cdc_engine.acts import snapshot
-from orchestration.base.failpoints import AFTER_CHUNK, AFTER_PUBLISH, BEFORE_PUBLISH
+from sluice.cdc_engine.acts import snapshot
+from sluice.orchestration.base.failpoints import AFTER_CHUNK, AFTER_PUBLISH, BEFORE_PUBLISH
 from tests.acceptance.fix_kills import DATABASE, Death, KillBench, named
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdc_engine.config import load_config
-from console.stack.processes import ENGINE, ProcessFile
-from console.stack.stack import CODE_SERVER, SPARK, STOP_ORDER, Stack
-from console.toolchain.cache import open_cache
-from console.toolchain.kernels import compile_kernels
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.config import load_config
+from sluice.console.stack.processes import ENGINE, ProcessFile
+from sluice.console.stack.stack import CODE_SERVER, SPARK, STOP_ORDER, Stack
+from sluice.console.toolchain.cache import open_cache
+from sluice.console.toolchain.kernels import compile_kernels
+from sluice.console.toolchain.ports import free_port
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
@@ -36,7 +36,7 @@ def test_fault_up_goes_on_when_spark_dies_in_its_warm_up_and_the_code_server_aft
     environment = {**os.environ, "SLUICE_CONF": str(tmp_path / "conf")}
     with said.open("wb") as output:
         up = subprocess.Popen(
-            [sys.executable, "-m", "console.main", "up"], stdout=output, stderr=output, env=environment
+            [sys.executable, "-m", "sluice.console.main", "up"], stdout=output, stderr=output, env=environment
         )
     try:
         wait_for("the warm-up", lambda: "starting the warm-up" in said.read_text(), SECONDS_MAX)

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from deltalake import DeltaTable
 
-from cdc_engine import destination_files
-from cdc_engine.errors import SluiceError
-from orchestration.base import failpoints
-from orchestration.base.failpoints import (
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.errors import SluiceError
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.failpoints import (
     AFTER_BACKFILL,
     AFTER_MAINTENANCE,
     AFTER_REPAIR,
@@ -28,12 +28,12 @@ from orchestration.base.failpoints import (
     BETWEEN_MAINTAINED,
     BETWEEN_REPAIRED,
 )
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from orchestration.run.backfill.run import run_backfill
-from orchestration.run.maintain_run import MaintainRequest, run_maintenance
-from orchestration.run.repair_run import RepairListener, RepairRequest, plan_repair, run_repair
-from orchestration.run.spark_merge import spark_merge
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from sluice.orchestration.run.backfill.run import run_backfill
+from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
+from sluice.orchestration.run.repair_run import RepairListener, RepairRequest, plan_repair, run_repair
+from sluice.orchestration.run.spark_merge import spark_merge
 from tests.acceptance.fix_kills import DATABASE, KillBench
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine.acts.catch_up import CatchUpEnd, Progress, Waiting, missing, wait_until_caught_up
-from cdc_engine.config.conf_files import ONLY, read_conf_files
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.position import Position
-from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
-from cdc_engine.states import SnapshotState
-from console.acts.catch_up import CaughtUp
-from console.main import app
+from sluice.cdc_engine.acts.catch_up import CatchUpEnd, Progress, Waiting, missing, wait_until_caught_up
+from sluice.cdc_engine.config.conf_files import ONLY, read_conf_files
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.acts.catch_up import CaughtUp
+from sluice.console.main import app
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 END = CatchUpEnd(end=SourceEnd(file="b.000007", offset=500, executed=f"{UUID}:1-9"), server_uuid=UUID)
@@ -82,7 +82,7 @@ def test_a_snapshot_that_cannot_end_ends_the_wait(progress: Progress, why: str) 
 
 def test_an_engine_that_stays_ended_and_a_limit_of_time_end_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 1000, 25))
-    monkeypatch.setattr("cdc_engine.acts.catch_up.time.monotonic", lambda: float(next(now)))
+    monkeypatch.setattr("sluice.cdc_engine.acts.catch_up.time.monotonic", lambda: float(next(now)))
     lost = dataclasses.replace(DONE, cursor=None, state="POSITION_LOST", reason="the source has purged b.000001")
 
     def forever(progress: Progress) -> Callable[[], Progress]:
@@ -112,7 +112,7 @@ def test_a_stopped_table_is_named_and_gives_exit_code_1(monkeypatch: pytest.Monk
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path))
     for tables, code in ((("shop.t",), 1), ((), 0)):
         found = [dataclasses.replace(found[0], stopped=tables)]
-        monkeypatch.setattr("console.acts.catch_up.catch_up", lambda *_, found=found, **__: found)
+        monkeypatch.setattr("sluice.console.acts.catch_up.catch_up", lambda *_, found=found, **__: found)
         answer = CliRunner().invoke(app, ["catch-up", "--json"])
         assert answer.exit_code == code
         assert json.loads(answer.stdout)["destinations"][0]["stopped_tables"] == list(tables)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_manifest.file import FORMAT, ManifestError, from_record, manifest_json, read_manifest_json, to_record
-from batch_manifest.values import (
+from sluice.batch_manifest.file import FORMAT, ManifestError, from_record, manifest_json, read_manifest_json, to_record
+from sluice.batch_manifest.values import (
     Alteration,
     AlterationKind,
     Cascade,

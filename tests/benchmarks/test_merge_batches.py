@@ -7,9 +7,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import ChangesSegment
 from benchmarks.merge_batches import LEDGER_ID, StagedFiles
-from spark_jobs.staged_batch import read_staged_batch
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.spark_jobs.staged_batch import read_staged_batch
 
 
 @pytest.mark.parametrize("keys", ["close", "anywhere"])

@@ -12,7 +12,7 @@ from unittest import mock
 import numba
 import numpy as np
 
-from cdc_engine.binlog import compiled
+from sluice.cdc_engine.binlog import compiled
 
 
 class Guarded:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.canal.server import java_command
-from cdc_engine.brokers.publisher import Message
-from cdc_engine.brokers.routing import Rules
+from sluice.cdc_engine.brokers.publisher import Message
+from sluice.cdc_engine.brokers.routing import Rules
 
 PROGRAM = Path(__file__).with_name("CanalMessages.java")
 

@@ -7,21 +7,21 @@ import struct
 import tempfile
 from pathlib import Path
 
-from cdc_engine import limits
-from cdc_engine.binlog.scan.framing import PacketFramer
-from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.instance.consumers.consumer_stream import Chosen, Selection, StreamPosition
-from cdc_engine.instance.consumers.statements import wanted_statements
-from cdc_engine.instance.rehearsal import RECORDING, START, recorded_events
-from cdc_engine.sink.event_sink import CapturedTables, EventSink
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.window.positions import WindowPosition
-from cdc_engine.store.window.window import Window
-from cdc_engine.table_meta.ddl.declared_type import MYSQL
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.scan.framing import PacketFramer
+from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen, Selection, StreamPosition
+from sluice.cdc_engine.instance.consumers.statements import wanted_statements
+from sluice.cdc_engine.instance.rehearsal import RECORDING, START, recorded_events
+from sluice.cdc_engine.sink.event_sink import CapturedTables, EventSink
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.store.window.positions import WindowPosition
+from sluice.cdc_engine.store.window.window import Window
+from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts
 
 
 @functools.cache

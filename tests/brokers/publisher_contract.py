@@ -6,8 +6,8 @@ from typing import Protocol
 
 import pytest
 
-from cdc_engine.brokers.publisher import Message, Publisher
-from cdc_engine.errors import PublishError
+from sluice.cdc_engine.brokers.publisher import Message, Publisher
+from sluice.cdc_engine.errors import PublishError
 
 LARGE = 3 << 20
 

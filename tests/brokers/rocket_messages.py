@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 from benchmarks.servers.rocketmq import RocketServer, java_command
-from cdc_engine.brokers.rocketmq_wire import GET_ROUTE, SUCCESS, answer_of, queues_of, request
-from console.toolchain.ports import LOOPBACK
+from sluice.cdc_engine.brokers.rocketmq_wire import GET_ROUTE, SUCCESS, answer_of, queues_of, request
+from sluice.console.toolchain.ports import LOOPBACK
 from tests.waiting import wait_for
 
 PROGRAM = Path(__file__).with_name("RocketMessages.java")

@@ -9,9 +9,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
 from benchmarks.servers.kafka import KafkaServer
-from cdc_engine.brokers.kafka import KafkaPublisher, settings_of
-from cdc_engine.brokers.publisher import Publisher
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.brokers.kafka import KafkaPublisher, settings_of
+from sluice.cdc_engine.brokers.publisher import Publisher
+from sluice.cdc_engine.errors import ConfigurationError
 from tests.brokers.publisher_contract import Place, PublisherContract
 from tests.waiting import wait_for
 

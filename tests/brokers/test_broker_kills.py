@@ -14,9 +14,9 @@ import pytest
 from benchmarks.servers.kafka import KafkaServer
 from benchmarks.servers.rabbitmq import RabbitServer
 from benchmarks.servers.rocketmq import RocketServer
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import LOOPBACK
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import LOOPBACK
 from tests.brokers import test_broker_kafka as kafka
 from tests.brokers.rocket_messages import RocketMessages, make_topic
 from tests.instance import engine_process

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from cdc_engine.brokers.publisher import MemoryBroker, Publisher
+from sluice.cdc_engine.brokers.publisher import MemoryBroker, Publisher
 from tests.brokers.publisher_contract import Place, PublisherContract
 
 

@@ -9,17 +9,17 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from cdc_engine.binlog.entries.flat import text_of
-from cdc_engine.binlog.entries.flat_json import escaped_size, put_escaped
-from cdc_engine.binlog.entries.messages import EntryMaker
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.binlog.row_rules.masks import ColumnMask
-from cdc_engine.binlog.row_rules.rules import RowRules
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.brokers.messages import MessageMaker
-from cdc_engine.brokers.publisher import Message
-from cdc_engine.brokers.routing import Routing, Rules
-from cdc_engine.instance.consumers.statements import described
+from sluice.cdc_engine.binlog.entries.flat import text_of
+from sluice.cdc_engine.binlog.entries.flat_json import escaped_size, put_escaped
+from sluice.cdc_engine.binlog.entries.messages import EntryMaker
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.binlog.row_rules.masks import ColumnMask
+from sluice.cdc_engine.binlog.row_rules.rules import RowRules
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.brokers.messages import MessageMaker
+from sluice.cdc_engine.brokers.publisher import Message
+from sluice.cdc_engine.brokers.routing import Routing, Rules
+from sluice.cdc_engine.instance.consumers.statements import described
 from tests.brokers.canal_messages import CanalMessages
 from tests.brokers.fix_recorded import recorded
 

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.servers.rocketmq import RocketServer
-from cdc_engine.brokers import rocketmq, rocketmq_wire
-from cdc_engine.brokers.publisher import Message, Publisher
-from cdc_engine.brokers.rocketmq import RocketPublisher, target_of
-from cdc_engine.brokers.rocketmq_wire import Queue, queues_of, signed
-from cdc_engine.config.brokers import RocketConfig
-from cdc_engine.errors import PublishError
-from console.toolchain.ports import LOOPBACK
+from sluice.cdc_engine.brokers import rocketmq, rocketmq_wire
+from sluice.cdc_engine.brokers.publisher import Message, Publisher
+from sluice.cdc_engine.brokers.rocketmq import RocketPublisher, target_of
+from sluice.cdc_engine.brokers.rocketmq_wire import Queue, queues_of, signed
+from sluice.cdc_engine.config.brokers import RocketConfig
+from sluice.cdc_engine.errors import PublishError
+from sluice.console.toolchain.ports import LOOPBACK
 from tests.brokers.publisher_contract import Place, PublisherContract, never
 from tests.brokers.rocket_messages import Read, RocketMessages, make_topic
 from tests.waiting import wait_for

@@ -7,12 +7,12 @@ from collections.abc import Iterable
 
 import pytest
 
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.brokers.messages import MessageMaker
-from cdc_engine.brokers.publisher import Message
-from cdc_engine.brokers.routing import Route, Routing, Rules, hash_of, partition_of
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.consumers.statements import described
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.brokers.messages import MessageMaker
+from sluice.cdc_engine.brokers.publisher import Message
+from sluice.cdc_engine.brokers.routing import Route, Routing, Rules, hash_of, partition_of
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.consumers.statements import described
 from tests.brokers.fix_recorded import recorded
 
 Rows = dict[tuple[str, ...], dict[str, str | None]]

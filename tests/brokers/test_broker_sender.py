@@ -11,12 +11,12 @@ from collections.abc import Callable
 
 import pytest
 
-from cdc_engine.brokers import sender as sender_room
-from cdc_engine.brokers.publisher import MemoryBroker, Message
-from cdc_engine.brokers.sender import BrokerSender, RoundResult
-from cdc_engine.errors import ConsumerStoppedError, NotStartedError, PublishError
-from cdc_engine.position import Position
-from cdc_engine.server.consumer import ConsumerService
+from sluice.cdc_engine.brokers import sender as sender_room
+from sluice.cdc_engine.brokers.publisher import MemoryBroker, Message
+from sluice.cdc_engine.brokers.sender import BrokerSender, RoundResult
+from sluice.cdc_engine.errors import ConsumerStoppedError, NotStartedError, PublishError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.server.consumer import ConsumerService
 from tests.waiting import wait_for
 
 PARTITIONS = 3

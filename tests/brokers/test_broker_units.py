@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdc_engine.binlog.entries.assemble import ABSENT
-from cdc_engine.binlog.entries.images import EventFacts
-from cdc_engine.binlog.entries.locate import AFTER, BEFORE
-from cdc_engine.binlog.entries.rows import ShownRows
-from cdc_engine.binlog.entries.units import Hashing, units_of
-from cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
-from cdc_engine.errors import ConsumerStoppedError
+from sluice.cdc_engine.binlog.entries.assemble import ABSENT
+from sluice.cdc_engine.binlog.entries.images import EventFacts
+from sluice.cdc_engine.binlog.entries.locate import AFTER, BEFORE
+from sluice.cdc_engine.binlog.entries.rows import ShownRows
+from sluice.cdc_engine.binlog.entries.units import Hashing, units_of
+from sluice.cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
+from sluice.cdc_engine.errors import ConsumerStoppedError
 
 HASHING = Hashing((0, 1), partitions=97, table="shop.orders")
 Image = tuple[bytes | None, ...]

@@ -6,10 +6,10 @@ import struct
 
 import pytest
 
-from cdc_engine.brokers import rocketmq
-from cdc_engine.brokers import rocketmq_wire as wire
-from cdc_engine.config.brokers import RocketConfig
-from cdc_engine.errors import PublishError
+from sluice.cdc_engine.brokers import rocketmq
+from sluice.cdc_engine.brokers import rocketmq_wire as wire
+from sluice.cdc_engine.config.brokers import RocketConfig
+from sluice.cdc_engine.errors import PublishError
 
 
 class Answering:

@@ -21,9 +21,9 @@ from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwr
 
 from benchmarks.servers.chromium import provide_chromium
 from benchmarks.servers.pipeline import Pipeline
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState
-from console.toolchain.spark.server import SparkConnectServer
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.toolchain.spark.server import SparkConnectServer
 from tests.waiting import wait_for
 
 DATABASE = "shop"

@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from canal_client import messages
-from cdc_engine.errors import BatchNotFoundError, NotSubscribedError, UnknownDestinationError
-from cdc_engine.server.protocol.listener import Address, CanalListener
-from cdc_engine.server.protocol.packets import bytes_field
-from cdc_engine.server.protocol.session import Access
+from sluice.canal_client import messages
+from sluice.cdc_engine.errors import BatchNotFoundError, NotSubscribedError, UnknownDestinationError
+from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
+from sluice.cdc_engine.server.protocol.packets import bytes_field
+from sluice.cdc_engine.server.protocol.session import Access
 
 HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # hash of "canal"
 CANAL = Access(user="canal", password_hash=HASH)

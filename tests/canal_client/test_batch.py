@@ -9,7 +9,7 @@ import sys
 import pyarrow as pa
 import pytest
 
-from canal_client import Batch, CanalProtocolError, RowChange, Statement, TransactionBegin, TransactionEnd
+from sluice.canal_client import Batch, CanalProtocolError, RowChange, Statement, TransactionBegin, TransactionEnd
 from tests.canal_client.fix_served import ALTER, DELETE, INSERT, UPDATE, entry, image
 
 
@@ -76,7 +76,7 @@ def test_what_is_no_canal_entry_is_said() -> None:
 
 
 def test_the_canal_client_comes_without_the_engine_and_what_it_may_not_need() -> None:
-    heavy = ("cdc_engine", "numba", "numpy", "pyarrow", "kazoo")
-    said = f"import sys, canal_client; print([m for m in sys.modules if m.split('.')[0] in {heavy}])"
+    heavy = ("sluice.cdc_engine", "numba", "numpy", "pyarrow", "kazoo")
+    said = f"import sys, sluice.canal_client; print([m for m in sys.modules if m.startswith({heavy})])"
     done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

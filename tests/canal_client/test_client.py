@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from canal_client import (
+from sluice.canal_client import (
     BatchGoneError,
     CanalAuthenticationError,
     CanalClient,
@@ -20,10 +20,10 @@ from canal_client import (
     CanalProtocolError,
     CanalServerError,
 )
-from canal_client.servers import Address as ServerAddress
-from canal_client.servers import FixedServers
-from cdc_engine.server.protocol.listener import Address, CanalListener
-from console.toolchain.ports import free_port
+from sluice.canal_client.servers import Address as ServerAddress
+from sluice.canal_client.servers import FixedServers
+from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
+from sluice.console.toolchain.ports import free_port
 from tests.canal_client.fix_served import Destination, inserted, listening
 from tests.parser.test_connection import write_certificate
 

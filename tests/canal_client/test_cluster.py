@@ -12,10 +12,10 @@ import pytest
 from kazoo.client import KazooClient
 
 from benchmarks.servers.zookeeper import ZooKeeperServer
-from canal_client import CanalClient, CanalConnectionError
-from canal_client.servers import ClusterServers
-from cdc_engine.config import SluiceConfig
-from cdc_engine.server.protocol.session import Access
+from sluice.canal_client import CanalClient, CanalConnectionError
+from sluice.canal_client.servers import ClusterServers
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.server.protocol.session import Access
 from tests.canal_client.fix_served import Destination, inserted, listening
 
 PATH = "/otter/canal/destinations/example"

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from canal_client.column_types import column_type
+from sluice.canal_client.column_types import column_type
 
 CASES: list[tuple[str, str, Any, pa.DataType]] = [
     ("int(10) unsigned", "4294967295", 4294967295, pa.uint32()),

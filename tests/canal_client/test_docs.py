@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.server.protocol.session import Access
+from sluice.cdc_engine.server.protocol.session import Access
 from tests.canal_client.fix_served import INSERT, UPDATE, Destination, entry, image, listening
 
 PAGE = Path(__file__).parents[2] / "docs" / "canal.md"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import load_config
-from cdc_engine.contracts import DestinationDir
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.records.location import as_location
-from console.check import check_spark
-from console.stack.stack import Stack
-from console.toolchain.errors import ServerError
-from orchestration.base.lake_settings import several_sparks
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.contracts import DestinationDir
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.records.location import as_location
+from sluice.console.check import check_spark
+from sluice.console.stack.stack import Stack
+from sluice.console.toolchain.errors import ServerError
+from sluice.orchestration.base.lake_settings import several_sparks
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
 CONFS = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

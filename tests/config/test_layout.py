@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import load_config
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.table_meta.history.tables_file import write_tables
-from console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
-from orchestration.base.lake_settings import target
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.console.side_tables_check import rules_problems, side_table_problems, side_tables_sentence
+from sluice.orchestration.base.lake_settings import target
 
 
 def conf(folder: Path, text: str) -> Path:

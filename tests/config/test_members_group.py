@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.config.conf_files import file_of, read_conf_files
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.keeping.in_use import choose
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.config.conf_files import file_of, read_conf_files
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.keeping.in_use import choose
 
 MEMBER = "source: {user: u}\n"
 GROUP = "members: [east, west]\ncanal_server: {port: 11111}\n"

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from cdc_engine.config.operation import AssetOfTable, MaintenanceConfig
-from cdc_engine.time_text import cron
+from sluice.cdc_engine.config.operation import AssetOfTable, MaintenanceConfig
+from sluice.cdc_engine.time_text import cron
 
 NUMBER = st.integers(0, 62).map(str)
 WORD = st.sampled_from(["*", "mon", "SUN", "jan", "dec", "x", "@", "l"])

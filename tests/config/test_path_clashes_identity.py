@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import load_config, path_clashes
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.table_meta.history.tables_file import write_tables
-from console.check import run_checks
+from sluice.cdc_engine.config import load_config, path_clashes
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.console.check import run_checks
 
 SOURCE = "source: {user: root}\n"
 

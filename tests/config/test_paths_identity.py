@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.config_paths import database_url, table_location
-from cdc_engine.errors import ConfigurationError
-from console.stack.stack import Stack
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.config_paths import database_url, table_location
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.console.stack.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 # What an engine, a run and the console each ask for; each in a process of its own, as they are.
 READERS = {
-    "engine": "from cdc_engine.keeping.launcher import conf_in_use; c = conf_in_use().config",
-    "run": "from cdc_engine.config import load_config; c = load_config()",
-    "console": "from cdc_engine.config import conf_dir, load_config; c = load_config(conf_dir())",
+    "engine": "from sluice.cdc_engine.keeping.launcher import conf_in_use; c = conf_in_use().config",
+    "run": "from sluice.cdc_engine.config import load_config; c = load_config()",
+    "console": "from sluice.cdc_engine.config import conf_dir, load_config; c = load_config(conf_dir())",
 }
 ASK = "; import json; print(json.dumps([str(c.destination_dir('shop')), *(c.table_path('shop', 'shop', t) for t in ('a', 'b'))]))"
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig, path_clashes
-from cdc_engine.config.shards import ShardsConfig
-from cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig, path_clashes
+from sluice.cdc_engine.config.shards import ShardsConfig
+from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from sluice.cdc_engine.source.settings import SourceConfig
 
 RULE: dict[str, Any] = {"tables": r"shop_(\d+)\.(orders|items)", "into": "shop/{2}", "column": "shop", "name": "{1}"}
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine import errors
-from cdc_engine.errors import CanalServiceError, Remedy, SluiceError
-from cdc_engine.states import (
+from sluice.cdc_engine import errors
+from sluice.cdc_engine.errors import CanalServiceError, Remedy, SluiceError
+from sluice.cdc_engine.states import (
     ENDED,
     ENGINE_TRANSITIONS,
     TABLE_TRANSITIONS,
@@ -20,9 +20,9 @@ from cdc_engine.states import (
     engine_follows,
     engine_state,
 )
-from spark_jobs import errors as spark_errors
-from spark_jobs import table_owner
-from spark_jobs.cascades import derive as cascades
+from sluice.spark_jobs import errors as spark_errors
+from sluice.spark_jobs import table_owner
+from sluice.spark_jobs.cascades import derive as cascades
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "states.md").read_text()
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import load_config
-from cdc_engine.errors import ConfigurationError
-from console.stack.stack import Stack
-from orchestration.base.lake_settings import on_s3, spark_settings, store_environment, store_settings
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.console.stack.stack import Stack
+from sluice.orchestration.base.lake_settings import on_s3, spark_settings, store_environment, store_settings
 from tests.config.test_deployment_ha import CONFS, write
 
 S3, GCS, AZURE, CLUSTER = CONFS[-4:]

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import SluiceConfig, load_config, path_clashes
-from cdc_engine.config_paths import SEGMENT_BYTES_MAX, path_segment
-from cdc_engine.contracts import TableVersion
-from cdc_engine.destination_files import LakeTables
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from orchestration.run.table_locks import written_target
+from sluice.cdc_engine.config import SluiceConfig, load_config, path_clashes
+from sluice.cdc_engine.config_paths import SEGMENT_BYTES_MAX, path_segment
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.orchestration.run.table_locks import written_target
 from tests.config.test_path_clashes_identity import conf
 
 UNCHANGED = ["orders", "Orders_2024", "a-b", "$tmp", "order items", "v1.2", "größe", "订单", "me@home", "__x", "_sl"]
@@ -122,7 +122,7 @@ def test_identity_names_that_differ_by_case_clash_where_the_store_does_not_tell_
     config = config_of(tmp_path, shop="")
     tables = {"shop": ["Shop.orders", "shop.orders", "shop.items"]}
     assert path_clashes(config, tables) == []
-    monkeypatch.setattr("cdc_engine.config.sluice.folds_case", lambda _: True)
+    monkeypatch.setattr("sluice.cdc_engine.config.sluice.folds_case", lambda _: True)
     (clash,) = path_clashes(config, tables)
     assert "Shop.orders of shop and shop.orders of shop have the same Delta path" in clash
     assert "capitals" in clash

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import yaml
 
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.source.settings import StartConfig
-from cdc_engine.time_text import time_text, time_us
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.source.settings import StartConfig
+from sluice.cdc_engine.time_text import time_text, time_us
 
 NOW_US = 1_772_366_400_000_000  # 2026-03-01T12:00:00Z
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from console.toolchain.ports import free_port
+from sluice.console.toolchain.ports import free_port
 
 SECRET = "very-secret-42"  # noqa: S105
 RUNNER = CliRunner()

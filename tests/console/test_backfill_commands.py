@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.instance.backfill.plan import BackfillTablePlan, Plan
-from console.acts import backfill
-from console.main import app
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.instance.backfill.plan import BackfillTablePlan, Plan
+from sluice.console.acts import backfill
+from sluice.console.main import app
 
 READY = BackfillTablePlan(name="shop.orders", refused="", changes=12, reaches_back=True)
 REFUSED = BackfillTablePlan(

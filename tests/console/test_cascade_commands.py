@@ -7,10 +7,10 @@ import json
 import pytest
 import yaml
 
-from cdc_engine.config import load_config
-from cdc_engine.instance.discovery import discover
-from console.main import app
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.instance.discovery import discover
+from sluice.console.main import app
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.console.conftest import RUNNER, Place
 from tests.console.test_commands import source
 from tests.console.test_status import running_engine

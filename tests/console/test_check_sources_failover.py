@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.config import DestinationConfig
-from console.check import check_sources
-from console.conf_check import unset_passwords
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.console.check import check_sources
+from sluice.console.conf_check import unset_passwords
+from sluice.console.toolchain.ports import free_port
 
 
 def test_failover_check_names_the_unset_passwords_of_all_sources(monkeypatch: pytest.MonkeyPatch) -> None:

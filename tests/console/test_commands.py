@@ -14,23 +14,23 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cdc_engine.acts.position import SetPosition, choose, next_epoch, set_position
-from cdc_engine.config import load_config
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ConfigurationError, LeaseLostError, PositionLostError, SourceCheckError
-from cdc_engine.ha.file_lease import LOCK_NAME, FileLease
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.start_position import StartChoice
-from cdc_engine.position import Position
-from console.acts.position import request
-from console.check import Finding, problems_first
-from console.main import app, exit_code
-from console.stack.processes import ProcessFile
-from console.stack.stack import Stack
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.errors import ServerError, SetupError
+from sluice.cdc_engine.acts.position import SetPosition, choose, next_epoch, set_position
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ConfigurationError, LeaseLostError, PositionLostError, SourceCheckError
+from sluice.cdc_engine.ha.file_lease import LOCK_NAME, FileLease
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.cdc_engine.position import Position
+from sluice.console.acts.position import request
+from sluice.console.check import Finding, problems_first
+from sluice.console.main import app, exit_code
+from sluice.console.stack.processes import ProcessFile
+from sluice.console.stack.stack import Stack
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.errors import ServerError, SetupError
 from tests.console.conftest import RUNNER, SECRET, Place
 
 
@@ -65,7 +65,7 @@ def test_fault_up_ends_what_runs_on_a_storage_that_was_removed(
         stack.file.add("daemon", daemon.pid)
         assert stack.up() == ["daemon"], "it has only just begun"
         began.clear()
-        monkeypatch.setattr("console.stack.dagster_storage.MAKING_SECONDS_MAX", 0.0)
+        monkeypatch.setattr("sluice.console.stack.dagster_storage.MAKING_SECONDS_MAX", 0.0)
         assert stack.up() == []
         assert "storage was removed while Dagster runs" in capsys.readouterr().out
         assert daemon.wait(20) != 0
@@ -175,7 +175,7 @@ def test_check_and_up_say_that_no_run_could_start_without_semaphores(
 @pytest.mark.spark
 def test_usage_says_sluice() -> None:
     said = subprocess.run(
-        [sys.executable, "-m", "console.main", "up", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "sluice.console.main", "up", "--help"], capture_output=True, text=True, check=True
     )
     assert "Usage: sluice up" in said.stdout
 
@@ -324,7 +324,7 @@ def environment(place: Place) -> dict[str, str]:
 def test_a_mistake_in_conf_is_one_sentence_and_exit_code_2(place: Place, environment: dict[str, str]) -> None:
     place.write("sluice.yaml", {"data_dirr": "x"})
     done = subprocess.run(
-        [sys.executable, "-m", "console.main", "status"],
+        [sys.executable, "-m", "sluice.console.main", "status"],
         env=environment,
         capture_output=True,
         text=True,
@@ -344,7 +344,7 @@ def test_a_taken_port_is_named_with_its_owner(place: Place, environment: dict[st
         stranger.bind(("127.0.0.1", ports["webserver"]))
         stranger.listen()
         done = subprocess.run(
-            [sys.executable, "-m", "console.main", "up"],
+            [sys.executable, "-m", "sluice.console.main", "up"],
             env=environment,
             capture_output=True,
             text=True,

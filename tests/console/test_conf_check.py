@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from console.conf_check import conf_problems
+from sluice.console.conf_check import conf_problems
 
 MAIN = """
 meta: {kind: sql, url: 'postgresql://sluice:$LEDGER_PASSWORD@db/sluice'}

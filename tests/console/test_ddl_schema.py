@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine.config import load_config
-from cdc_engine.contracts import StoppedTable, TableVersion
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.meta.resume_requests import requests
-from cdc_engine.position import Position
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.policy import Item, PendingChange
-from cdc_engine.table_meta.history.review_files import ReviewFiles
-from cdc_engine.table_meta.history.tables_file import write_tables
-from console.check import policy_sentence
-from console.main import app
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.contracts import StoppedTable, TableVersion
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.meta.resume_requests import requests
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.change.policy import Item, PendingChange
+from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
+from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.console.check import policy_sentence
+from sluice.console.main import app
 from tests.fix_ledgers import FileLedger
 
 RUNNER = CliRunner()

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import load_config
-from cdc_engine.contracts import TableVersion
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from console.check import check_include
-from console.main import app
-from console.status.include_check import include_warning
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.console.check import check_include
+from sluice.console.main import app
+from sluice.console.status.include_check import include_warning
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.console.conftest import RUNNER, SECRET, Place
 from tests.console.test_status import everything_runs, running_engine
 

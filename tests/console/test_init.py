@@ -14,23 +14,23 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine.config import load_config
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.discovery import captured_tables
-from cdc_engine.instance.sources import source_of
-from cdc_engine.records.sql import database_url
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.snapshot.chunks import Chunk
-from cdc_engine.snapshot.reader import open_reader
-from cdc_engine.snapshot.table_reader import SourceTable
-from console.canal_import.properties import ImportReport, Settings
-from console.canal_import.rabbitmq import rabbitmq_of
-from console.check import check_destination, check_keyless
-from console.conf_check import conf_problems
-from console.init_conf import parse_url
-from console.main import app
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.discovery import captured_tables
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.records.sql import database_url
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.snapshot.chunks import Chunk
+from sluice.cdc_engine.snapshot.reader import open_reader
+from sluice.cdc_engine.snapshot.table_reader import SourceTable
+from sluice.console.canal_import.properties import ImportReport, Settings
+from sluice.console.canal_import.rabbitmq import rabbitmq_of
+from sluice.console.check import check_destination, check_keyless
+from sluice.console.conf_check import conf_problems
+from sluice.console.init_conf import parse_url
+from sluice.console.main import app
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.database.server import DatabaseServer
 
 RUNNER = CliRunner()
 SECRET = "init-secret-42"  # noqa: S105

@@ -7,9 +7,9 @@ import threading
 
 import pytest
 
-from console.acts.instance import concerns, followed
-from console.commands.instance import names
-from console.main import app
+from sluice.console.acts.instance import concerns, followed
+from sluice.console.commands.instance import names
+from sluice.console.main import app
 from tests.console.conftest import RUNNER, Place
 from tests.waiting import wait_for
 
@@ -43,7 +43,7 @@ def test_admin_the_log_shows_the_newest_and_follows(place: Place) -> None:
     log = logs / "code-server.log"
     log.write_text("".join(f"a destination={name} n={n}\n" for n in range(3) for name in ("shop", "web")))
     assert call("log", "shop", "--lines", "2") == (0, "a destination=shop n=1\na destination=shop n=2\n")
-    from cdc_engine.config import load_config  # noqa: PLC0415
+    from sluice.cdc_engine.config import load_config  # noqa: PLC0415
 
     stopping, heard = threading.Event(), list[str]()
     follower = threading.Thread(target=lambda: heard.extend(followed(load_config(), "shop", stopping)))

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from dagster._grpc.client import DagsterGrpcClient
 
-from cdc_engine.destination_files import lease_holder
-from console.main import app
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
-from console.toolchain.process import ChildProcess
+from sluice.cdc_engine.destination_files import lease_holder
+from sluice.console.main import app
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.process import ChildProcess
 from tests.console.conftest import RUNNER
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
@@ -51,7 +51,7 @@ class House:
         }
         where = [
             "-m",
-            "orchestration.definitions",
+            "sluice.orchestration.definitions",
             "-h",
             "127.0.0.1",
             "-p",
@@ -59,7 +59,7 @@ class House:
             "--location-name",
             "sluice",
         ]
-        command = [sys.executable, "-m", "orchestration.code_server", *where]
+        command = [sys.executable, "-m", "sluice.orchestration.code_server", *where]
         log = root / "data" / "logs" / "code-server.log"
         log.parent.mkdir(parents=True)
         self.process = ChildProcess(command, log, environment=environment, die_with_parent=True)

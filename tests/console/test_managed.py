@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine.config import load_config
-from console.check import Finding, check_destination
-from console.main import app
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.config import load_config
+from sluice.console.check import Finding, check_destination
+from sluice.console.main import app
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import run
 from tests.parser.providers.imitation import AURORA_MARKS, RDS_MARKS, SECRET, account, amazon, greeting

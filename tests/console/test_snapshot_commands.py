@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine.contracts import StoppedTable, TableVersion
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.file_lock import RUN_LOCK_FILE, FileLock
-from cdc_engine.instance.tables import snapshot_requests
-from cdc_engine.meta.resume_requests import ResumeKind, requests
-from cdc_engine.position import Position
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState, TableState
-from cdc_engine.table_meta.history.tables_file import write_tables
-from cdc_engine.table_meta.schema import TableSchema
-from console.main import app
+from sluice.cdc_engine.contracts import StoppedTable, TableVersion
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.file_lock import RUN_LOCK_FILE, FileLock
+from sluice.cdc_engine.instance.tables import snapshot_requests
+from sluice.cdc_engine.meta.resume_requests import ResumeKind, requests
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState, TableState
+from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.cdc_engine.table_meta.schema import TableSchema
+from sluice.console.main import app
 from tests.fix_ledgers import FileLedger
 
 RUNNER = CliRunner()

@@ -15,22 +15,22 @@ from typing import Any
 import psutil
 import pytest
 
-from cdc_engine.config import load_config
-from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch, StoppedTable, TableVersion
-from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.instance.status import EngineStatus, write_status
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.stored_ledger import StoredLedger
-from cdc_engine.position import Position
-from cdc_engine.records.location import record_store
-from cdc_engine.snapshot.record import SnapshotRecord
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from console.main import app
-from console.stack.processes import ProcessFile, part_names
-from console.status.report import DestinationStatus, find_problems, read_destination
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch, StoppedTable, TableVersion
+from sluice.cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.instance.status import EngineStatus, write_status
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.stored_ledger import StoredLedger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.console.main import app
+from sluice.console.stack.processes import ProcessFile, part_names
+from sluice.console.status.report import DestinationStatus, find_problems, read_destination
+from sluice.console.toolchain.ports import free_port
 from tests.console.conftest import RUNNER, Place
 from tests.fix_ledgers import FileLedger
 from tests.waiting import wait_for

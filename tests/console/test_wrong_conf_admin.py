@@ -11,13 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.keeping.conf_watch import ConfWatch
-from cdc_engine.keeping.in_use import VARIABLE
-from console.commands.options import config_now
-from console.main import app
-from console.stack.processes import MARK, ProcessFile
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.keeping.conf_watch import ConfWatch
+from sluice.cdc_engine.keeping.in_use import VARIABLE
+from sluice.console.commands.options import config_now
+from sluice.console.main import app
+from sluice.console.stack.processes import MARK, ProcessFile
 from tests.console.conftest import RUNNER
 from tests.keeping.test_conf_watch_admin import OTHER, WRONG, Conf
 from tests.waiting import wait_for
@@ -67,8 +67,8 @@ def test_admin_up_starts_what_is_right(conf: Conf, monkeypatch: pytest.MonkeyPat
         def up(self) -> None:
             """All answers."""
 
-    monkeypatch.setattr("console.stack.stack.Stack", Begun)
-    monkeypatch.setattr("console.toolchain.kernels.compile_kernels", lambda *_: None)
+    monkeypatch.setattr("sluice.console.stack.stack.Stack", Begun)
+    monkeypatch.setattr("sluice.console.toolchain.kernels.compile_kernels", lambda *_: None)
     answer = RUNNER.invoke(app, ["up"])
     assert answer.exit_code == 0, answer.output
     assert sorted(begun[0].destinations) == ["crm", "shop"]

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine import destination_files
-from cdc_engine.destination_files.lake_tables import LakeTables
-from cdc_engine.errors import MetaError
-from cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.destination_files.lake_tables import LakeTables
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.ha.file_lease import FileLease
 from tests.fix_ledgers import FileLedger, full_ledger
 from tests.waiting import wait_for
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from cdc_engine.destination_files import for_runs
-from cdc_engine.errors import NotSharedError
-from cdc_engine.parser.stream.reconnect import Attempts
-from object_stores.errors import StoreError
+from sluice.cdc_engine.destination_files import for_runs
+from sluice.cdc_engine.errors import NotSharedError
+from sluice.cdc_engine.parser.stream.reconnect import Attempts
+from sluice.object_stores.errors import StoreError
 
 
 class Away:

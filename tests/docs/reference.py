@@ -16,15 +16,15 @@ import typer.main
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig
-from cdc_engine.config.consumers import CanalServerConfig
-from cdc_engine.config.destination import DestinationConfig
-from cdc_engine.config.group import GroupConfig
-from cdc_engine.config.sluice import SluiceConfig
-from cdc_engine.config.table import SchemaChangesConfig, TableConfig
-from cdc_engine.operation.figures import families
-from cdc_engine.source.settings import SourceConfig
-from console.main import app
+from sluice.cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig
+from sluice.cdc_engine.config.consumers import CanalServerConfig
+from sluice.cdc_engine.config.destination import DestinationConfig
+from sluice.cdc_engine.config.group import GroupConfig
+from sluice.cdc_engine.config.sluice import SluiceConfig
+from sluice.cdc_engine.config.table import SchemaChangesConfig, TableConfig
+from sluice.cdc_engine.operation.figures import families
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.console.main import app
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 UNIONS = (typing.Union, types.UnionType)

@@ -16,14 +16,14 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from lake_cut.cut import cuts_path
-from spark_jobs.cuts import PublishedTables, publish_cut
-from spark_jobs.fence import BY_HAND
-from spark_jobs.side_tables.write import Share, write_side_tables
-from spark_jobs.small.merge import SmallJob, merge_small
-from spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from spark_jobs.table_owner import TableRecord
-from spark_jobs.targets.report import TableTarget
+from sluice.lake_cut.cut import cuts_path
+from sluice.spark_jobs.cuts import PublishedTables, publish_cut
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.side_tables.write import Share, write_side_tables
+from sluice.spark_jobs.small.merge import SmallJob, merge_small
+from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.table_owner import TableRecord
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage
 
 NOTEBOOK = Path(__file__).parents[2] / "docs" / "analysts.ipynb"

@@ -22,11 +22,11 @@ import yaml
 from pyspark.sql.connect.session import SparkSession
 from typer.testing import CliRunner
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.contracts import TableVersion
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from console.main import app
-from lake_cut.cut import SCHEMA, cuts_path
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.console.main import app
+from sluice.lake_cut.cut import SCHEMA, cuts_path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -138,7 +138,7 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
         directory.mkdir(parents=True)
         write_tables(directory / TABLES_FILE, [TableVersion(database="shop", table="orders", columns=())])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("console.demo.home.PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr("sluice.console.demo.home.PROJECT_ROOT", tmp_path)
     return load_config()
 
 

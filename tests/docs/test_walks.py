@@ -38,7 +38,7 @@ def test_a_walk_is_true(walk: str) -> None:
     (file, change), (test_file, tests) = BLOCK.findall(walk)
     assert (ROOT / file).exists()
     assert (ROOT / test_file).exists()
-    module = file.removesuffix(".py").replace("/", ".")
+    module = "sluice." + file.removesuffix(".py").replace("/", ".")
     done = passes(module, change, tests)
     assert done.returncode == 0, done.stderr
     assert passes(module, "", tests).returncode != 0, "its test must fail without the change"

@@ -15,20 +15,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import StagedQuarantine
-from cdc_engine.contracts import Block, RowEventKind
-from cdc_engine.durable_files import keep_file, rename
-from cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
-from cdc_engine.position import Position
-from cdc_engine.staging import stage
-from cdc_engine.store.prepared import PreparedFiles
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
-from spark_jobs import durable_lake
-from spark_jobs.durable_lake import AS_B85, sync_commits, vector_file
-from spark_jobs.fence import BY_HAND
-from spark_jobs.quarantine import append as quarantine
-from spark_jobs.quarantine.append import append_quarantine
-from spark_jobs.staged_batch import StagedBatch
+from sluice.batch_manifest.values import StagedQuarantine
+from sluice.cdc_engine.contracts import Block, RowEventKind
+from sluice.cdc_engine.durable_files import keep_file, rename
+from sluice.cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.staging import stage
+from sluice.cdc_engine.store.prepared import PreparedFiles
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
+from sluice.spark_jobs import durable_lake
+from sluice.spark_jobs.durable_lake import AS_B85, sync_commits, vector_file
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.quarantine import append as quarantine
+from sluice.spark_jobs.quarantine.append import append_quarantine
+from sluice.spark_jobs.staged_batch import StagedBatch
 from tests.binlog.rows.event_bytes import ORDERS
 from tests.durability.disk import Disk
 from tests.fix_ledgers import FileLedger

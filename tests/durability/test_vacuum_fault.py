@@ -8,7 +8,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from spark_jobs.durable_lake import sync_commits
+from sluice.spark_jobs.durable_lake import sync_commits
 
 
 @pytest.fixture

@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig
-from cdc_engine.source.server import Source
-from cdc_engine.source.settings import SourceConfig
-from console.toolchain.database.server import DatabaseServer
-from equality.destination import ComparedDestination, compare_destination
-from equality.merged import Merged
-from equality.values import Extent, TableResult
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.merged import Merged
+from sluice.equality.values import Extent, TableResult
 from tests.equality.unwritten import NothingToWaitFor
 
 

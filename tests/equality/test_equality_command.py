@@ -11,12 +11,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.position import Position, order_key
-from console.main import app
-from console.toolchain.database.server import DatabaseServer
-from equality.merged import order_key_of, reached
-from equality.source_side import BinlogEnd
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.position import Position, order_key
+from sluice.console.main import app
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.equality.merged import order_key_of, reached
+from sluice.equality.source_side import BinlogEnd
 from tests.equality.shelf import Shelf, changed
 from tests.fix_ledgers import FileLedger
 

@@ -11,19 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.position import Position
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.schema import TableSchema
-from console.toolchain.database.server import DatabaseServer
-from equality import chunks as chunking
-from equality import destination
-from equality.destination import compare_destination
-from equality.merged import DestinationMerged
-from equality.source_side import BinlogEnd, SourceSide
-from equality.values import Extent, Verdict
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.schema import TableSchema
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.equality import chunks as chunking
+from sluice.equality import destination
+from sluice.equality.destination import compare_destination
+from sluice.equality.merged import DestinationMerged
+from sluice.equality.source_side import BinlogEnd, SourceSide
+from sluice.equality.values import Extent, Verdict
 from tests.equality.shelf import Shelf, changed
 from tests.equality.unwritten import NothingToWaitFor
 from tests.fix_ledgers import FileLedger
@@ -106,8 +106,8 @@ def test_equality_more_rows_than_are_looked_into_are_told_by_their_chunks(
     shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunking, "ROWS_A_CHUNK", 100)
-    monkeypatch.setattr("equality.compare.DIFFERENCES_MAX", 50)
-    monkeypatch.setattr("equality.compare.LOOKED_ROWS", 100)
+    monkeypatch.setattr("sluice.equality.compare.DIFFERENCES_MAX", 50)
+    monkeypatch.setattr("sluice.equality.compare.LOOKED_ROWS", 100)
     rows = fill(shelf, 1000)
     shelf.lay("t", rows.set_column(1, "name", pa.array(["x"] * 1000)))
     found = shelf.one("t")

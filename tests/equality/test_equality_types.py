@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from console.toolchain.database.server import DatabaseServer
-from equality.values import TableResult, Verdict
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.equality.values import TableResult, Verdict
 from tests.equality.shelf import Shelf, dropped
 from tests.fidelity.catalogue import Kind
 from tests.fidelity.pipeline import SERVERS, Pipeline, images

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.instance.sources import source_of
-from cdc_engine.position import Position
-from equality.merged import DestinationMerged, reached
-from equality.source_side import BinlogEnd, SourceSide
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.position import Position
+from sluice.equality.merged import DestinationMerged, reached
+from sluice.equality.source_side import BinlogEnd, SourceSide
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equality.source_side import BinlogEnd
+from sluice.equality.source_side import BinlogEnd
 
 
 class NothingToWaitFor:

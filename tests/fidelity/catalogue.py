@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.binlog.charsets.collations import CHARSETS
+from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
 from tests.fidelity.pipeline import SERVERS
 
 MYSQL57, MYSQL80, MARIADB1011, MARIADB114 = SERVERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc_engine.binlog.charsets.collations import CHARSETS
+from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
 from tests.fidelity import cases
 from tests.fidelity.catalogue import KINDS, Kind
 from tests.fidelity.pipeline import SERVERS

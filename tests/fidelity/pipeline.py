@@ -15,20 +15,20 @@ from typing import Any
 import pyarrow as pa
 import pymysql
 
-from batch_manifest.values import ChangesSegment
-from cdc_engine.contracts import Batch
-from cdc_engine.parser.start_position import StartChoice
-from cdc_engine.parser.stream.event_parser import EventParser
-from cdc_engine.position import Position
-from cdc_engine.sink.event_sink import EventSink
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.source.server import Source
-from cdc_engine.staging import StagingResult, stage
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot
-from console.toolchain.database.server import DatabaseServer
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.cdc_engine.contracts import Batch
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.cdc_engine.parser.stream.event_parser import EventParser
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.event_sink import EventSink
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.staging import StagingResult, stage
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.staging.staged_rows import read_rows
 from tests.waiting import wait_for
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_engine.binlog.rows.decoder import OPERATION, ORDER_KEY
-from cdc_engine.contracts import Operation
-from cdc_engine.staging.segment_writer import ROW
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION, ORDER_KEY
+from sluice.cdc_engine.contracts import Operation
+from sluice.cdc_engine.staging.segment_writer import ROW
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, images
 
 GONE = (Operation.DELETE, Operation.UPDATE_BEFORE)

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from cdc_engine.binlog.column_types import type_of
-from cdc_engine.binlog.column_types.entry import REGISTER, REGISTER_BY_NAME
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
-from cdc_engine.table_meta.ddl import declared_type as declared
-from cdc_engine.table_meta.ddl.declared_type import declared_type
-from cdc_engine.table_meta.ddl.lexer import UnreadableError
-from cdc_engine.table_meta.schema import DeclaredColumn
+from sluice.cdc_engine.binlog.column_types import type_of
+from sluice.cdc_engine.binlog.column_types.entry import REGISTER, REGISTER_BY_NAME
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column
+from sluice.cdc_engine.table_meta.ddl import declared_type as declared
+from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
+from sluice.cdc_engine.table_meta.ddl.lexer import UnreadableError
+from sluice.cdc_engine.table_meta.schema import DeclaredColumn
 from tests.fidelity.cases import CASES
 from tests.fidelity.catalogue import KINDS, Kind
 from tests.fidelity.document import PAGE, rendered

@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc_engine.binlog.rows.decoder import OPERATION
-from cdc_engine.binlog.rows.partial import GROUP_COLUMNS, PRESENT
-from cdc_engine.contracts import Operation
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION
+from sluice.cdc_engine.binlog.rows.partial import GROUP_COLUMNS, PRESENT
+from sluice.cdc_engine.contracts import Operation
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.catalogue import Kind, kinds_of
 from tests.fidelity.comparison import expected, printed
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, images, run
 from tests.fidelity.replay import folded, pipeline_with
 

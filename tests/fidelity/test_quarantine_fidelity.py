@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.binlog.rows import refused_values
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.staging import StagingResult
-from console.toolchain.database.server import DatabaseServer
-from spark_jobs.fence import BY_HAND
-from spark_jobs.quarantine.append import append_quarantine
-from spark_jobs.staged_batch import read_staged_batch
+from sluice.cdc_engine.binlog.rows import refused_values
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.staging import StagingResult
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.quarantine.append import append_quarantine
+from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.fidelity.pipeline import Pipeline, images, run
 
 pytestmark = pytest.mark.servers
@@ -107,7 +107,7 @@ def test_a_key_that_cannot_be_decoded_stops_its_table_also_under_quarantine(
 
 
 def test_a_table_full_of_such_values_stops(written: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc_engine.binlog.rows.decoder.REFUSED_VALUES_MAX", 1)
+    monkeypatch.setattr("sluice.cdc_engine.binlog.rows.decoder.REFUSED_VALUES_MAX", 1)
     made = staged(written, charsets=UTF8, undecodable="quarantine", zero_dates="error")
     assert ["`charsets`" in table.reason for table in made.stopped] == [True, True]
     assert made.manifest.quarantine is None

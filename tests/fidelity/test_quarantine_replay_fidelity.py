@@ -10,18 +10,18 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig, TableConfig
-from cdc_engine.source.settings import SourceConfig
-from console.lake.quarantine import quarantined, render, replay, to_json
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.fence import BY_HAND
-from spark_jobs.quarantine.append import append_quarantine
-from spark_jobs.session import SparkSettings
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.targets.report import TableTarget
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig, TableConfig
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.console.lake.quarantine import quarantined, render, replay, to_json
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.quarantine.append import append_quarantine
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, run
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from cdc_engine.contracts import TableVersion
-from cdc_engine.snapshot.chunks import chunks
-from cdc_engine.snapshot.read import read_chunk
-from cdc_engine.snapshot.reader import RowReader
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.snapshot.chunks import chunks
+from sluice.cdc_engine.snapshot.read import read_chunk
+from sluice.cdc_engine.snapshot.reader import RowReader
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
 from tests.fidelity.test_matrix import TYPED, create, inserts, tables
 from tests.snapshot.fix_reading import reading, versions

@@ -8,8 +8,8 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from cdc_engine.staging import StagingResult
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.staging import StagingResult
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 
 pytestmark = pytest.mark.servers

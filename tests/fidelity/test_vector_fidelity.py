@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, binlog_end, images, row_metadata, run
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

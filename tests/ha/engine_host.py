@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.destination_files import head_of_line, run_lock
-from cdc_engine.errors import SluiceError
-from cdc_engine.keeping import launcher
-from object_stores.options import resolved
-from spark_jobs.errors import SparkJobError
-from spark_jobs.local_copy import local_copy
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.destination_files import head_of_line, run_lock
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.keeping import launcher
+from sluice.object_stores.options import resolved
+from sluice.spark_jobs.errors import SparkJobError
+from sluice.spark_jobs.local_copy import local_copy
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS rows (n INTEGER, host TEXT);

@@ -23,8 +23,8 @@ import pytest
 
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from benchmarks.servers.zookeeper import ZooKeeperServer
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 from tests.config.test_deployment_ha import CONFS
 from tests.instance.fix_destination import Captured, running
 from tests.parser.proxy import Proxy

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers.zookeeper import ZooKeeperEnsemble
-from cdc_engine.contracts import LedgerLocation
-from cdc_engine.errors import LeaseLostError, SluiceError
-from cdc_engine.ha.leases import open_lease
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.managers import open_meta, read_ledger
-from cdc_engine.ports import Lease
+from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.errors import LeaseLostError, SluiceError
+from sluice.cdc_engine.ha.leases import open_lease
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.meta.managers import open_meta, read_ledger
+from sluice.cdc_engine.ports import Lease
 from tests.fix_ledgers import at
 from tests.waiting import wait_for
 

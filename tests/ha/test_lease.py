@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import LeaseLostError
-from cdc_engine.ha.file_lease import FileLease, read_holder
+from sluice.cdc_engine.errors import LeaseLostError
+from sluice.cdc_engine.ha.file_lease import FileLease, read_holder
 
 HOLDER = """
 import sys
 from pathlib import Path
-from cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.ha.file_lease import FileLease
 lease = FileLease(Path(sys.argv[1]))
 print(lease.try_acquire(), lease.token, flush=True)
 sys.stdin.read()
@@ -132,7 +132,7 @@ def test_another_process_is_kept_out(tmp_path: Path) -> None:
 PARENT = """
 import subprocess, sys
 from pathlib import Path
-from cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.ha.file_lease import FileLease
 lease = FileLease(Path(sys.argv[1]))
 lease.try_acquire()
 child = subprocess.Popen([sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"], close_fds=False)

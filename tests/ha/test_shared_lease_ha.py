@@ -19,20 +19,20 @@ from unittest import mock
 import pytest
 from sqlalchemy import create_engine, event
 
-from cdc_engine.contracts import DestinationDir, LedgerLocation
-from cdc_engine.destination_files import RunLockTimeoutError, head_of_line, run_lock, run_lock_held
-from cdc_engine.destination_files.run_lock import RunLockLostError
-from cdc_engine.errors import LeaseLostError, NotSharedError, SluiceError
-from cdc_engine.ha import beat_lock, leases, session, zookeeper_lock
-from cdc_engine.ha.beat_lock import BeatLock
-from cdc_engine.ha.leases import RUN_LOCK, open_lease, open_run_lock, read_holder
-from cdc_engine.ha.zookeeper_lock import ZooKeeperLock
-from cdc_engine.meta.managers import open_meta, read_ledger
-from cdc_engine.ports import Lease
-from cdc_engine.records.contract import NOT_THERE
-from cdc_engine.records.sql import SqlRecordStore
-from cdc_engine.records.zookeeper import ZooKeeperRecordStore
-from cdc_engine.records.zookeeper_client import shared_client
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
+from sluice.cdc_engine.destination_files import RunLockTimeoutError, head_of_line, run_lock, run_lock_held
+from sluice.cdc_engine.destination_files.run_lock import RunLockLostError
+from sluice.cdc_engine.errors import LeaseLostError, NotSharedError, SluiceError
+from sluice.cdc_engine.ha import beat_lock, leases, session, zookeeper_lock
+from sluice.cdc_engine.ha.beat_lock import BeatLock
+from sluice.cdc_engine.ha.leases import RUN_LOCK, open_lease, open_run_lock, read_holder
+from sluice.cdc_engine.ha.zookeeper_lock import ZooKeeperLock
+from sluice.cdc_engine.meta.managers import open_meta, read_ledger
+from sluice.cdc_engine.ports import Lease
+from sluice.cdc_engine.records.contract import NOT_THERE
+from sluice.cdc_engine.records.sql import SqlRecordStore
+from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore
+from sluice.cdc_engine.records.zookeeper_client import shared_client
 from tests.fix_ledgers import at
 from tests.parser.proxy import Proxy
 from tests.waiting import wait_for
@@ -131,7 +131,7 @@ def test_ha_of_many_that_want_it_one_gets_it(place: LedgerLocation, opened: Open
 
 HOLDER = """
 import pickle, sys
-from cdc_engine.ha.leases import open_lease
+from sluice.cdc_engine.ha.leases import open_lease
 place = pickle.loads(bytes.fromhex(sys.argv[1]))
 lease = open_lease(place)
 print(lease.try_acquire(), lease.token, flush=True)
@@ -293,8 +293,8 @@ def test_ha_the_run_lock_lets_one_run_in_over_all_hosts(place: LedgerLocation) -
 
 RUN = """
 import pickle, sys
-from cdc_engine.contracts import DestinationDir
-from cdc_engine.destination_files import head_of_line, run_lock
+from sluice.cdc_engine.contracts import DestinationDir
+from sluice.cdc_engine.destination_files import head_of_line, run_lock
 place = pickle.loads(bytes.fromhex(sys.argv[1]))
 with run_lock(DestinationDir.of(place)):
     print("in", flush=True)
@@ -364,7 +364,7 @@ def test_ha_the_running_node_is_what_canal_expects(
 def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
     tmp_path: Path, kind: str, opened: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cdc_engine.records.zookeeper_client.CONNECT_SECONDS_MAX", 0.5)
+    monkeypatch.setattr("sluice.cdc_engine.records.zookeeper_client.CONNECT_SECONDS_MAX", 0.5)
     place = LedgerLocation(
         destination="shop",
         directory=tmp_path / "shop",

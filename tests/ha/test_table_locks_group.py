@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import LedgerLocation
-from cdc_engine.destination_files import TableLock, installation_id
+from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.destination_files import TableLock, installation_id
 from tests.ha.test_shared_lease_ha import KINDS, SHARED, holding_process, place_of
 from tests.waiting import wait_for
 
 TABLE = "/shop/orders"
 RUN = """
 import pickle, sys
-from cdc_engine.destination_files import TableLock
+from sluice.cdc_engine.destination_files import TableLock
 lock = TableLock(pickle.loads(bytes.fromhex(sys.argv[1])), "shop/orders")
 print(lock.try_take(), flush=True)
 lock.write("what it left")

@@ -12,20 +12,20 @@ from typing import Any
 import pytest
 
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ConfigurationError, MetaError, NotSharedError, SourceConnectionError
-from cdc_engine.handlers.calls import Calls
-from cdc_engine.instance.failover.failover import reading_now
-from cdc_engine.keeping import orders
-from cdc_engine.meta.forget_requests import forget_done, forgets_requested, request_forget
-from cdc_engine.meta.left_consumers import LeftConsumer, left_consumers, write_left_consumers
-from cdc_engine.meta.resume_requests import begin_done, new_start_requested, request_new_start
-from cdc_engine.parser.stream import event_parser
-from cdc_engine.records.location import record_store
-from cdc_engine.records.sql import SqlRecordStore
-from cdc_engine.source.in_use import address_in_use, use
-from console.acts.position import move, request
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ConfigurationError, MetaError, NotSharedError, SourceConnectionError
+from sluice.cdc_engine.handlers.calls import Calls
+from sluice.cdc_engine.instance.failover.failover import reading_now
+from sluice.cdc_engine.keeping import orders
+from sluice.cdc_engine.meta.forget_requests import forget_done, forgets_requested, request_forget
+from sluice.cdc_engine.meta.left_consumers import LeftConsumer, left_consumers, write_left_consumers
+from sluice.cdc_engine.meta.resume_requests import begin_done, new_start_requested, request_new_start
+from sluice.cdc_engine.parser.stream import event_parser
+from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.records.sql import SqlRecordStore
+from sluice.cdc_engine.source.in_use import address_in_use, use
+from sluice.console.acts.position import move, request
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_ledgers import at
 from tests.handlers.fix_handlers import Remembering, batch, line
 from tests.instance.fix_destination import Captured, running

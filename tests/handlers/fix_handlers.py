@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.handlers import BatchHandler, HandledBatch
-from cdc_engine.handlers.calls import LedgerLine
-from cdc_engine.position import Position
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.handlers import BatchHandler, HandledBatch
+from sluice.cdc_engine.handlers.calls import LedgerLine
+from sluice.cdc_engine.position import Position
 
 LEDGER = "3f2a91c04be7"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import HandlerError, LeaseLostError, MetaError
-from cdc_engine.handlers.calls import FILE, Call, Calls, Due, Kind, LedgerLine, due
-from cdc_engine.records.files import LOCK_FILE
+from sluice.cdc_engine.errors import HandlerError, LeaseLostError, MetaError
+from sluice.cdc_engine.handlers.calls import FILE, Call, Calls, Due, Kind, LedgerLine, due
+from sluice.cdc_engine.records.files import LOCK_FILE
 from tests.handlers.fix_handlers import Remembering, batch, line
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import HandlerError
-from cdc_engine.handlers.calls import FILE
+from sluice.cdc_engine.errors import HandlerError
+from sluice.cdc_engine.handlers.calls import FILE
 from tests.handlers.fix_handlers import install
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for

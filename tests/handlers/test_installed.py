@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config.consumers import HandlerConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.handlers.installed import handlers_of
-from console.conf_check import conf_problems
+from sluice.cdc_engine.config.consumers import HandlerConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.handlers.installed import handlers_of
+from sluice.console.conf_check import conf_problems
 from tests.handlers.fix_handlers import install
 
 TIDE = """
-from cdc_engine.handlers import BatchHandler
+from sluice.cdc_engine.handlers import BatchHandler
 
 class Tide(BatchHandler):
     def __init__(self, destination, options):

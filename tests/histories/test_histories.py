@@ -11,8 +11,8 @@ from dagster import DagsterRunStatus
 from benchmarks.histories.judging.bench import Stage
 from benchmarks.histories.judging.shrink import shortest
 from benchmarks.histories.steps import PIPELINE, History, Mix, Scenario, Step, generate
-from orchestration.sensor import settle
-from spark_jobs.staged_batch import StagedBatch
+from sluice.orchestration.sensor import settle
+from sluice.spark_jobs.staged_batch import StagedBatch
 
 SEEDS = 300
 CHUNKS = 6

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.config import load_config
-from cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.instance.engine.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 

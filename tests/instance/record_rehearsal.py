@@ -10,14 +10,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine.binlog.result_rows.decoder import ResultDecoder
-from cdc_engine.contracts import TableVersion
-from cdc_engine.instance.rehearsal import RECORDING, RESULT, SELECTED
-from cdc_engine.snapshot.reader import RowReader, open_reader
-from cdc_engine.snapshot.statements import quoted, rows_statement
-from cdc_engine.source.server import Source
-from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.result_rows.decoder import ResultDecoder
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.instance.rehearsal import RECORDING, RESULT, SELECTED
+from sluice.cdc_engine.snapshot.reader import RowReader, open_reader
+from sluice.cdc_engine.snapshot.statements import quoted, rows_statement
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
+from sluice.console.toolchain.database.server import DatabaseServer
 
 COLUMNS = """
     id BIGINT UNSIGNED PRIMARY KEY, tiny TINYINT, small SMALLINT UNSIGNED, medium MEDIUMINT, whole INT, large BIGINT,

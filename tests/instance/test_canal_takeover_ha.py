@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import DestinationDir, LedgerLocation
-from cdc_engine.errors import MetaError
-from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
-from cdc_engine.parser.start_position import StartChoice
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
+from sluice.cdc_engine.parser.start_position import StartChoice
 
 CURSOR = (
     '{"@type":"com.alibaba.otter.canal.protocol.position.LogPosition","identity":{"slaveId":-1,"sourceAddress":{"address":'

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.errors import CanalServiceError
-from orchestration.base.ports import EngineHandle
-from orchestration.base.testing import FakeEngine
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.errors import CanalServiceError
+from sluice.orchestration.base.ports import EngineHandle
+from sluice.orchestration.base.testing import FakeEngine
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 

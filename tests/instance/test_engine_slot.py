@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from cdc_engine.errors import EngineStartingError, LeaseLostError, SourceConnectionError
-from cdc_engine.keeping.launcher import EngineSlot
+from sluice.cdc_engine.errors import EngineStartingError, LeaseLostError, SourceConnectionError
+from sluice.cdc_engine.keeping.launcher import EngineSlot
 from tests.waiting import wait_for
 
 
@@ -88,7 +88,7 @@ def test_an_engine_that_lost_its_lease_is_stopped_and_another_waits_for_it() -> 
 
 
 def test_a_slow_source_holds_up_no_other_destination(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cdc_engine.keeping import launcher  # noqa: PLC0415
+    from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415
 
     gate = threading.Event()
     open_gate = threading.Event()
@@ -123,7 +123,7 @@ def test_stopping_waits_for_an_engine_that_is_being_started() -> None:
 def test_an_engine_that_has_started_after_its_place_was_closed_is_stopped_admin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("cdc_engine.keeping.launcher.CONNECT_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("sluice.cdc_engine.keeping.launcher.CONNECT_TIMEOUT_SECONDS", 0.01)
     bench = Bench()
     with pytest.raises(EngineStartingError):
         bench.place.get(0.01)

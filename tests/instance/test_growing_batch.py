@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.limits import READ_BUFFER_BYTES
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.limits import READ_BUFFER_BYTES
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

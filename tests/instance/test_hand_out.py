@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable
-from cdc_engine.errors import (
+from sluice.cdc_engine.contracts import Batch, OutstandingBatch, Staged, StoppedTable
+from sluice.cdc_engine.errors import (
     BatchNotFoundError,
     HandlerError,
     LeaseLostError,
@@ -19,14 +19,14 @@ from cdc_engine.errors import (
     SluiceError,
     StagingError,
 )
-from cdc_engine.handlers.calls import Calls
-from cdc_engine.instance.hand_out import GET_SECONDS, MORE_SECONDS_MIN, BatchLimits, HandOut, more_seconds
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.position import Position
-from cdc_engine.server.service import CanalService
-from cdc_engine.staging.batches import StagedBatches
-from cdc_engine.states import TableState
-from cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.handlers.calls import Calls
+from sluice.cdc_engine.instance.hand_out import GET_SECONDS, MORE_SECONDS_MIN, BatchLimits, HandOut, more_seconds
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.server.service import CanalService
+from sluice.cdc_engine.staging.batches import StagedBatches
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import Source, numbers_in
 from tests.fix_ledgers import CLIENT, MemoryLedger
 from tests.handlers.fix_handlers import Remembering

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.contracts import ClientIdentity
-from cdc_engine.errors import NotStartedError
-from cdc_engine.instance.hand_out import BatchLimits, HandOut
+from sluice.cdc_engine.contracts import ClientIdentity
+from sluice.cdc_engine.errors import NotStartedError
+from sluice.cdc_engine.instance.hand_out import BatchLimits, HandOut
 
 
 def test_admin_who_asks_an_engine_that_ends_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import LeaseLostError
-from cdc_engine.position import Position
-from console.acts.position import move as move_to
-from console.acts.position import request
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import LeaseLostError
+from sluice.cdc_engine.position import Position
+from sluice.console.acts.position import move as move_to
+from sluice.console.acts.position import request
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 

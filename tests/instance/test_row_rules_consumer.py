@@ -11,28 +11,28 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.entries.elements import FIRST_STATE
-from cdc_engine.binlog.rows.decoder import OPERATION
-from cdc_engine.config import DestinationConfig, TableConfig, load_config
-from cdc_engine.contracts import RowEventKind, StoppedTable, TableChangeKind
-from cdc_engine.errors import ConfigurationError, ConsumerStoppedError
-from cdc_engine.instance.consumers.consumer_stream import Selection
-from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.readable import Readable
-from cdc_engine.instance.consumers.served import serving_of
-from cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
-from cdc_engine.instance.tables.value_policies import policies_of
-from cdc_engine.meta.resume_requests import request, requests
-from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.sink.event_sink import CapturedTables
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.staging import stage
-from cdc_engine.states import TableState
-from cdc_engine.store.window.positions import WindowPiece
-from console.conf_check import conf_problems
-from console.toolchain.database.server import DatabaseServer
-from equality.table_plan import RefusedError, plan
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.entries.elements import FIRST_STATE
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION
+from sluice.cdc_engine.config import DestinationConfig, TableConfig, load_config
+from sluice.cdc_engine.contracts import RowEventKind, StoppedTable, TableChangeKind
+from sluice.cdc_engine.errors import ConfigurationError, ConsumerStoppedError
+from sluice.cdc_engine.instance.consumers.consumer_stream import Selection
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.readable import Readable
+from sluice.cdc_engine.instance.consumers.served import serving_of
+from sluice.cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
+from sluice.cdc_engine.instance.tables.value_policies import policies_of
+from sluice.cdc_engine.meta.resume_requests import request, requests
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.sink.event_sink import CapturedTables
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.staging import stage
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.store.window.positions import WindowPiece
+from sluice.console.conf_check import conf_problems
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.equality.table_plan import RefusedError, plan
 from tests.binlog.rows.event_bytes import ORDERS
 from tests.fix_blocks import Source
 from tests.fix_ledgers import MemoryLedger, at

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.operation.figures import StatusSample, families
-from cdc_engine.server.protocol.traffic import ClientTraffic
-from console.check import check_shared
-from console.status.report import read_destination
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.operation.figures import StatusSample, families
+from sluice.cdc_engine.server.protocol.traffic import ClientTraffic
+from sluice.console.check import check_shared
+from sluice.console.status.report import read_destination
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

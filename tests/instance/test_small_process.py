@@ -10,15 +10,15 @@ from pathlib import Path
 REHEARSE = """
 import sys
 from pathlib import Path
-from cdc_engine.instance.small_process import keep_small
+from sluice.cdc_engine.instance.small_process import keep_small
 keep_small()
-from cdc_engine.instance.rehearsal import rehearse
+from sluice.cdc_engine.instance.rehearsal import rehearse
 rows = rehearse(Path(sys.argv[1]))
 print(rows > 0, "pandas" in sys.modules)
 """
 COUNT_ARENAS = """
 import ctypes, sys, threading
-from cdc_engine.instance.small_process import limit_arenas
+from sluice.cdc_engine.instance.small_process import limit_arenas
 if sys.argv[1] == "limited":
     limit_arenas()
 libc = ctypes.CDLL(None)

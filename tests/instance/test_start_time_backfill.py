@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import PositionLostError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.time_text import time_text
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.time_text import time_text
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 
 pytestmark = pytest.mark.servers

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.errors import MetaError
-from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.instance.engine import wiring
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.instance.engine import wiring
 from tests.fix_ledgers import MemoryLedger
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import EngineStartingError, SluiceError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.keeping import launcher
-from cdc_engine.keeping.conf_watch import ConfWatch
-from cdc_engine.keeping.in_use import VARIABLE
-from cdc_engine.keeping.keeper import Keeper
-from console.toolchain.database.server import DatabaseServer
-from orchestration.run.table_locks import written_target
-from spark_jobs.errors import TableError
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import EngineStartingError, SluiceError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.keeping import launcher
+from sluice.cdc_engine.keeping.conf_watch import ConfWatch
+from sluice.cdc_engine.keeping.in_use import VARIABLE
+from sluice.cdc_engine.keeping.keeper import Keeper
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.orchestration.run.table_locks import written_target
+from sluice.spark_jobs.errors import TableError
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

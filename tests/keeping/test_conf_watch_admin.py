@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from cdc_engine.config import load_config
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.keeping.conf_watch import ConfWatch
-from cdc_engine.keeping.in_use import VARIABLE, change_since, conf_in_use, stamp, troubles_now
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.keeping.conf_watch import ConfWatch
+from sluice.cdc_engine.keeping.in_use import VARIABLE, change_since, conf_in_use, stamp, troubles_now
 
 GOOD = "source: {host: 192.0.2.1, user: sluice, port: 3306}\n"
 OTHER = "source: {host: 192.0.2.1, user: sluice, port: 3307}\n"
@@ -175,7 +175,7 @@ def test_admin_a_change_that_cannot_be_written_down_waits_until_it_can(
 ) -> None:
     watch = ConfWatch(conf.directory, "test")
     with monkeypatch.context() as full, structlog.testing.capture_logs() as told:
-        full.setattr("cdc_engine.keeping.conf_watch.keep", disk_is_full)
+        full.setattr("sluice.cdc_engine.keeping.conf_watch.keep", disk_is_full)
         conf.put("shop", OTHER)
         assert not changes(watch)
         assert ports(watch)["shop"] == 3306, "an engine that is started now is not one of another conf/"

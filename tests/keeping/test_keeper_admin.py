@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config.conf_files import read_conf_files
-from cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, SourceConnectionError
-from cdc_engine.keeping import orders
-from cdc_engine.keeping.in_use import VARIABLE, choose
-from cdc_engine.keeping.keeper import RETRY_SECONDS, STANDBY_SECONDS, Keeper, what_stays
+from sluice.cdc_engine.config.conf_files import read_conf_files
+from sluice.cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, SourceConnectionError
+from sluice.cdc_engine.keeping import orders
+from sluice.cdc_engine.keeping.in_use import VARIABLE, choose
+from sluice.cdc_engine.keeping.keeper import RETRY_SECONDS, STANDBY_SECONDS, Keeper, what_stays
 from tests.keeping.test_conf_watch_admin import GOOD, OTHER, Conf
 from tests.waiting import wait_for
 
@@ -237,7 +237,7 @@ def test_admin_a_note_that_is_damaged_still_stops(tmp_path: Path) -> None:
 def test_admin_the_launcher_starts_none_that_was_stopped_and_leaves_one_that_was_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cdc_engine.keeping import launcher  # noqa: PLC0415
+    from sluice.cdc_engine.keeping import launcher  # noqa: PLC0415
 
     conf = Conf(tmp_path)
     conf.put("shop", GOOD)

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from cdc_engine.keeping.rules import RULES, KeeperAct, KeeperFacts, decide
+from sluice.cdc_engine.keeping.rules import RULES, KeeperAct, KeeperFacts, decide
 
 ALL = [
     KeeperFacts(

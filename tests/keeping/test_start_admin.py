@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.ha.leases import open_lease
-from cdc_engine.keeping import acts, orders
+from sluice.cdc_engine.ha.leases import open_lease
+from sluice.cdc_engine.keeping import acts, orders
 
 
 @pytest.mark.found

@@ -13,14 +13,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from lake_cut import CutError, deltalake_tables, duckdb_views, read_cut
-from lake_cut.cut import SCHEMA, cuts_path
-from spark_jobs import cuts
-from spark_jobs.cuts import PublishedTables, amend_newest, publish_cut
-from spark_jobs.fence import BY_HAND
-from spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
-from spark_jobs.staged_batch import StagedBatch
-from spark_jobs.table_owner import TableRecord
+from sluice.lake_cut import CutError, deltalake_tables, duckdb_views, read_cut
+from sluice.lake_cut.cut import SCHEMA, cuts_path
+from sluice.spark_jobs import cuts
+from sluice.spark_jobs.cuts import PublishedTables, amend_newest, publish_cut
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
+from sluice.spark_jobs.staged_batch import StagedBatch
+from sluice.spark_jobs.table_owner import TableRecord
 
 EPOCH_SECONDS = 1_700_000_000
 NAMED_ALIKE = ("shop.Orders", "shop.orders", "shop.orders__2", "SHOP.items", "shop.items")

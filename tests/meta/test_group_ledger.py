@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.meta.ledger import GroupConsumer, Ledger
-from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
-from cdc_engine.position import GroupPosition, Position
+from sluice.cdc_engine.meta.ledger import GroupConsumer, Ledger
+from sluice.cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
+from sluice.cdc_engine.position import GroupPosition, Position
 from tests.fix_ledgers import FileLedger
 
 EAST = Position(epoch=1, file="bin.000003", offset=400, gtid_set="a:1-5", server_uuid="a", time_us=7)

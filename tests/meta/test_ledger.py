@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.contracts import ClientIdentity, OutstandingBatch
-from cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, SluiceError
-from cdc_engine.meta.ledger import EPOCH_MAX, Ledger
-from cdc_engine.states import TableState
+from sluice.cdc_engine.contracts import ClientIdentity, OutstandingBatch
+from sluice.cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, SluiceError
+from sluice.cdc_engine.meta.ledger import EPOCH_MAX, Ledger
+from sluice.cdc_engine.states import TableState
 from tests.fix_ledgers import CLIENT, LEDGER, at, stopped
 
 

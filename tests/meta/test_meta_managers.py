@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.managers import read_ledger
+from sluice.cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.meta.managers import read_ledger
 from tests.fix_ledgers import FileLedger, MemoryLedger, at, full_ledger
 
 

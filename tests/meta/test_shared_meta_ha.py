@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from kazoo.client import KazooClient
 
-from cdc_engine.contracts import ClientIdentity, LedgerLocation
-from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError
-from cdc_engine.meta import canal_cursor, managers
-from cdc_engine.meta.ledger_record import ledger_to_text
-from cdc_engine.meta.managers import open_meta, read_ledger
-from cdc_engine.meta.stored_ledger import LEDGER, StoredLedger
-from cdc_engine.records.contract import NOTHING, RecordStore, StoredRecord
-from cdc_engine.records.location import record_store
+from sluice.cdc_engine.contracts import ClientIdentity, LedgerLocation
+from sluice.cdc_engine.errors import LeaseLostError, MetaError, NotSharedError
+from sluice.cdc_engine.meta import canal_cursor, managers
+from sluice.cdc_engine.meta.ledger_record import ledger_to_text
+from sluice.cdc_engine.meta.managers import open_meta, read_ledger
+from sluice.cdc_engine.meta.stored_ledger import LEDGER, StoredLedger
+from sluice.cdc_engine.records.contract import NOTHING, RecordStore, StoredRecord
+from sluice.cdc_engine.records.location import record_store
 from tests.fix_ledgers import at, full_ledger
 from tests.parser.proxy import Proxy
 from tests.records.fix_places import SHARED, place_of

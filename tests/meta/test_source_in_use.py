@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.source import in_use
-from cdc_engine.source.in_use import address_chosen, use
+from sluice.cdc_engine.source import in_use
+from sluice.cdc_engine.source.in_use import address_chosen, use
 
 
 def test_a_check_of_the_choice_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cdc_engine.config.alarms import AlarmConfig
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.errors import ConfigurationError, LedgerLostError
-from cdc_engine.instance.status import EngineStatus
-from cdc_engine.operation import handlers
-from cdc_engine.operation.alarms import QUIET_SECONDS, Alarm, AlarmWatcher, failed, matters
-from cdc_engine.operation.handlers import TRIES, Teller, handler_of
-from cdc_engine.position import Position
-from cdc_engine.states import TableState
+from sluice.cdc_engine.config.alarms import AlarmConfig
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.errors import ConfigurationError, LedgerLostError
+from sluice.cdc_engine.instance.status import EngineStatus
+from sluice.cdc_engine.operation import handlers
+from sluice.cdc_engine.operation.alarms import QUIET_SECONDS, Alarm, AlarmWatcher, failed, matters
+from sluice.cdc_engine.operation.handlers import TRIES, Teller, handler_of
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.states import TableState
 
 WELL = EngineStatus(state="RUNNING")
 STOP = StoppedTable(

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from cdc_engine.instance.consumers.subscriptions import ConsumerStatus
-from cdc_engine.instance.status import EngineStatus, GroupFigures, MemberFigures, StreamFigures
-from cdc_engine.operation.endpoint import Endpoint
-from cdc_engine.position import Position
-from cdc_engine.server.protocol import packets
-from cdc_engine.server.protocol.session import Access, ClientSession
-from cdc_engine.server.protocol.traffic import traffic_of
+from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus
+from sluice.cdc_engine.instance.status import EngineStatus, GroupFigures, MemberFigures, StreamFigures
+from sluice.cdc_engine.operation.endpoint import Endpoint
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.server.protocol import packets
+from sluice.cdc_engine.server.protocol.session import Access, ClientSession
+from sluice.cdc_engine.server.protocol.traffic import traffic_of
 from tests.canal_client.fix_served import Destination, inserted
 from tests.server.protocol.test_canal_protocol import GET, SUBSCRIPTION
 
@@ -123,7 +123,7 @@ def test_a_stranger_makes_no_series_of_its_own_canal() -> None:
 
 
 def _nobody(name: str) -> Destination:
-    from cdc_engine.errors import UnknownDestinationError  # noqa: PLC0415
+    from sluice.cdc_engine.errors import UnknownDestinationError  # noqa: PLC0415
 
     raise UnknownDestinationError(f"can't find destination:{name}")
 

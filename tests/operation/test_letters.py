@@ -17,12 +17,12 @@ from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword
 from pydantic import ValidationError
 from structlog.testing import capture_logs
 
-from cdc_engine.config.alarms import AlarmConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.operation.alarms import Alarm
-from cdc_engine.operation.handlers import TRIES, Teller, handler_of
-from cdc_engine.operation.mails import SUBJECT_MAX, mail
-from console.toolchain.ports import LOOPBACK, free_port
+from sluice.cdc_engine.config.alarms import AlarmConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.operation.alarms import Alarm
+from sluice.cdc_engine.operation.handlers import TRIES, Teller, handler_of
+from sluice.cdc_engine.operation.mails import SUBJECT_MAX, mail
+from sluice.console.toolchain.ports import LOOPBACK, free_port
 from tests.certificates import make_certificate
 
 SECRET = "open-sesame"  # noqa: S105

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from batch_manifest.values import Cascade
-from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.source.settings import SourceConfig
-from cdc_engine.table_meta.history import tables_file
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE
-from orchestration.base.testing import FakePorts
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.table_meta.history import tables_file
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.orchestration.base.testing import FakePorts
 
 TABLES = ("shop.orders", "shop.items", "shop.odd-näme$")
 

@@ -21,11 +21,11 @@ from dagster._core.execution.plan.resume_retry import ReexecutionStrategy
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceFileTarget
 
-from cdc_engine import destination_files
-from cdc_engine.contracts import OutstandingBatch
-from console.toolchain.process import ChildProcess, last_lines
-from orchestration.base import failpoints
-from orchestration.base.batch_reference import delivery_of
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.console.toolchain.process import ChildProcess, last_lines
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.batch_reference import delivery_of
 from tests.orchestration.fix_location import write_tables
 from tests.waiting import wait_for
 
@@ -92,7 +92,7 @@ class DagsterStack:
 
         server = self._start(
             "code_server",
-            *("orchestration.code_server", "-m", "tests.orchestration.kill_location"),
+            *("sluice.orchestration.code_server", "-m", "tests.orchestration.kill_location"),
             *("-h", "127.0.0.1", "-p", str(self.port), "--location-name", LOCATION),
         )
 

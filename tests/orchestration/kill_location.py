@@ -15,17 +15,17 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from cdc_engine import destination_files
-from cdc_engine.config import load_config
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.errors import BatchNotFoundError
-from cdc_engine.limits import TICK_SECONDS_MAX
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.position import Position
-from orchestration.base.ports import MergeOrder, Ports, TableOutcome
-from orchestration.base.testing import FakeOutcome, FakeState
-from orchestration.code_location import build_definitions
-from orchestration.rpc.run_caller import RunCaller
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.errors import BatchNotFoundError
+from sluice.cdc_engine.limits import TICK_SECONDS_MAX
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.position import Position
+from sluice.orchestration.base.ports import MergeOrder, Ports, TableOutcome
+from sluice.orchestration.base.testing import FakeOutcome, FakeState
+from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.rpc.run_caller import RunCaller
 from tests.fix_ledgers import FileLedger
 
 FILE, FIRST = "mysql-bin.000001", 4

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig
-from cdc_engine.source.settings import SourceConfig
-from orchestration.assets import tell_quarantine
-from orchestration.base import table_catalog
-from orchestration.base.table_catalog import SourceColumns, delta_key, engine_key, source_key
-from orchestration.checks.stopped import QUARANTINE_CHECK, quarantine_evaluation
-from orchestration.code_location import build_definitions
-from spark_jobs.errors import TableError
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, TableConfig
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.orchestration.assets import tell_quarantine
+from sluice.orchestration.base import table_catalog
+from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, engine_key, source_key
+from sluice.orchestration.checks.stopped import QUARANTINE_CHECK, quarantine_evaluation
+from sluice.orchestration.code_location import build_definitions
+from sluice.spark_jobs.errors import TableError
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 ORDERS, ITEMS = "shop.orders", "shop.items"
@@ -104,7 +104,7 @@ def test_a_quarantine_that_cannot_be_read_fails_its_check_and_no_run_that_has_me
     def unreadable(path: str, table: str, options: dict[str, str]) -> dict[str, int]:
         raise TableError(table, f"{path} cannot be read with {options}", own=False)
 
-    monkeypatch.setattr("spark_jobs.quarantine.count.quarantined_by_column", unreadable)
+    monkeypatch.setattr("sluice.spark_jobs.quarantine.count.quarantined_by_column", unreadable)
     with pytest.raises(dg.Failure, match=r"cannot be read with \{'aws_secret_access_key': '\*\*\*'\}"):
         quarantine_evaluation(config, "shop", ORDERS)
     with dg.build_op_context() as context:

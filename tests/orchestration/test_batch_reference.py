@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.base.batch_reference import BATCH_TAG, BatchReference, BatchReferenceError, check_tags
-from orchestration.base.testing import FakeEngine
+from sluice.orchestration.base.batch_reference import BATCH_TAG, BatchReference, BatchReferenceError, check_tags
+from sluice.orchestration.base.testing import FakeEngine
 
 references = st.builds(
     BatchReference,

@@ -11,17 +11,17 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from batch_manifest.values import Cascade
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.destination_files import LakeTables
-from cdc_engine.instance.status import EngineStatus, write_status
-from cdc_engine.position import Position
-from cdc_engine.snapshot.record import wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.policy import Item, PendingChange
-from orchestration.base.testing import position
-from orchestration.checks.observations import (
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.instance.status import EngineStatus, write_status
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.change.policy import Item, PendingChange
+from sluice.orchestration.base.testing import position
+from sluice.orchestration.checks.observations import (
     LAG,
     RE_SNAPSHOT,
     TABLE_CHECK,
@@ -30,8 +30,8 @@ from orchestration.checks.observations import (
     failures,
     stopped_sentence,
 )
-from orchestration.checks.stopped import STATUS_FILE, STATUS_SECONDS_MAX, older_tables, read_failures
-from orchestration.code_location import build_definitions
+from sluice.orchestration.checks.stopped import STATUS_FILE, STATUS_SECONDS_MAX, older_tables, read_failures
+from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 STOPPED = StoppedTable(

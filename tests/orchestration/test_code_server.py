@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestration.code_server import WARM_MODULES
+from sluice.orchestration.code_server import WARM_MODULES
 
 ROOT = Path(__file__).parents[2]
 HEAVY = (
@@ -20,14 +20,14 @@ HEAVY = (
     "pymysqlreplication",
     "pymysql",
     "sqlglot",
-    "cdc_engine.keeping.launcher",
+    "sluice.cdc_engine.keeping.launcher",
     "deltalake",
 )
 IMPORT_DEFINITIONS = f"""
 import json, sys, threading
-import orchestration.definitions
+import sluice.orchestration.definitions
 loaded = [name for name in {HEAVY!r} if name in sys.modules]
-keys = orchestration.definitions.defs.resolve_asset_graph().get_all_asset_keys()
+keys = sluice.orchestration.definitions.defs.resolve_asset_graph().get_all_asset_keys()
 print(json.dumps([loaded, threading.active_count(), [str(key) for key in keys]]))
 """
 

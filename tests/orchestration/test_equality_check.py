@@ -8,10 +8,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from cdc_engine.config import EqualityConfig
-from equality.values import ChunkDifference, Difference, TableResult, Verdict
-from orchestration.checks.equality import result_of
-from orchestration.code_location import build_definitions
+from sluice.cdc_engine.config import EqualityConfig
+from sluice.equality.values import ChunkDifference, Difference, TableResult, Verdict
+from sluice.orchestration.checks.equality import result_of
+from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 KEY = dg.AssetKey(["shop", "orders"])

@@ -14,16 +14,16 @@ import dagster as dg
 import pytest
 from dagster._core.loader import LoadingContextForTest
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.instance.status import EngineStatus, write_status
-from cdc_engine.keeping.acts import STATUS_FILE
-from cdc_engine.states import TableState
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.table_catalog import ENGINE, SOURCE, delta_key, engine_key, source_key
-from orchestration.base.testing import position
-from orchestration.checks.observations import TABLE_CHECK
-from orchestration.checks.stopped import FlowingTables
-from orchestration.code_location import build_definitions
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.instance.status import EngineStatus, write_status
+from sluice.cdc_engine.keeping.acts import STATUS_FILE
+from sluice.cdc_engine.states import TableState
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.table_catalog import ENGINE, SOURCE, delta_key, engine_key, source_key
+from sluice.orchestration.base.testing import position
+from sluice.orchestration.checks.observations import TABLE_CHECK
+from sluice.orchestration.checks.stopped import FlowingTables
+from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 from tests.orchestration.sensor.test_runs import ORDERS, Shop
 

@@ -16,9 +16,9 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
 
-from cdc_engine import destination_files
-from orchestration.base import failpoints
-from orchestration.base.batch_reference import DRAIN, RUNS_TAG
+from sluice.cdc_engine import destination_files
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG
 from tests.orchestration.fix_stack import DagsterStack, stack
 from tests.waiting import wait_for
 

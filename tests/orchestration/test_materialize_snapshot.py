@@ -6,11 +6,11 @@ from pathlib import Path
 
 import dagster as dg
 
-from cdc_engine.position import Position
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState
-from orchestration.base.table_catalog import delta_key
-from orchestration.code_location import build_definitions
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
+from sluice.orchestration.base.table_catalog import delta_key
+from sluice.orchestration.code_location import build_definitions
 from tests.fix_ledgers import FileLedger
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 

@@ -17,10 +17,10 @@ from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 from dagster._core.utils import FuturesAwareThreadPoolExecutor
 from dagster._grpc.server import DagsterApiServer
 
-from cdc_engine.keeping.conf_watch import ConfWatch
-from cdc_engine.keeping.in_use import VARIABLE, troubles_now
-from orchestration import reload
-from orchestration.upkeep import TABLES_SECONDS, ShownDefinitions
+from sluice.cdc_engine.keeping.conf_watch import ConfWatch
+from sluice.cdc_engine.keeping.in_use import VARIABLE, troubles_now
+from sluice.orchestration import reload
+from sluice.orchestration.upkeep import TABLES_SECONDS, ShownDefinitions
 from tests.keeping.test_conf_watch_admin import WRONG, Conf, changes
 from tests.orchestration.fix_location import write_tables
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.database.server import DatabaseServer
 
 
 @pytest.fixture(params=["mysql80", "mariadb114"])

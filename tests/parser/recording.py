@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableChangeKind, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.parser.shared.sharing import Sharing
-from cdc_engine.parser.start_position import DumpStart, StartChoice
-from cdc_engine.parser.stream.event_parser import STREAMING, EventParser
-from cdc_engine.position import Position
-from cdc_engine.source.server import Source
-from console.toolchain.database.server import DatabaseServer
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.contracts import NO_SESSION, Block, StatementSession, TableChange, TableChangeKind, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.parser.shared.sharing import Sharing
+from sluice.cdc_engine.parser.start_position import DumpStart, StartChoice
+from sluice.cdc_engine.parser.stream.event_parser import STREAMING, EventParser
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.server import Source
+from sluice.console.toolchain.database.server import DatabaseServer
 
 DEADLINE_SECONDS = 60.0
 LATEST = StartChoice()

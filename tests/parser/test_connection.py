@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from cdc_engine.errors import ConfigurationError, PositionLostError, ReplicaClashError, SourceConnectionError
-from cdc_engine.parser.connection import SourceConnection, answer_error
-from cdc_engine.source.server import Source
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.errors import ConfigurationError, PositionLostError, ReplicaClashError, SourceConnectionError
+from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
+from sluice.cdc_engine.source.server import Source
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run
 from tests.parser.recording import capturing, source_of

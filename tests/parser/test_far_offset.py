@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.parser import connection
-from cdc_engine.parser.start_position import StartChoice
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.parser import connection
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.parser.fix_shop import insert, run
 from tests.parser.recording import capturing, source_of
 

@@ -11,9 +11,9 @@ from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.event import QueryEvent, XidEvent
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
-from cdc_engine.contracts import RowEventKind
-from cdc_engine.parser.start_position import StartChoice
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import RowEventKind
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.parser.fix_shop import run
 from tests.parser.recording import RowEvent, capturing, source_of
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cdc_engine import limits
-from cdc_engine.errors import ChecksumError
-from cdc_engine.parser.stream.reconnect import CHECKSUM_TRIES_MAX, Attempts
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.errors import ChecksumError
+from sluice.cdc_engine.parser.stream.reconnect import CHECKSUM_TRIES_MAX, Attempts
 
 
 def test_the_wait_before_a_connection_doubles_up_to_a_bound() -> None:

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from cdc_engine.parser.stream.event_parser import STREAMING
-from cdc_engine.position import Position, file_number
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.parser.stream.event_parser import STREAMING
+from sluice.cdc_engine.position import Position, file_number
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run
 from tests.parser.recording import Capture, capturing, source_of

@@ -7,10 +7,10 @@ from typing import Any
 import pymysql
 import pytest
 
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import ServerFacts, read_facts
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
+from sluice.cdc_engine.source.server import Source
 
 NEW, OLD = "SHOW BINARY LOG STATUS", "SHOW MASTER STATUS"
 END = {"File": "binlog.000042", "Position": 157, "Executed_Gtid_Set": "3e11fa47-71ca-11e1-9e33-c80aa9429562:1-5"}

@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.errors import ReplicaClashError, SourceCheckError
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import Replica, ServerFacts, read_facts
-from cdc_engine.parser.source_check import check_source, server_version
-from cdc_engine.source.server import Source
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.errors import ReplicaClashError, SourceCheckError
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import Replica, ServerFacts, read_facts
+from sluice.cdc_engine.parser.source_check import check_source, server_version
+from sluice.cdc_engine.source.server import Source
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import make_shop, run
 from tests.parser.recording import capturing, source_of

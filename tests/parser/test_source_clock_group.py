@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.stream.source_clock import ask_clock, begin_asking
-from cdc_engine.parser.stream.watch import StreamState
-from cdc_engine.position import Position
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import read_facts
+from sluice.cdc_engine.parser.stream.source_clock import ask_clock, begin_asking
+from sluice.cdc_engine.parser.stream.watch import StreamState
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.server import Source
 from tests.parser.recording import source_of
 
 EAST = Source(destination="east", host="h", port=3306, user="u")

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.gtid import GtidSet
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
-from cdc_engine.position import Position
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.gtid import GtidSet
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.start_position import DumpStart, Epochs, Lost, StartChoice, decide_start
+from sluice.cdc_engine.position import Position
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

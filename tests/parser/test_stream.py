@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from cdc_engine.contracts import Block, RowEventKind, TableChangeKind
-from cdc_engine.errors import ChecksumError, PositionLostError
-from cdc_engine.parser.start_position import StartChoice
-from cdc_engine.parser.stream.event_parser import RECONNECTING, STOPPED, STREAMING
-from cdc_engine.position import Position
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import Block, RowEventKind, TableChangeKind
+from sluice.cdc_engine.errors import ChecksumError, PositionLostError
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.cdc_engine.parser.stream.event_parser import RECONNECTING, STOPPED, STREAMING
+from sluice.cdc_engine.position import Position
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run
 from tests.parser.proxy import Proxy
@@ -311,7 +311,7 @@ def test_a_purged_position_is_lost_with_its_reason(fresh_server: ServerFactory) 
 
 
 def test_a_silent_server_is_dropped_and_found_again(shop: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc_engine.limits.READ_TIMEOUT_SECONDS", 2)
+    monkeypatch.setattr("sluice.cdc_engine.limits.READ_TIMEOUT_SECONDS", 2)
     with Proxy(shop.port) as proxy, capturing(source_of(shop, port=proxy.port, tls_mode="DISABLED")) as capture:
         insert(shop, [1])
         capture.sink.wait_for_rows(1)
@@ -321,8 +321,8 @@ def test_a_silent_server_is_dropped_and_found_again(shop: DatabaseServer, monkey
 
 
 def test_heartbeats_keep_an_idle_stream(shop: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc_engine.limits.HEARTBEAT_SECONDS", 1)
-    monkeypatch.setattr("cdc_engine.limits.READ_TIMEOUT_SECONDS", 4)
+    monkeypatch.setattr("sluice.cdc_engine.limits.HEARTBEAT_SECONDS", 1)
+    monkeypatch.setattr("sluice.cdc_engine.limits.READ_TIMEOUT_SECONDS", 4)
     with capturing(source_of(shop)) as capture:
         insert(shop, [1])
         capture.sink.wait_for_rows(1)

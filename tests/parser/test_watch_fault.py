@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.stream.watch import Look, StreamState, Watch, has_read, misfit_of
-from cdc_engine.position import Position
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.stream.watch import Look, StreamState, Watch, has_read, misfit_of
+from sluice.cdc_engine.position import Position
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

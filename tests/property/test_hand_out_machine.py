@@ -18,12 +18,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cdc_engine.binlog.block import end_position
-from cdc_engine.contracts import Batch
-from cdc_engine.position import Position
-from cdc_engine.server.service import CanalService
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.opening import GoingOn, StorePlan, open_store
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.contracts import Batch
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.server.service import CanalService
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.store.opening import GoingOn, StorePlan, open_store
 from tests.fix_blocks import SERVER, Source, numbers_in
 from tests.fix_ledgers import CLIENT, FileLedger
 

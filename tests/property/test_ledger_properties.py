@@ -8,9 +8,9 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.errors import SluiceError
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from tests.fix_ledgers import CLIENT, LEDGER, at, stopped
 
 IDS = st.integers(1, 8)

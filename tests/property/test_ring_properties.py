@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.store.files.mark import Mark
-from cdc_engine.store.ring import Ring
+from sluice.cdc_engine.store.files.mark import Mark
+from sluice.cdc_engine.store.ring import Ring
 
 # (transactions, row events, bytes) that a block adds; a spilled block ends no transaction
 SIZES = st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 50))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.contracts import LedgerLocation
 
 SERVERS = tuple(pytest.param(kind, marks=pytest.mark.servers) for kind in ("postgres16", "mysql80", "zookeeper39"))
 SHARED = ("memory", "sqlite", *SERVERS)  # stores that compare tokens

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.acts.stopped_destination import stopped_destination
-from cdc_engine.contracts import DestinationDir, LedgerLocation
-from cdc_engine.errors import MetaError, StaleWriteError
-from cdc_engine.file_lock import FileLock
-from cdc_engine.ha.beat_lock import LockClaim
-from cdc_engine.ha.leases import LEASE
-from cdc_engine.meta.stored_ledger import LEDGER, read_stored_ledger
-from cdc_engine.records import files
-from cdc_engine.records.contract import RecordStore, StoredRecord
-from cdc_engine.records.files import LOCK_FILE, FileRecordStore
-from cdc_engine.records.location import record_store
+from sluice.cdc_engine.acts.stopped_destination import stopped_destination
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
+from sluice.cdc_engine.errors import MetaError, StaleWriteError
+from sluice.cdc_engine.file_lock import FileLock
+from sluice.cdc_engine.ha.beat_lock import LockClaim
+from sluice.cdc_engine.ha.leases import LEASE
+from sluice.cdc_engine.meta.stored_ledger import LEDGER, read_stored_ledger
+from sluice.cdc_engine.records import files
+from sluice.cdc_engine.records.contract import RecordStore, StoredRecord
+from sluice.cdc_engine.records.files import LOCK_FILE, FileRecordStore
+from sluice.cdc_engine.records.location import record_store
 from tests.records.fix_places import KINDS, SHARED, place_of
 
 

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import LakeTables
-from cdc_engine.instance.published_history import PublishedHistory
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.ledger_record import ledger_to_text
-from cdc_engine.meta.stored_ledger import LEDGER as LEDGER_RECORD
-from cdc_engine.records.location import record_store
-from cdc_engine.snapshot.record import wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, TableSchema
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.instance.published_history import PublishedHistory
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.ledger_record import ledger_to_text
+from sluice.cdc_engine.meta.stored_ledger import LEDGER as LEDGER_RECORD
+from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, TableSchema
 from tests.fix_ledgers import at
 from tests.orchestration.fix_location import make_config
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.table_meta.history import tables_file
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE
-from orchestration.code_location import build_definitions
+from sluice.cdc_engine.table_meta.history import tables_file
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_fake_ports
 from tests.scale.fix_many_tables import MANY, Counted, counted, growth, make_destination
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import ClientIdentity, TableChange, TableChangeKind
-from cdc_engine.errors import (
+from sluice.cdc_engine.contracts import ClientIdentity, TableChange, TableChangeKind
+from sluice.cdc_engine.errors import (
     BatchNotFirstError,
     BatchNotFoundError,
     CanalServiceError,
@@ -21,10 +21,10 @@ from cdc_engine.errors import (
     SourceConnectionError,
     UnknownDestinationError,
 )
-from cdc_engine.meta.managers import read_ledger
-from cdc_engine.position import Position
-from cdc_engine.server.service import CanalService
-from cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.meta.managers import read_ledger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.server.service import CanalService
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import SERVER, Source, numbers_in
 from tests.fix_ledgers import CLIENT, FileLedger, MemoryLedger
 

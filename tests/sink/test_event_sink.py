@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.block import compact, end_position, held_bytes, keep_events, last_transaction
-from cdc_engine.contracts import Block, TableChange, TableChangeKind, TableVersion
-from cdc_engine.sink.empty_transactions import EVENT_TIME_US_MAX, SKIPPED_TRANSACTIONS_MAX, Thinning
-from cdc_engine.sink.event_sink import CapturedTables, EventSink, dropped_uncaptured
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.window.positions import WindowPosition
-from cdc_engine.store.window.window import Window
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.block import compact, end_position, held_bytes, keep_events, last_transaction
+from sluice.cdc_engine.contracts import Block, TableChange, TableChangeKind, TableVersion
+from sluice.cdc_engine.sink.empty_transactions import EVENT_TIME_US_MAX, SKIPPED_TRANSACTIONS_MAX, Thinning
+from sluice.cdc_engine.sink.event_sink import CapturedTables, EventSink, dropped_uncaptured
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.store.window.positions import WindowPosition
+from sluice.cdc_engine.store.window.window import Window
 from tests.fix_blocks import AUDIT, ORDERS, SECOND_US, Source, gtid_set, numbers_in, numbers_of
 from tests.store.fix_stores import START
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.sink.table_filter import TableFilter, compile_patterns, split_patterns
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.sink.table_filter import TableFilter, compile_patterns, split_patterns
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from cdc_engine.contracts import TableVersion
-from cdc_engine.snapshot.reader import RowReader, open_reader
-from cdc_engine.source.server import Source
-from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.snapshot.reader import RowReader, open_reader
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
+from sluice.console.toolchain.database.server import DatabaseServer
 
 
 def source_of(server: DatabaseServer, user: str = "root") -> Source:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pymysql
 
-from cdc_engine.snapshot.chunks import chunks
-from cdc_engine.snapshot.read import read_chunk
-from cdc_engine.snapshot.reader import open_reader
-from cdc_engine.source.server import Source
-from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
+from sluice.cdc_engine.snapshot.chunks import chunks
+from sluice.cdc_engine.snapshot.read import read_chunk
+from sluice.cdc_engine.snapshot.reader import open_reader
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
 
 ROWS_PER_CHUNK = 1
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdc_engine.snapshot.chunk_files import ChunksInFolder, ChunksInStore, is_complete
-from cdc_engine.snapshot.chunks import Chunk
-from cdc_engine.snapshot.read import ChunkFacts
-from object_stores.stored_files import StoredFiles
+from sluice.cdc_engine.snapshot.chunk_files import ChunksInFolder, ChunksInStore, is_complete
+from sluice.cdc_engine.snapshot.chunks import Chunk
+from sluice.cdc_engine.snapshot.read import ChunkFacts
+from sluice.object_stores.stored_files import StoredFiles
 
 FACTS = ChunkFacts(rows=1, bytes=1, received=1, seconds=0.1)
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.position import Position
-from cdc_engine.snapshot.chunks import Chunk
-from cdc_engine.snapshot.reader import RowReader, open_reader
-from cdc_engine.snapshot.table_reader import SourceTable
-from cdc_engine.source.server import Source
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.chunks import Chunk
+from sluice.cdc_engine.snapshot.reader import RowReader, open_reader
+from sluice.cdc_engine.snapshot.table_reader import SourceTable
+from sluice.cdc_engine.source.server import Source
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, binlog_end, run
 
 pytestmark = pytest.mark.servers
@@ -37,7 +37,7 @@ def _source(server: DatabaseServer) -> Source:
 
 
 def _table(server: DatabaseServer, name: str) -> TableVersion:
-    from cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot  # noqa: PLC0415
+    from sluice.cdc_engine.table_meta.history.source.schema_snapshot import stable_snapshot  # noqa: PLC0415
 
     with server.connect() as connection:
         snapshot, _ = stable_snapshot(

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.position import Position
-from cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord, wanted
-from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, next_step
-from cdc_engine.states import SnapshotState
-from console.acts.snapshot import ShownSnapshot
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord, wanted
+from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, next_step
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.acts.snapshot import ShownSnapshot
 
 BEGIN = Position(epoch=1, file="binlog.000001", offset=400)
 KEY = BEGIN.order_key

@@ -12,14 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdc_engine.binlog.result_rows.decoder import ResultDecoder
-from cdc_engine.binlog.row_rules.masks import ColumnMask
-from cdc_engine.binlog.row_rules.rules import RowRules
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.contracts import Int64s, RowEventKind
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.snapshot.read import _row_groups
+from sluice.cdc_engine.binlog.result_rows.decoder import ResultDecoder
+from sluice.cdc_engine.binlog.row_rules.masks import ColumnMask
+from sluice.cdc_engine.binlog.row_rules.rules import RowRules
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.contracts import Int64s, RowEventKind
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.snapshot.read import _row_groups
 from tests.binlog.rows.event_bytes import ORDERS, block, event
 
 ROWS = [(1, 10, "äb"), (2, 5, "c"), (3, None, "d"), (4, 12, None)]

@@ -10,14 +10,14 @@ import pymysql
 import pytest
 from pymysql.constants import COMMAND
 
-from cdc_engine.contracts import TableVersion
-from cdc_engine.position import Position
-from cdc_engine.snapshot import table_reader
-from cdc_engine.snapshot.reader import open_reader
-from cdc_engine.snapshot.table_reader import SourceTable
-from cdc_engine.snapshot.visible import waits_for_replicas
-from cdc_engine.source.server import Source
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot import table_reader
+from sluice.cdc_engine.snapshot.reader import open_reader
+from sluice.cdc_engine.snapshot.table_reader import SourceTable
+from sluice.cdc_engine.snapshot.visible import waits_for_replicas
+from sluice.cdc_engine.source.server import Source
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import binlog_end
 from tests.fix_servers import ServerFactory
 from tests.waiting import wait_for

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdc_engine.contracts import TableVersion
-from cdc_engine.snapshot.chunks import Chunk, chunk_key, chunks
-from cdc_engine.snapshot.reader import RowReader
-from cdc_engine.snapshot.statements import quoted, rows_statement
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.snapshot.chunks import Chunk, chunk_key, chunks
+from sluice.cdc_engine.snapshot.reader import RowReader
+from sluice.cdc_engine.snapshot.statements import quoted, rows_statement
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, run
 from tests.snapshot.fix_reading import reading, versions
 

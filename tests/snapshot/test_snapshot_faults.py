@@ -10,21 +10,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine import limits
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import (
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import (
     ConfigurationError,
     SluiceError,
     SourceConnectionError,
     TableChangedError,
     TableStoppedError,
 )
-from cdc_engine.snapshot.chunks import Chunk, chunks
-from cdc_engine.snapshot.pace import PaceLimits, ReadPace
-from cdc_engine.snapshot.read import read_chunk
-from cdc_engine.snapshot.reader import RowReader, open_reader
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.snapshot.chunks import Chunk, chunks
+from sluice.cdc_engine.snapshot.pace import PaceLimits, ReadPace
+from sluice.cdc_engine.snapshot.read import read_chunk
+from sluice.cdc_engine.snapshot.reader import RowReader, open_reader
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import run
 from tests.snapshot.fix_reading import reading, source_of, versions
 

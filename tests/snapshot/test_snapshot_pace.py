@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from cdc_engine.snapshot.pace import BUSY_SECONDS_MAX, BUSY_SECONDS_MIN, PaceLimits, ReadPace, due_seconds, is_busy
+from sluice.cdc_engine.snapshot.pace import (
+    BUSY_SECONDS_MAX,
+    BUSY_SECONDS_MIN,
+    PaceLimits,
+    ReadPace,
+    due_seconds,
+    is_busy,
+)
 
 
 class Clock:

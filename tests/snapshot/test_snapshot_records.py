@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from cdc_engine.snapshot.record import SnapshotRecord
-from cdc_engine.snapshot.records import FOLDER, SnapshotRecords, digest_of
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.cdc_engine.snapshot.records import FOLDER, SnapshotRecords, digest_of
 
 
 def test_a_copy_of_a_record_is_no_second_snapshot_of_its_table(tmp_path: Path) -> None:

@@ -13,17 +13,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.contracts import Column, StoppedTable, TableVersion
-from cdc_engine.errors import ActRefusedError, SourceConnectionError, TableChangedError
-from cdc_engine.position import Position
-from cdc_engine.snapshot import work
-from cdc_engine.snapshot.chunks import Chunk
-from cdc_engine.snapshot.read import ChunkFacts, Marks
-from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, progress, wanted
-from cdc_engine.snapshot.records import SnapshotRecords, Transition
-from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, next_step
-from cdc_engine.snapshot.work import RAISED_TRIES_MAX, SnapshotDependencies, SnapshotRaisedError, advance, run_all
-from cdc_engine.states import SnapshotState, TableState
+from sluice.cdc_engine.contracts import Column, StoppedTable, TableVersion
+from sluice.cdc_engine.errors import ActRefusedError, SourceConnectionError, TableChangedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot import work
+from sluice.cdc_engine.snapshot.chunks import Chunk
+from sluice.cdc_engine.snapshot.read import ChunkFacts, Marks
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, progress, wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords, Transition
+from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, next_step
+from sluice.cdc_engine.snapshot.work import (
+    RAISED_TRIES_MAX,
+    SnapshotDependencies,
+    SnapshotRaisedError,
+    advance,
+    run_all,
+)
+from sluice.cdc_engine.states import SnapshotState, TableState
 from tests.fix_ledgers import home_of
 
 NAME = "shop.orders"

@@ -12,11 +12,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.targets.report import TableReport, TableTarget
-from spark_jobs.targets.ways import SmallSetting
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.staged import Segment, stage
 
 

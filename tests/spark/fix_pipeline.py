@@ -14,18 +14,18 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from cdc_engine import destination_files
-from cdc_engine.config import SluiceConfig
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base.lake_settings import spark_settings
-from orchestration.base.ports import MergeOrder, Ports
-from orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from orchestration.run.backfill.run import Done, run_backfill
-from orchestration.run.spark_merge import spark_merge
-from spark_jobs.fence import BY_HAND
-from spark_jobs.session import open_sessions
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.lake_settings import spark_settings
+from sluice.orchestration.base.ports import MergeOrder, Ports
+from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from sluice.orchestration.run.backfill.run import Done, run_backfill
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.session import open_sessions
 from tests.instance.fix_destination import Captured
 from tests.instance.test_start_time_backfill import insert_at
 from tests.waiting import wait_for

@@ -10,10 +10,10 @@ import json
 import sys
 from pathlib import Path
 
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.targets.report import TableTarget
 
 
 def main(batch: str, lake: str, jars: str) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_manifest.file import FORMAT
-from spark_jobs.table_owner import TableRecord
+from sluice.batch_manifest.file import FORMAT
+from sluice.spark_jobs.table_owner import TableRecord
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 ARROW_TYPES = {

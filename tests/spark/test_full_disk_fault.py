@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdc_engine.destination_files import LakeTables
-from cdc_engine.errors import MetaError
-from spark_jobs.errors import MergeError
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.errors import MetaError
+from sluice.spark_jobs.errors import MergeError
 from tests.instance.faults.test_bad_input import SmallDisk
 from tests.spark.conftest import Lake
 from tests.spark.staged import INSERT, UPDATE_AFTER, Changes, Image, Schema

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.batch import run_batch
-from spark_jobs.errors import MergeError
-from spark_jobs.fence import Fence
-from spark_jobs.session import SparkSettings
-from spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.batch import run_batch
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.fence import Fence
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage
 
 NAMES = ("shop.customers", "shop.items", "shop.orders")

@@ -7,9 +7,9 @@ from typing import Any, NoReturn
 
 import pytest
 
-from spark_jobs import session
-from spark_jobs.errors import SparkUnavailableError
-from spark_jobs.session import SparkSettings, open_sessions
+from sluice.spark_jobs import session
+from sluice.spark_jobs.errors import SparkUnavailableError
+from sluice.spark_jobs.session import SparkSettings, open_sessions
 
 
 class SparkConnectGrpcException(Exception):  # noqa: N818  the client's own name, by which it is known

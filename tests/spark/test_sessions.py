@@ -16,16 +16,16 @@ import deltalake
 import pytest
 from pyspark.sql.connect.client.reattach import ExecutePlanResponseReattachableIterator
 
-from batch_manifest.values import ChangesSegment
-from console.toolchain.ports import free_port
-from console.toolchain.setup import set_up
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import session
-from spark_jobs.errors import SparkUnavailableError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.merging import fold, merge_sql
-from spark_jobs.session import LakeSession, SparkSettings, open_sessions
-from spark_jobs.staged_batch import read_staged_batch
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs import session
+from sluice.spark_jobs.errors import SparkUnavailableError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging import fold, merge_sql
+from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
+from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, LEDGER_ID, UPDATE_AFTER, Changes, Image, Schema
 

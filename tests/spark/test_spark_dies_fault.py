@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from cdc_engine import destination_files
-from cdc_engine.acts import snapshot
-from cdc_engine.errors import SluiceError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.work import run_all
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
-from console.toolchain.spark.server import SparkConnectServer
-from lake_cut import read_cut
-from orchestration.base import failpoints
-from orchestration.base.failpoints import (
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.acts import snapshot
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.work import run_all
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.lake_cut import read_cut
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.failpoints import (
     AFTER_BACKFILL,
     AFTER_CHUNK,
     AFTER_MAINTENANCE,
@@ -40,10 +40,10 @@ from orchestration.base.failpoints import (
     BETWEEN_MAINTAINED,
     BETWEEN_REPAIRED,
 )
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.run.maintain_run import MaintainRequest, run_maintenance
-from orchestration.run.spark_merge import spark_merge
-from orchestration.run.spark_publish import spark_publish
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.orchestration.run.spark_publish import spark_publish
 from tests.parser.proxy import Proxy
 from tests.spark.repair.test_repair_on_spark_equality import Broken
 from tests.waiting import wait_for

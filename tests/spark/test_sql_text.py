@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from batch_manifest.values import ChangesSegment, LakeColumn
-from spark_jobs import sql_text
-from spark_jobs.merging import fold, merge_sql
+from sluice.batch_manifest.values import ChangesSegment, LakeColumn
+from sluice.spark_jobs import sql_text
+from sluice.spark_jobs.merging import fold, merge_sql
 
 SEGMENT = ChangesSegment(
     file=Path("/staging/shop.orders.0.parquet"),

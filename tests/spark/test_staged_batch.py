@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.errors import StagedBatchError
-from spark_jobs.session import SparkSettings
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.targets.report import TableTarget
+from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.errors import StagedBatchError
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.staged import INSERT, LEDGER_ID, Changes, Image, Schema, SchemaChange, Truncate, stage
 
 ORDERS = Schema({"id": "bigint", "name": "string"}, key=("id",))

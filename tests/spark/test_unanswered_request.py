@@ -14,19 +14,19 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from cdc_engine import destination_files
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.staging.batches import StagedBatches
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base.batch_reference import delivery_of
-from orchestration.base.ports import Ports
-from orchestration.code_location import build_definitions
-from orchestration.rpc import connection, run_endpoint
-from orchestration.rpc.run_caller import RunCaller
-from orchestration.run.spark_merge import spark_merge
-from spark_jobs.batch import run_batch
-from spark_jobs.merging.merge import merge_table
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.staging.batches import StagedBatches
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.batch_reference import delivery_of
+from sluice.orchestration.base.ports import Ports
+from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.rpc import connection, run_endpoint
+from sluice.orchestration.rpc.run_caller import RunCaller
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.batch import run_batch
+from sluice.spark_jobs.merging.merge import merge_table
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 

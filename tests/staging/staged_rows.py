@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from batch_manifest.values import ChangesSegment
+from sluice.batch_manifest.values import ChangesSegment
 
 
 def read_rows(directory: Path, segment: ChangesSegment) -> pa.Table:

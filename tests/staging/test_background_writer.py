@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.binlog.rows.decoder import ORDER_KEY
-from cdc_engine.contracts import Batch, RowEventKind
-from cdc_engine.errors import StagingError
-from cdc_engine.staging import segment_writer, stage
-from cdc_engine.staging.background_writer import WRITES_MAX, BackgroundWriter
+from sluice.cdc_engine.binlog.rows.decoder import ORDER_KEY
+from sluice.cdc_engine.contracts import Batch, RowEventKind
+from sluice.cdc_engine.errors import StagingError
+from sluice.cdc_engine.staging import segment_writer, stage
+from sluice.cdc_engine.staging.background_writer import WRITES_MAX, BackgroundWriter
 from tests.binlog.rows.event_bytes import ORDERS
 from tests.staging.test_staging import batch, changes, rows_block, whole
 

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from cdc_engine.contracts import NOTHING, Batch, ClientIdentity
-from cdc_engine.instance import hand_out
-from cdc_engine.position import Position
+from sluice.cdc_engine.contracts import NOTHING, Batch, ClientIdentity
+from sluice.cdc_engine.instance import hand_out
+from sluice.cdc_engine.position import Position
 
 NOW = 1_700_000_000.0
 MANY = 1 << 40

@@ -16,17 +16,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
-from cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
-from cdc_engine.errors import LedgerLostError, StagingError
-from cdc_engine.instance.engine.kept_state import refuse_lost_ledger
-from cdc_engine.staging.batches import StagedBatches
-from cdc_engine.table_meta.history.kept.repository import SchemaRepository
-from console.lake.store import store_findings
-from object_stores.folder import StoreFolder
-from spark_jobs.errors import SparkJobError, StagedBatchError
-from spark_jobs.local_copy import FETCHED, local_copy
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.uploaded_files import Lending, UploadedFiles
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, OutstandingBatch
+from sluice.cdc_engine.errors import LedgerLostError, StagingError
+from sluice.cdc_engine.instance.engine.kept_state import refuse_lost_ledger
+from sluice.cdc_engine.staging.batches import StagedBatches
+from sluice.cdc_engine.table_meta.history.kept.repository import SchemaRepository
+from sluice.console.lake.store import store_findings
+from sluice.object_stores.folder import StoreFolder
+from sluice.spark_jobs.errors import SparkJobError, StagedBatchError
+from sluice.spark_jobs.local_copy import FETCHED, local_copy
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.uploaded_files import Lending, UploadedFiles
 from tests.fix_ledgers import LEDGER, MemoryLedger
 from tests.orchestration.fix_location import make_config
 from tests.spark.staged import INSERT, Changes, Image, Schema, stage

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import ChangesSegment
-from cdc_engine.staging import StagingResult
-from cdc_engine.staging.reader import read_manifest
-from console.toolchain.database.server import DatabaseServer
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.cdc_engine.staging import StagingResult
+from sluice.cdc_engine.staging.reader import read_manifest
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, run
 from tests.staging.staged_rows import read_rows
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc_engine.binlog.charsets.collations import CHARSETS
-from cdc_engine.binlog.column_types.entry import REGISTER, REGISTER_BY_NAME
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Block, Column, RowEventKind, TableVersion
+from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
+from sluice.cdc_engine.binlog.column_types.entry import REGISTER, REGISTER_BY_NAME
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Block, Column, RowEventKind, TableVersion
 from tests.binlog.rows.event_bytes import HEADER_BYTES, ID, block
 from tests.binlog.rows.json_bytes import REPLACE, difference, document
 from tests.binlog.rows.test_partial_json_rows import TABLE as DOCUMENTS

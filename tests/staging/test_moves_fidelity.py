@@ -16,12 +16,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
-from cdc_engine.binlog.rows.fingerprints import fingerprints
-from cdc_engine.contracts import Operation, RowEventKind, TableVersion
-from cdc_engine.staging import segment_writer
-from cdc_engine.staging.moves import BIRTH, Moves
-from cdc_engine.staging.segment_writer import ROW, SegmentWriter
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
+from sluice.cdc_engine.binlog.rows.fingerprints import fingerprints
+from sluice.cdc_engine.contracts import Operation, RowEventKind, TableVersion
+from sluice.cdc_engine.staging import segment_writer
+from sluice.cdc_engine.staging.moves import BIRTH, Moves
+from sluice.cdc_engine.staging.segment_writer import ROW, SegmentWriter
 from tests.binlog.rows.event_bytes import block
 from tests.binlog.rows.partial_events import Change, number, partial_event, text
 
@@ -116,7 +116,7 @@ def test_what_is_staged_of_rows_that_move_tells_each_its_row_fidelity(
     if not source.events:
         return
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("cdc_engine.binlog.rows.decoder.CHUNK_BYTES_MAX", chunk_bytes)
+        patched.setattr("sluice.cdc_engine.binlog.rows.decoder.CHUNK_BYTES_MAX", chunk_bytes)
         patched.setattr(segment_writer, "ROW_GROUP_ROWS", 3)
         images, _ = staged(source.events, tmp_path_factory.mktemp("moves"))
     assert [image[ROW] for image in images] == list(range(1, len(images) + 1))
@@ -127,7 +127,7 @@ def test_rows_before_the_first_that_lacks_columns_share_its_segment_fidelity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_writer, "ROW_GROUP_ROWS", 2)
-    monkeypatch.setattr("cdc_engine.binlog.rows.decoder.CHUNK_BYTES_MAX", 1)
+    monkeypatch.setattr("sluice.cdc_engine.binlog.rows.decoder.CHUNK_BYTES_MAX", 1)
     whole = [Change(INSERT, after={"id": str(place), "a": place, "b": place}) for place in range(5)]
     images, moves = staged([*whole, Change(UPDATE, {"id": "3"}, {"a": 9}), *whole[:1]], tmp_path)
     assert [image["_sluice_present_0"] for image in images] == [0b111] * 5 + [0b011, 0b111]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import StagingError
-from cdc_engine.staging import cascades, stage
-from cdc_engine.staging.segment_writer import SegmentWriter
-from cdc_engine.staging.table_files import TableFiles
-from cdc_engine.states import TableState
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import StagingError
+from sluice.cdc_engine.staging import cascades, stage
+from sluice.cdc_engine.staging.segment_writer import SegmentWriter
+from sluice.cdc_engine.staging.table_files import TableFiles
+from sluice.cdc_engine.states import TableState
 from tests.binlog.rows.event_bytes import ID, NOTE, ORDERS
 from tests.staging.test_staging import DELETE, INSERT, batch, rows_block, whole
 

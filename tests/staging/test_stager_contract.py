@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import NOTHING, Batch, OutstandingBatch, StoppedTable
-from cdc_engine.errors import SluiceError
-from cdc_engine.instance.engine.stager import make_stager
-from cdc_engine.ports import Stager
-from cdc_engine.position import Position
-from cdc_engine.staging.reader import is_whole
-from cdc_engine.states import TableState
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import NOTHING, Batch, OutstandingBatch, StoppedTable
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.engine.stager import make_stager
+from sluice.cdc_engine.ports import Stager
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.staging.reader import is_whole
+from sluice.cdc_engine.states import TableState
 from tests.binlog.rows.event_bytes import KEYLESS, ORDERS, block, event
 from tests.fix_ledgers import LEDGER, MemoryLedger
 from tests.staging.test_staging import FILE, INSERT, batch, files, rows_block, whole

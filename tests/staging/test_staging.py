@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
-from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY
-from cdc_engine.contracts import (
+from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, TruncateSegment
+from sluice.cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY
+from sluice.cdc_engine.contracts import (
     Batch,
     Block,
     BlockSlice,
@@ -27,12 +27,12 @@ from cdc_engine.contracts import (
     TableChangeKind,
     TableVersion,
 )
-from cdc_engine.errors import BinlogFormatError, StagingError
-from cdc_engine.position import Position
-from cdc_engine.staging import segment_writer, stage, staging
-from cdc_engine.staging.reader import read_manifest
-from cdc_engine.staging.segment_writer import ROW
-from spark_jobs.staged_batch import read_staged_batch
+from sluice.cdc_engine.errors import BinlogFormatError, StagingError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.staging import segment_writer, stage, staging
+from sluice.cdc_engine.staging.reader import read_manifest
+from sluice.cdc_engine.staging.segment_writer import ROW
+from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.binlog.rows.event_bytes import ID, KEYLESS, NOTE, ORDERS, Row, block, event
 from tests.staging.staged_rows import read_rows
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc_engine import limits
-from cdc_engine.position import Position
-from cdc_engine.store.file_store import FileEventStore
-from cdc_engine.store.files.forget import EVENTS_DIRECTORY
-from cdc_engine.store.files.log import EventLog
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.file_store import FileEventStore
+from sluice.cdc_engine.store.files.forget import EVENTS_DIRECTORY
+from sluice.cdc_engine.store.files.log import EventLog
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.store.mixed_store import ANYWHERE, MixedEventStore
 from tests.fix_blocks import SERVER
 
 KINDS = ("memory", "mixed", "file")

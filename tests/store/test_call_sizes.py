@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc_engine.store import record_file, timeline
-from cdc_engine.store.files import record
-from cdc_engine.store.files.mark import Mark
+from sluice.cdc_engine.store import record_file, timeline
+from sluice.cdc_engine.store.files import record
+from sluice.cdc_engine.store.files.mark import Mark
 from tests.fix_blocks import Source
 
 CALL_BYTES = 7

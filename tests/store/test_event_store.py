@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.errors import BatchNotFoundError
-from cdc_engine.instance.status import figures_of
-from cdc_engine.parser.stream.event_parser import StreamCounters
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.timeline import SMALL_BYTES_MAX
+from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.errors import BatchNotFoundError
+from sluice.cdc_engine.instance.status import figures_of
+from sluice.cdc_engine.parser.stream.event_parser import StreamCounters
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.store.timeline import SMALL_BYTES_MAX
 from tests.fix_blocks import Source, gtid_set, numbers_in
 from tests.store.fix_stores import KINDS, START, make_store
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.errors import StoreDamagedError, StoreFullError, StoreUnfitError
-from cdc_engine.position import Position
-from cdc_engine.store.files import log
-from cdc_engine.store.memory_store import MemoryEventStore
-from cdc_engine.store.opening import GoingOn, StorePlan, open_store
+from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.errors import StoreDamagedError, StoreFullError, StoreUnfitError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.files import log
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.store.opening import GoingOn, StorePlan, open_store
 from tests.fix_blocks import SERVER, Source, numbers_in
 from tests.store.fix_stores import FILTERS, LEDGER, START
 

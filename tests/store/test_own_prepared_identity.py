@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.errors import StagingError
-from cdc_engine.position import Position
-from cdc_engine.store.own_prepared import OwnPrepared
-from cdc_engine.store.prepared import PreparedFiles
+from sluice.cdc_engine.errors import StagingError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.own_prepared import OwnPrepared
+from sluice.cdc_engine.store.prepared import PreparedFiles
 from tests.store.test_prepared_identity import FIRST, Event, Made, Reader, content_of, histories, in_files, over_hosts
 
 

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.events.recorded import MemoryPrepared
-from cdc_engine.contracts import DestinationDir, LedgerLocation
-from cdc_engine.errors import BinlogFormatError, NotSharedError, StagingError
-from cdc_engine.ports import Content, PreparedTransactions
-from cdc_engine.position import Position
-from cdc_engine.store.prepared import PreparedFiles, forget_prepared
-from cdc_engine.store.prepared_copies import CopyName, PreparedCopies
-from object_stores.folder import StoreFolder
+from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
+from sluice.cdc_engine.errors import BinlogFormatError, NotSharedError, StagingError
+from sluice.cdc_engine.ports import Content, PreparedTransactions
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.prepared import PreparedFiles, forget_prepared
+from sluice.cdc_engine.store.prepared_copies import CopyName, PreparedCopies
+from sluice.object_stores.folder import StoreFolder
 
 FIRST = Position(epoch=1, file="binlog.000001", offset=160)
 

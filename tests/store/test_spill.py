@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import Batch
-from cdc_engine.errors import StagingError, StoreDamagedError
-from cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.contracts import Batch
+from sluice.cdc_engine.errors import StagingError, StoreDamagedError
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import Source, numbers_in
 
 MANY = 1 << 40
@@ -186,8 +186,8 @@ HUGE = """
 import json, sys
 from pathlib import Path
 import numpy as np
-from cdc_engine.limits import READ_BUFFER_BYTES
-from cdc_engine.store.memory_store import MemoryEventStore
+from sluice.cdc_engine.limits import READ_BUFFER_BYTES
+from sluice.cdc_engine.store.memory_store import MemoryEventStore
 from tests.fix_blocks import Source
 EVENT_BYTES = 8192
 total = int(sys.argv[2])

@@ -23,6 +23,7 @@ PRODUCT = (
     "console",
 )
 BENCHMARKS = "benchmarks"
+NAMESPACE = "sluice."  # before the name of each product package where it is imported
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +57,8 @@ class Source:
     @property
     def module(self) -> str:
         """The name by which other files import this one."""
-        return self.name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        name = self.name.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        return f"{NAMESPACE}{name}" if name.split(".")[0] in PRODUCT else name
 
     @functools.cached_property
     def _all_nodes(self) -> list[ast.AST]:

@@ -1,4 +1,7 @@
-"""The import arrows between the rooms, held by reading every module's imports; the table is that of docs/architecture.md."""
+"""The import arrows between the rooms, held by reading every module's imports; the table is that of docs/architecture.md.
+
+The names of rooms are those of their folders: an import of `sluice.cdc_engine.errors` is one of the room `cdc_engine.errors`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.style.import_graph import cycles, file_graph, folded, mutual_pairs
-from tests.style.sources import BENCHMARKS, PRODUCT, ROOT, sources
+from tests.style.sources import BENCHMARKS, NAMESPACE, PRODUCT, ROOT, sources
 
 PACKAGES = (*PRODUCT, BENCHMARKS)
 
@@ -181,6 +184,12 @@ def module_name(path: Path) -> str:
 
 @functools.cache
 def imports(path: Path) -> set[str]:
+    """What a file imports; our own rooms by the names of their folders."""
+    return {name.removeprefix(NAMESPACE) for name in imported_names(path)}
+
+
+@functools.cache
+def imported_names(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.session import LakeSession
+from sluice.spark_jobs.session import LakeSession
 from tests.style.sources import ROOT
 
 WRITERS = ("spark_jobs", "console", "orchestration")

@@ -53,9 +53,9 @@ def files(root: Path) -> list[Source]:
 
 
 def test_imports_within_functions_make_pairs_and_cycles(product: Path) -> None:
-    write(product, "console/one.py", "import console.lake.two\n")
-    write(product, "console/lake/two.py", "def two() -> None:\n    from console import one, absent\n")
-    write(product, "equality/three.py", "from console.lake.two import two\n")
+    write(product, "console/one.py", "import sluice.console.lake.two\n")
+    write(product, "console/lake/two.py", "def two() -> None:\n    from sluice.console import one, absent\n")
+    write(product, "equality/three.py", "from sluice.console.lake.two import two\n")
     graph = file_graph(files(product))
     assert mutual_pairs(folded(graph)) == [("console", "console/lake")]
     assert mutual_pairs(folded(graph, depth=1)) == []
@@ -63,11 +63,11 @@ def test_imports_within_functions_make_pairs_and_cycles(product: Path) -> None:
 
 
 def test_an_import_from_a_package_means_its_module_before_the_package(product: Path) -> None:
-    write(product, "console/__init__.py", "from console.one import a\n")
-    write(product, "console/one.py", "from console import two\n")
+    write(product, "console/__init__.py", "from sluice.console.one import a\n")
+    write(product, "console/one.py", "from sluice.console import two\n")
     write(product, "console/two.py", "")
     assert cycles(file_graph(files(product))) == []
-    write(product, "console/two.py", "from console import a\n")
+    write(product, "console/two.py", "from sluice.console import a\n")
     assert len(cycles(file_graph(files(product)))) == 1
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 from pathlib import Path
 
-from cdc_engine.binlog.charsets.collations import CHARSETS
+from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
 
 FOLDER = Path(__file__).parent / "corpus"
 ALL, CLIENT = "all", "--@client "

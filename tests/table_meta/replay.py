@@ -11,15 +11,15 @@ from typing import Any
 
 import pymysql
 
-from cdc_engine.binlog.events.control import FileFormat, parse_format_description, parse_query
-from cdc_engine.binlog.events.table_map import TableMap, parse_table_map
-from cdc_engine.contracts import TableChange, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
-from cdc_engine.table_meta.schema import TableSchema
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.events.control import FileFormat, parse_format_description, parse_query
+from sluice.cdc_engine.binlog.events.table_map import TableMap, parse_table_map
+from sluice.cdc_engine.contracts import TableChange, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
+from sluice.cdc_engine.table_meta.schema import TableSchema
+from sluice.console.toolchain.database.server import DatabaseServer
 
 QUERY, TABLE_MAP, HEADER_BYTES, CHECKSUM_BYTES = 2, 19, 19, 4
 MAGIC = b"\xfebin"

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.instance.published_history import PublishedHistory
-from cdc_engine.ports import SchemaHistory
-from cdc_engine.position import Position
-from cdc_engine.records.sql import SqlRecordStore
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.repository import Repository
-from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.instance.published_history import PublishedHistory
+from sluice.cdc_engine.ports import SchemaHistory
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.sql import SqlRecordStore
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.repository import Repository
+from sluice.cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts
 
 Opened = Callable[[], SchemaHistory]
 EMPTY = SchemaSnapshot(DdlServerFacts(flavour="mysql", charset="utf8mb4"), (("shop", "utf8mb4"),), ())

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
-from console.toolchain.ports import LOOPBACK
+from sluice.console.toolchain.ports import LOOPBACK
 from tests.waiting import wait_for
 
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.telemetry import otlp
-from cdc_engine.telemetry.otlp import is_wanted, trace_sender
-from cdc_engine.telemetry.run_spans import RunSpans, spans_of_runs
-from cdc_engine.telemetry.spans import Span, Trace
-from cdc_engine.telemetry.traces import Traces
-from console.toolchain.ports import LOOPBACK, free_port
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.telemetry import otlp
+from sluice.cdc_engine.telemetry.otlp import is_wanted, trace_sender
+from sluice.cdc_engine.telemetry.run_spans import RunSpans, spans_of_runs
+from sluice.cdc_engine.telemetry.spans import Span, Trace
+from sluice.cdc_engine.telemetry.traces import Traces
+from sluice.console.toolchain.ports import LOOPBACK, free_port
 from tests.handlers.fix_handlers import batch
 from tests.telemetry.fix_collector import Collector, collecting, failed
 
@@ -153,7 +153,7 @@ def test_traces_are_wanted_where_the_environment_names_a_collector(environment: 
 
 def test_without_a_collector_the_library_is_not_even_read_in() -> None:
     asked = (
-        "import sys; from cdc_engine.telemetry.otlp import trace_sender; "
+        "import sys; from sluice.cdc_engine.telemetry.otlp import trace_sender; "
         "sys.exit(trace_sender() is not None or any(name.startswith('opentelemetry') for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", asked], check=False).returncode == 0

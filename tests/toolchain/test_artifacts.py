@@ -6,7 +6,7 @@ import importlib.metadata
 import tomllib
 from pathlib import Path
 
-from console.toolchain.artifacts import DELTA, load_artifacts
+from sluice.console.toolchain.artifacts import DELTA, load_artifacts
 
 ROOT = Path(__file__).parents[2]
 

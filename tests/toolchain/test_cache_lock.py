@@ -4,12 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from console.toolchain.cache import Cache, locked
+from sluice.console.toolchain.cache import Cache, locked
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from console.toolchain.cache import Cache, locked
+from sluice.console.toolchain.cache import Cache, locked
 with locked(Cache(Path(sys.argv[1]))):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))

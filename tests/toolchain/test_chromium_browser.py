@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers.chromium import Chromium, in_folder, provide_chromium
-from console.toolchain.cache import Cache
-from console.toolchain.errors import SetupError
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.errors import SetupError
 
 
 def _program(path: Path) -> Path:

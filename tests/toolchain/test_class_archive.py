@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from console.toolchain.cache import Cache, open_cache
-from console.toolchain.java import Java, provide_java
-from console.toolchain.setup import Toolchain, set_up
-from console.toolchain.spark import home as spark_homes
-from console.toolchain.spark import rehearsal
-from console.toolchain.spark.class_archive import KEPT_MAX, class_archive, reading_options, remove_oldest
-from console.toolchain.spark.rehearsal import provide_class_archive
-from console.toolchain.spark.server import WARM_UP, SparkConnectServer
+from sluice.console.toolchain.cache import Cache, open_cache
+from sluice.console.toolchain.java import Java, provide_java
+from sluice.console.toolchain.setup import Toolchain, set_up
+from sluice.console.toolchain.spark import home as spark_homes
+from sluice.console.toolchain.spark import rehearsal
+from sluice.console.toolchain.spark.class_archive import KEPT_MAX, class_archive, reading_options, remove_oldest
+from sluice.console.toolchain.spark.rehearsal import provide_class_archive
+from sluice.console.toolchain.spark.server import WARM_UP, SparkConnectServer
 
 
 @pytest.fixture

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.artifacts import DATABASE_VERSIONS, MYSQL_9
-from console.toolchain.cache import Cache
-from console.toolchain.database.data_folder import provide_data_folder
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.database_packages import ServerHome, server_home
-from console.toolchain.errors import SetupError
+from sluice.console.toolchain.artifacts import DATABASE_VERSIONS, MYSQL_9
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.database.data_folder import provide_data_folder
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.database_packages import ServerHome, server_home
+from sluice.console.toolchain.errors import SetupError
 from tests.fix_servers import ServerFactory
 from tests.waiting import wait_until_gone
 

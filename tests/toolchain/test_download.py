@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from console.toolchain.artifacts import Artifact
-from console.toolchain.cache import Cache, locked, require_space
-from console.toolchain.download import fetch, proxy_options
-from console.toolchain.errors import SetupError
-from console.toolchain.java import Java, provide_java
+from sluice.console.toolchain.artifacts import Artifact
+from sluice.console.toolchain.cache import Cache, locked, require_space
+from sluice.console.toolchain.download import fetch, proxy_options
+from sluice.console.toolchain.errors import SetupError
+from sluice.console.toolchain.java import Java, provide_java
 
 CONTENT = b"a jar" * 500_000
 SCREEN = Console(quiet=True)
@@ -112,10 +112,10 @@ def test_disk_that_fills_up_while_downloading(cache: Cache, java: Java, artifact
 import resource
 from pathlib import Path
 from rich.console import Console
-from console.toolchain.artifacts import Artifact
-from console.toolchain.cache import Cache
-from console.toolchain.download import fetch
-from console.toolchain.java import Java
+from sluice.console.toolchain.artifacts import Artifact
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.download import fetch
+from sluice.console.toolchain.java import Java
 resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
 fetch(Cache(Path({str(cache.root)!r})), Java(Path({str(java.program)!r}), 17), [{artifact!r}], Console(quiet=True))
 """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.cache import PROJECT_ROOT, Cache
-from console.toolchain.errors import SetupError
-from console.toolchain.java import Java, inspect_java, parse_version, provide_java
+from sluice.console.toolchain.cache import PROJECT_ROOT, Cache
+from sluice.console.toolchain.errors import SetupError
+from sluice.console.toolchain.java import Java, inspect_java, parse_version, provide_java
 
 
 def _fake_java(folder: Path, version: str, modules: str = "java.base") -> Path:
@@ -59,7 +59,7 @@ def test_old_java_on_the_path_ends_a_start_with_one_sentence(tmp_path: Path) -> 
     folder = _fake_java(tmp_path, "11.0.2").parent
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
     done = subprocess.run(
-        [sys.executable, "-m", "console.main", "setup"],
+        [sys.executable, "-m", "sluice.console.main", "setup"],
         cwd=PROJECT_ROOT,
         env={**environment, "PATH": f"{folder}:{environment['PATH']}", "SLUICE_CACHE": str(tmp_path / "cache")},
         capture_output=True,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain import kernels, shared_kernels
-from console.toolchain.cache import Cache
-from console.toolchain.errors import SetupError
-from console.toolchain.shared_kernels import SharedKernels
+from sluice.console.toolchain import kernels, shared_kernels
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.errors import SetupError
+from sluice.console.toolchain.shared_kernels import SharedKernels
 
 
 class Room:
@@ -119,7 +119,7 @@ def test_the_oldest_shared_code_goes(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_compiler_that_fails_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "PROGRAM", "cdc_engine.no_such_module")
+    monkeypatch.setattr(kernels, "PROGRAM", "sluice.cdc_engine.no_such_module")
     monkeypatch.setattr(kernels, "ROOM", tmp_path)
     monkeypatch.setattr(kernels, "BESIDE", tmp_path / "parser")
     with pytest.raises(SetupError, match=r"could not be compiled \(.*no_such_module.*\); run `python -m"):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.errors import PortTakenError
-from console.toolchain.ports import is_free, listens
-from console.toolchain.process import ChildProcess, last_lines
-from console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.errors import PortTakenError
+from sluice.console.toolchain.ports import is_free, listens
+from sluice.console.toolchain.process import ChildProcess, last_lines
+from sluice.console.toolchain.spark.server import SparkConnectServer
 from tests.waiting import wait_for, wait_until_gone
 
 STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; done"]
@@ -22,7 +22,7 @@ STUBBORN = ["/bin/sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.1; d
 PARENT = """
 import sys, time
 from pathlib import Path
-from console.toolchain.process import ChildProcess
+from sluice.console.toolchain.process import ChildProcess
 print(ChildProcess(["sleep", "600"], Path(sys.argv[1])).pid, flush=True)
 time.sleep(600)
 """

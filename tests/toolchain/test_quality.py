@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from console import quality
-from console.quality import (
+from sluice.console import quality
+from sluice.console.quality import (
     NOT_QUICK,
     STATIC_CHECKS,
     CheckChoice,

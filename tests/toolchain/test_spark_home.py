@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.cache import Cache
-from console.toolchain.spark import home as spark_homes
-from console.toolchain.spark.home import UNUSED_SECONDS_MAX, spark_home
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.spark import home as spark_homes
+from sluice.console.toolchain.spark.home import UNUSED_SECONDS_MAX, spark_home
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
 from tests.waiting import wait_until_gone
 
 pytestmark = pytest.mark.spark

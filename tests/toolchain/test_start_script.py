@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.cache import PROJECT_ROOT
 
 PROGRAMS = (
     "sh",
@@ -65,7 +65,7 @@ def test_prepared_checkout_starts_at_once(checkout: Path) -> None:
     python.chmod(0o755)
     (checkout / ".venv" / "sluice.stamp").write_text(_stamp(checkout) + "\n")
     done = _start(checkout, "test", "-k", "two words")
-    assert (done.returncode, done.stdout) == (0, "-P -m console.main test -k two words\n")
+    assert (done.returncode, done.stdout) == (0, "-P -m sluice.console.main test -k two words\n")
     assert not (checkout.parent / "cache").exists()
 
 

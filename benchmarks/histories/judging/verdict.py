@@ -19,11 +19,11 @@ from benchmarks.histories.judging import stated_limits
 from benchmarks.histories.source import Deed, Rows, changes_of
 from benchmarks.histories.steps import History
 from benchmarks.histories.world import Installation, World
-from cdc_engine.errors import MetaError, NotContinuousError, SluiceError, StagingError
-from cdc_engine.instance.engine.engine import STATUS_FILE
-from cdc_engine.instance.status import write_status
-from cdc_engine.meta.managers import read_ledger
-from console.status.report import find_problems, read_destination
+from sluice.cdc_engine.errors import MetaError, NotContinuousError, SluiceError, StagingError
+from sluice.cdc_engine.instance.engine.engine import STATUS_FILE
+from sluice.cdc_engine.instance.status import write_status
+from sluice.cdc_engine.meta.managers import read_ledger
+from sluice.console.status.report import find_problems, read_destination
 
 ROUNDS_MAX = 14
 ROUND_SECONDS = 400.0  # longer than any pause between two attempts

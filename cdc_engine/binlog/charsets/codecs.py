@@ -15,7 +15,7 @@ import functools
 import re
 from collections.abc import Callable
 
-from cdc_engine.binlog.charsets.tables import BEYOND_PYTHON, ONE_BYTE
+from sluice.cdc_engine.binlog.charsets.tables import BEYOND_PYTHON, ONE_BYTE
 
 # charset → Python's nearest codec, and the characters that the server decodes differently
 CODECS: dict[str, tuple[str, dict[str, str]]] = {

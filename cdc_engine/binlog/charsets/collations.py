@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.binlog.charsets.codecs import codec_of
+from sluice.cdc_engine.binlog.charsets.codecs import codec_of
 
 Ranges = tuple[tuple[int, int], ...]
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from cdc_engine.binlog.charsets.codecs import lexed_codec_of
-from cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.binlog.charsets.codecs import lexed_codec_of
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
 
 UNKNOWN = "?"  # what a server stores for a character that a charset does not have
 _NO_CHARACTER = re.compile("[\ud800-\udfff]")

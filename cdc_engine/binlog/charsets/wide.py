@@ -12,8 +12,8 @@ import functools
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.contracts import Bytes, Int32s, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 UTF8_BYTES_A_BYTE = 3  # maximum; one byte of sjis can be a character beyond U+07FF
 # codec → bytes per unit, little-endian

@@ -1,6 +1,6 @@
 """The register of column types, one file per family. Importing this package fills it. `entry` defines what a type is."""
 
-from cdc_engine.binlog.column_types import (
+from sluice.cdc_engine.binlog.column_types import (
     compressed,
     dates,
     decimals,
@@ -11,7 +11,7 @@ from cdc_engine.binlog.column_types import (
     text,
     times,
 )
-from cdc_engine.binlog.column_types.entry import (
+from sluice.cdc_engine.binlog.column_types.entry import (
     ColumnType,
     TypeUnsupportedError,
     ValueRefusedError,

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cdc_engine.binlog.column_types.entry import (
+from sluice.cdc_engine.binlog.column_types.entry import (
     REGISTER,
     AnyArray,
     ColumnType,
@@ -22,8 +22,8 @@ from cdc_engine.binlog.column_types.entry import (
     Values,
     column_type,
 )
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column
 
 PLAIN = {TypeCode.VARCHAR_COMPRESSED: TypeCode.VARCHAR, TypeCode.BLOB_COMPRESSED: TypeCode.BLOB}
 DEFLATED, WITHOUT_HEADER, LENGTH_BITS = 0x80, 0x08, 0x07

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import gather as rows_gather
-from cdc_engine.binlog.column_types.entry import (
+from sluice.cdc_engine.binlog.column_types import gather as rows_gather
+from sluice.cdc_engine.binlog.column_types.entry import (
     AnyArray,
     ColumnType,
     Values,
@@ -24,10 +24,10 @@ from cdc_engine.binlog.column_types.entry import (
     column_type,
     validity_of,
 )
-from cdc_engine.binlog.column_types.zero_dates import Packed, declared_digits, with_zero_dates
-from cdc_engine.binlog.compiled import compiled
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, Int64s
+from sluice.cdc_engine.binlog.column_types.zero_dates import Packed, declared_digits, with_zero_dates
+from sluice.cdc_engine.binlog.compiled import compiled
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, Int64s
 
 NO_DATE = np.iinfo(np.int64).min  # what the kernels write for an invalid date
 MICROS_OF_FRACTION = (1, 10_000, 100, 1)  # by bytes of the fraction: hundredths, ten-thousandths, millionths

@@ -14,10 +14,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, buffer_of, column_type
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Bytes, Column, Int64s
+from sluice.cdc_engine.binlog.column_types.entry import (
+    AnyArray,
+    ColumnType,
+    ValueRefusedError,
+    Values,
+    buffer_of,
+    column_type,
+)
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 
 DIGITS_MAX = 38  # digits of a decimal128
 BYTES_OF_DIGITS = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], np.int64)

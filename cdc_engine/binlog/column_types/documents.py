@@ -8,8 +8,8 @@ from typing import NoReturn
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import gather as rows_gather
-from cdc_engine.binlog.column_types.entry import (
+from sluice.cdc_engine.binlog.column_types import gather as rows_gather
+from sluice.cdc_engine.binlog.column_types.entry import (
     AnyArray,
     ColumnType,
     ValueRefusedError,
@@ -17,12 +17,12 @@ from cdc_engine.binlog.column_types.entry import (
     buffer_of,
     column_type,
 )
-from cdc_engine.binlog.column_types.transcoding import ARROW_BYTES_MAX
-from cdc_engine.binlog.documents import statuses
-from cdc_engine.binlog.documents.containers import STACK_SHAPE
-from cdc_engine.binlog.documents.print_documents import DONE, print_documents
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Bytes, Column, Int32s
+from sluice.cdc_engine.binlog.column_types.transcoding import ARROW_BYTES_MAX
+from sluice.cdc_engine.binlog.documents import statuses
+from sluice.cdc_engine.binlog.documents.containers import STACK_SHAPE
+from sluice.cdc_engine.binlog.documents.print_documents import DONE, print_documents
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Bytes, Column, Int32s
 
 SPARE_BYTES = 1 << 10  # a number requests more space than it uses
 PrintFrom = Callable[[int, Int32s, Bytes], tuple[int, int]]

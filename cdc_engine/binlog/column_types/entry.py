@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Bytes, Column, Int64s
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 
 if TYPE_CHECKING:
     AnyArray = pa.Array[Any]

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.memory import WORD_BYTES, any_high, copy_memory, swapped, word_at
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.memory import WORD_BYTES, any_high, copy_memory, swapped, word_at
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 
 @compiled

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import gather as rows_gather
-from cdc_engine.binlog.column_types.entry import (
+from sluice.cdc_engine.binlog.column_types import gather as rows_gather
+from sluice.cdc_engine.binlog.column_types.entry import (
     AnyArray,
     ColumnType,
     ValueRefusedError,
@@ -20,9 +20,9 @@ from cdc_engine.binlog.column_types.entry import (
     buffer_of,
     declared_type,
 )
-from cdc_engine.binlog.column_types.zero_dates import put_number
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.contracts import Bytes, Column, Int32s, Int64s
+from sluice.cdc_engine.binlog.column_types.zero_dates import put_number
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.contracts import Bytes, Column, Int32s, Int64s
 
 UUID_BYTES, INET6_BYTES, INET4_BYTES = 16, 16, 4
 INET6_CHARS_MAX, INET4_CHARS_MAX = len("ffff:" * 7 + "ffff"), len("255.255.255.255")

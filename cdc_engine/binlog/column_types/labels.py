@@ -11,8 +11,8 @@ import functools
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import gather as rows_gather
-from cdc_engine.binlog.column_types.entry import (
+from sluice.cdc_engine.binlog.column_types import gather as rows_gather
+from sluice.cdc_engine.binlog.column_types.entry import (
     AnyArray,
     ColumnType,
     TypeUnsupportedError,
@@ -21,10 +21,10 @@ from cdc_engine.binlog.column_types.entry import (
     buffer_of,
     column_type,
 )
-from cdc_engine.binlog.column_types.transcoding import ARROW_BYTES_MAX
-from cdc_engine.binlog.compiled import kernel
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Bytes, Column, Int32s, Int64s
+from sluice.cdc_engine.binlog.column_types.transcoding import ARROW_BYTES_MAX
+from sluice.cdc_engine.binlog.compiled import kernel
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Bytes, Column, Int32s, Int64s
 
 COMMA = ord(",")
 HIDDEN_CHARACTER = "\ufffe"  # replaces a character that a server does not show in a label; no text contains it

@@ -7,10 +7,10 @@ import functools
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import gather as rows_gather
-from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Values, buffer_of, column_type
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, Int64s
+from sluice.cdc_engine.binlog.column_types import gather as rows_gather
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, Values, buffer_of, column_type
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, Int64s
 
 BYTES = {TypeCode.TINY: 1, TypeCode.SHORT: 2, TypeCode.INT24: 3, TypeCode.LONG: 4, TypeCode.LONGLONG: 8}
 SIGNED = {1: (pa.int8(), "tinyint"), 2: (pa.int16(), "smallint"), 3: (pa.int32(), "int"), 4: (pa.int32(), "int")}

@@ -10,11 +10,18 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import gather as rows_gather
-from cdc_engine.binlog.column_types import transcoding
-from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, buffer_of, column_type
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
+from sluice.cdc_engine.binlog.column_types import gather as rows_gather
+from sluice.cdc_engine.binlog.column_types import transcoding
+from sluice.cdc_engine.binlog.column_types.entry import (
+    AnyArray,
+    ColumnType,
+    ValueRefusedError,
+    Values,
+    buffer_of,
+    column_type,
+)
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column
 
 PREFIX_BYTES = {TypeCode.TINY_BLOB: 1, TypeCode.BLOB: 2, TypeCode.MEDIUM_BLOB: 3, TypeCode.LONG_BLOB: 4}
 

@@ -14,19 +14,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import gather as rows_gather
-from cdc_engine.binlog.column_types.dates import MICROS_OF_FRACTION, fraction_bytes
-from cdc_engine.binlog.column_types.entry import (
+from sluice.cdc_engine.binlog.column_types import gather as rows_gather
+from sluice.cdc_engine.binlog.column_types.dates import MICROS_OF_FRACTION, fraction_bytes
+from sluice.cdc_engine.binlog.column_types.entry import (
     AnyArray,
     ColumnType,
     Values,
     buffer_of,
     column_type,
 )
-from cdc_engine.binlog.column_types.zero_dates import declared_digits, put_number
-from cdc_engine.binlog.compiled import compiled
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Bytes, Column, Int64s
+from sluice.cdc_engine.binlog.column_types.zero_dates import declared_digits, put_number
+from sluice.cdc_engine.binlog.compiled import compiled
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Bytes, Column, Int64s
 
 OLD_TIME_BYTES = (3, 4, 4, 5, 5, 5, 6)  # by digits of the fraction
 TIME_SECONDS_MAX = 838 * 3600 + 59 * 60 + 59 + 1  # MariaDB's zero point: one second above the greatest time

@@ -15,12 +15,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.charsets import wide
-from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.binlog.column_types import gather as rows_gather
-from cdc_engine.binlog.column_types.entry import AnyArray, TypeUnsupportedError, ValueRefusedError, Values, buffer_of
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.contracts import Bytes, Int32s, Int64s
+from sluice.cdc_engine.binlog.charsets import wide
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.binlog.column_types import gather as rows_gather
+from sluice.cdc_engine.binlog.column_types.entry import (
+    AnyArray,
+    TypeUnsupportedError,
+    ValueRefusedError,
+    Values,
+    buffer_of,
+)
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 ARROW_BYTES_MAX = (1 << 31) - 1  # offsets of an Arrow string are 32 bits
 ASCII = np.arange(0x80, dtype=np.int32)

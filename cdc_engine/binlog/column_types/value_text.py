@@ -6,7 +6,7 @@ import re
 
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types.entry import ColumnType
+from sluice.cdc_engine.binlog.column_types.entry import ColumnType
 
 _NO_DAY = re.compile(r"0000-|\d{4}-(?:00|\d\d-00)")  # dates that no calendar of the lake has
 

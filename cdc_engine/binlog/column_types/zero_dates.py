@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, buffer_of
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values, buffer_of
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 # (year * 13 + month) << 22 | day << 17 | hour << 12 | minute << 6 | second, and microseconds, one per row
 Packed = Callable[[Values], tuple[Int64s, Int64s | int]]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.binlog.documents import statuses
-from cdc_engine.binlog.documents.json_diff import INSERT, REMOVE, REPLACE
-from cdc_engine.binlog.documents.jsonb import TEXT_FACTOR, TEXT_SPARE
-from cdc_engine.binlog.documents.paths import CELL, MEMBER, UNREAD, child_and_before, children, led_to, leg
-from cdc_engine.binlog.documents.print_documents import DONE
-from cdc_engine.binlog.documents.trees import (
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.documents import statuses
+from sluice.cdc_engine.binlog.documents.json_diff import INSERT, REMOVE, REPLACE
+from sluice.cdc_engine.binlog.documents.jsonb import TEXT_FACTOR, TEXT_SPARE
+from sluice.cdc_engine.binlog.documents.paths import CELL, MEMBER, UNREAD, child_and_before, children, led_to, leg
+from sluice.cdc_engine.binlog.documents.print_documents import DONE
+from sluice.cdc_engine.binlog.documents.trees import (
     CHILD,
     END,
     KEY_PLACE,
@@ -31,8 +31,8 @@ from cdc_engine.binlog.documents.trees import (
     scalar,
     tree,
 )
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.contracts import Bytes, Int32s, Int64s
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 LEFT = statuses.LEFT
 DOLLAR = ord("$")

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.binlog.documents import statuses
-from cdc_engine.binlog.documents.jsonb import DEPTH_MAX, INT16, INT32, LITERAL, SMALL_ARRAY, UINT16, UINT32
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.documents import statuses
+from sluice.cdc_engine.binlog.documents.jsonb import DEPTH_MAX, INT16, INT32, LITERAL, SMALL_ARRAY, UINT16, UINT32
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 CUT_OFF, LARGER, BACKWARDS = statuses.CUT_OFF, statuses.LARGER, statuses.BACKWARDS
 # State of an open container: its offset, the first valid offset of content, the number of its values and of those visited, the width of

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
 
 FRACTION_BITS, EXPONENT_BIAS = 52, 1075
 POWER_MIN, POWER_MAX = -292, 324  # powers of ten by which doubles are scaled

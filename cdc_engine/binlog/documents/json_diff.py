@@ -12,10 +12,10 @@ import json
 import re
 from typing import TypeAlias
 
-from cdc_engine.binlog.documents import jsonb
-from cdc_engine.binlog.documents.jsonb import DEPTH_MAX, JsonFormatError
-from cdc_engine.binlog.events.byte_cursor import ByteCursor
-from cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.binlog.documents import jsonb
+from sluice.cdc_engine.binlog.documents.jsonb import DEPTH_MAX, JsonFormatError
+from sluice.cdc_engine.binlog.events.byte_cursor import ByteCursor
+from sluice.cdc_engine.errors import BinlogFormatError
 
 REPLACE, INSERT, REMOVE = range(3)
 # A path: $, then members (.plain, ."quoted as in JSON") and cells ([3], [last], [last-3]).

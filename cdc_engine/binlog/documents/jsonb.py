@@ -18,7 +18,7 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.binlog.type_codes import TypeCode
 
 SMALL_OBJECT, LARGE_OBJECT, SMALL_ARRAY, LARGE_ARRAY, LITERAL, INT16, UINT16, INT32, UINT32 = range(9)
 INT64, UINT64, DOUBLE, STRING = 9, 10, 11, 12

@@ -10,9 +10,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.binlog.documents.trees import CHILD, KEY_PLACE, KEY_SIZE, NEXT, NONE, compared_keys, keyed, scalar
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.documents.trees import (
+    CHILD,
+    KEY_PLACE,
+    KEY_SIZE,
+    NEXT,
+    NONE,
+    compared_keys,
+    keyed,
+    scalar,
+)
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 UNREAD, MEMBER, CELL = range(3)
 DOT, QUOTE, BACKSLASH, OPEN, CLOSE, HYPHEN, ZERO, NINE = (ord(sign) for sign in '."\\[]-09')

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.binlog.documents import statuses
-from cdc_engine.binlog.documents.containers import (
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.documents import statuses
+from sluice.cdc_engine.binlog.documents.containers import (
     COUNT,
     GIVEN,
     KEY_BYTES,
@@ -24,9 +24,9 @@ from cdc_engine.binlog.documents.containers import (
     enter,
     step,
 )
-from cdc_engine.binlog.documents.jsonb import DEPTH_MAX, LARGE_ARRAY, TEXT_FACTOR, TEXT_SPARE
-from cdc_engine.binlog.documents.print_values import print_plain, print_quoted, print_scalar
-from cdc_engine.contracts import Bytes, Int32s, Int64s
+from sluice.cdc_engine.binlog.documents.jsonb import DEPTH_MAX, LARGE_ARRAY, TEXT_FACTOR, TEXT_SPARE
+from sluice.cdc_engine.binlog.documents.print_values import print_plain, print_quoted, print_scalar
+from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 DONE = 0
 ROOM, IN_EACH_OTHER = statuses.ROOM, statuses.IN_EACH_OTHER

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.binlog.documents.doubles import shortest_digits
-from cdc_engine.binlog.documents.statuses import CUT_OFF, NO_DECIMAL, NO_NUMBER
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.contracts import Bytes
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.documents.doubles import shortest_digits
+from sluice.cdc_engine.binlog.documents.statuses import CUT_OFF, NO_DECIMAL, NO_NUMBER
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.contracts import Bytes
 
 NUMBER_ROOM = 300  # bytes; a decimal may claim 255 digits
 FIXED_DIGITS_MAX = 15  # digits before or after the point within which a double is printed without an exponent

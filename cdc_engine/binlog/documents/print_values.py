@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.binlog.documents import jsonb, statuses
-from cdc_engine.binlog.documents.jsonb import BASE64_LINE, DOUBLE, LITERAL, OPAQUE, STRING, UINT64
-from cdc_engine.binlog.documents.print_numbers import (
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.documents import jsonb, statuses
+from sluice.cdc_engine.binlog.documents.jsonb import BASE64_LINE, DOUBLE, LITERAL, OPAQUE, STRING, UINT64
+from sluice.cdc_engine.binlog.documents.print_numbers import (
     MOMENT_BYTES,
     NUMBER_ROOM,
     QUOTE,
@@ -22,9 +22,9 @@ from cdc_engine.binlog.documents.print_numbers import (
     print_integer,
     print_moment,
 )
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Bytes
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Bytes
 
 CUT_OFF, ENDLESS, KIND_UNKNOWN, ROOM = statuses.CUT_OFF, statuses.ENDLESS, statuses.KIND, statuses.ROOM
 LITERAL_UNKNOWN = statuses.LITERAL

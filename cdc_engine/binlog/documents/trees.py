@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.binlog.documents import statuses
-from cdc_engine.binlog.documents.containers import COUNT, GIVEN, KEY_BYTES, LAST, NODE, enter, step
-from cdc_engine.binlog.documents.containers import KEY_PLACE as STEP_KEY_PLACE
-from cdc_engine.binlog.documents.containers import KEY_SIZE as STEP_KEY_SIZE
-from cdc_engine.binlog.documents.containers import KIND as STEP_KIND
-from cdc_engine.binlog.documents.containers import PLACE as STEP_PLACE
-from cdc_engine.binlog.documents.jsonb import DEPTH_MAX, LARGE_ARRAY, OPAQUE, SMALL_ARRAY, STRING
-from cdc_engine.binlog.documents.print_documents import CLOSING, OPENING, print_comma, print_key, print_sign
-from cdc_engine.binlog.documents.print_values import print_scalar
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.documents import statuses
+from sluice.cdc_engine.binlog.documents.containers import COUNT, GIVEN, KEY_BYTES, LAST, NODE, enter, step
+from sluice.cdc_engine.binlog.documents.containers import KEY_PLACE as STEP_KEY_PLACE
+from sluice.cdc_engine.binlog.documents.containers import KEY_SIZE as STEP_KEY_SIZE
+from sluice.cdc_engine.binlog.documents.containers import KIND as STEP_KIND
+from sluice.cdc_engine.binlog.documents.containers import PLACE as STEP_PLACE
+from sluice.cdc_engine.binlog.documents.jsonb import DEPTH_MAX, LARGE_ARRAY, OPAQUE, SMALL_ARRAY, STRING
+from sluice.cdc_engine.binlog.documents.print_documents import CLOSING, OPENING, print_comma, print_key, print_sign
+from sluice.cdc_engine.binlog.documents.print_values import print_scalar
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 LEFT, NODES = statuses.LEFT, statuses.NODES
 KIND, PLACE, END, CHILD, NEXT, KEY_PLACE, KEY_SIZE = range(7)

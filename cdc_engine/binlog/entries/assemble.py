@@ -10,10 +10,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.entries.locate import AFTER
-from cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put_field, put_varint, varint_size
-from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.entries.locate import AFTER
+from sluice.cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put_field, put_varint, varint_size
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 NULL, ABSENT = -1, -2  # as a value's size
 PLAIN, HIGH, OF_NULL = 0, 1, 2  # which of a column's three heads a value has; they differ in sqlType

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.contracts import Block, Int8s, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.contracts import Block, Int8s, Int64s
 
 BEGIN, ROWS, END = 0, 1, 2
 OPEN_HERE = -1  # used instead of an index for the transaction that is open at the block's end

@@ -7,13 +7,13 @@ import json
 
 import numpy as np
 
-from cdc_engine.binlog.entries import flat_json
-from cdc_engine.binlog.entries.locate import BEFORE
-from cdc_engine.binlog.entries.numbers import EventType
-from cdc_engine.binlog.entries.rows import ShownRows, TableEntries
-from cdc_engine.binlog.entries.units import Units
-from cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
-from cdc_engine.contracts import Bytes, Int8s, Int64s, LoggedStatement
+from sluice.cdc_engine.binlog.entries import flat_json
+from sluice.cdc_engine.binlog.entries.locate import BEFORE
+from sluice.cdc_engine.binlog.entries.numbers import EventType
+from sluice.cdc_engine.binlog.entries.rows import ShownRows, TableEntries
+from sluice.cdc_engine.binlog.entries.units import Units
+from sluice.cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s, LoggedStatement
 
 KINDS = {KIND_INSERT: "INSERT", KIND_UPDATE: "UPDATE", KIND_DELETE: "DELETE"}
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.entries.assemble import ABSENT, NULL, beginning, is_updated
-from cdc_engine.binlog.entries.protobuf import put_bytes
-from cdc_engine.binlog.rows.locate import KIND_INSERT, KIND_UPDATE
-from cdc_engine.contracts import Bytes, Int8s, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.entries.assemble import ABSENT, NULL, beginning, is_updated
+from sluice.cdc_engine.binlog.entries.protobuf import put_bytes
+from sluice.cdc_engine.binlog.rows.locate import KIND_INSERT, KIND_UPDATE
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 HEXADECIMAL = np.frombuffer(b"0123456789abcdef", np.uint8)
 NULL_WORD = np.frombuffer(b"null", np.uint8)

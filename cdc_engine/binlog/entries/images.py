@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from cdc_engine.contracts import Block, Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.contracts import Block, Bytes, Int8s, Int32s, Int64s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.contracts import Bytes, Int32s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.contracts import Bytes, Int32s
 
 BYTES_MAX = 32  # of one number
 DIGITS_MAX = 24

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.rows.locate import HEADER_BYTES, KIND_DELETE, KIND_INSERT, KIND_UPDATE
-from cdc_engine.binlog.rows.locate_diffs import read_value_options
-from cdc_engine.binlog.rows.locate_partial import first_image_of, locate_present
-from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.rows.locate import HEADER_BYTES, KIND_DELETE, KIND_INSERT, KIND_UPDATE
+from sluice.cdc_engine.binlog.rows.locate_diffs import read_value_options
+from sluice.cdc_engine.binlog.rows.locate_partial import first_image_of, locate_present
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 DONE, FULL, REFUSED = 0, 1, 2
 BEFORE, AFTER = 0, 1  # sides of an image

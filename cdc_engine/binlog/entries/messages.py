@@ -7,15 +7,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cdc_engine.binlog.entries import assemble
-from cdc_engine.binlog.entries.elements import BEGIN, OPEN_HERE, ROWS
-from cdc_engine.binlog.entries.images import little_endian_at
-from cdc_engine.binlog.entries.numbers import SOURCE_MYSQL, EntryType
-from cdc_engine.binlog.entries.protobuf import bytes_field, gather_entries, gathered_size, number_field
-from cdc_engine.binlog.entries.rows import Entries, KeptColumns, TableEntries
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
+from sluice.cdc_engine.binlog.entries import assemble
+from sluice.cdc_engine.binlog.entries.elements import BEGIN, OPEN_HERE, ROWS
+from sluice.cdc_engine.binlog.entries.images import little_endian_at
+from sluice.cdc_engine.binlog.entries.numbers import SOURCE_MYSQL, EntryType
+from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, gather_entries, gathered_size, number_field
+from sluice.cdc_engine.binlog.entries.rows import Entries, KeptColumns, TableEntries
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from sluice.cdc_engine.contracts import FRAME, Block, Bytes, Frames, Int8s, Int64s, LoggedStatement, TableVersion
 
 FRAME_BYTES_MAX = 128  # of an entry that begins or ends a transaction, without its file name
 VERSIONS_MAX = 10_000  # cached entry makers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 
 @nb.njit(inline="always")

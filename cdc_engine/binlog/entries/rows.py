@@ -11,21 +11,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
-from cdc_engine.binlog.entries import assemble
-from cdc_engine.binlog.entries import locate as entries_locate
-from cdc_engine.binlog.entries.images import EventFacts, Images
-from cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
-from cdc_engine.binlog.entries.shown_rules import ShownRules
-from cdc_engine.binlog.entries.texts import ColumnTexts, Display, TextValues, column_texts
-from cdc_engine.binlog.row_rules.history_rows import HIDDEN
-from cdc_engine.binlog.rows import diffs as rows_diffs
-from cdc_engine.binlog.rows.locate import KIND_UPDATE
-from cdc_engine.binlog.rows.locate_diffs import DIFFERENCE_ROWS, DOCUMENT
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Block, Bytes, Column, Int8s, Int32s, Int64s, TableVersion
-from cdc_engine.errors import BinlogFormatError, ConsumerStoppedError
+from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
+from sluice.cdc_engine.binlog.entries import assemble
+from sluice.cdc_engine.binlog.entries import locate as entries_locate
+from sluice.cdc_engine.binlog.entries.images import EventFacts, Images
+from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
+from sluice.cdc_engine.binlog.entries.shown_rules import ShownRules
+from sluice.cdc_engine.binlog.entries.texts import ColumnTexts, Display, TextValues, column_texts
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
+from sluice.cdc_engine.binlog.rows import diffs as rows_diffs
+from sluice.cdc_engine.binlog.rows.locate import KIND_UPDATE
+from sluice.cdc_engine.binlog.rows.locate_diffs import DIFFERENCE_ROWS, DOCUMENT
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Block, Bytes, Column, Int8s, Int32s, Int64s, TableVersion
+from sluice.cdc_engine.errors import BinlogFormatError, ConsumerStoppedError
 
 CHUNK_BYTES_MAX = 1 << 20  # of row events at once; one event may be larger
 IMAGES_MIN = 1 << 12

@@ -12,19 +12,19 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
-from cdc_engine.binlog.entries.images import EventFacts, Images
-from cdc_engine.binlog.entries.locate import BEFORE
-from cdc_engine.binlog.entries.numbers import SqlType
-from cdc_engine.binlog.entries.texts import ColumnTexts, TextValues
-from cdc_engine.binlog.row_rules.condition import Chosen
-from cdc_engine.binlog.row_rules.masks import HASH, NULL
-from cdc_engine.binlog.row_rules.rules import NO_RULES, BoundRules
-from cdc_engine.binlog.rows.decoder import RowDecoder, ValueLocations
-from cdc_engine.binlog.rows.locate_diffs import ROW, SLOT
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.contracts import Block, Column, Int8s, Int64s, RowEventKind, TableVersion
-from cdc_engine.errors import ConsumerStoppedError, TableStoppedError
+from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, type_of
+from sluice.cdc_engine.binlog.entries.images import EventFacts, Images
+from sluice.cdc_engine.binlog.entries.locate import BEFORE
+from sluice.cdc_engine.binlog.entries.numbers import SqlType
+from sluice.cdc_engine.binlog.entries.texts import ColumnTexts, TextValues
+from sluice.cdc_engine.binlog.row_rules.condition import Chosen
+from sluice.cdc_engine.binlog.row_rules.masks import HASH, NULL
+from sluice.cdc_engine.binlog.row_rules.rules import NO_RULES, BoundRules
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder, ValueLocations
+from sluice.cdc_engine.binlog.rows.locate_diffs import ROW, SLOT
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.contracts import Block, Column, Int8s, Int64s, RowEventKind, TableVersion
+from sluice.cdc_engine.errors import ConsumerStoppedError, TableStoppedError
 
 
 class ShownRules:

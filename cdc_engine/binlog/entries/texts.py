@@ -17,16 +17,23 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, buffer_of, decimals, type_of
-from cdc_engine.binlog.column_types import gather as rows_gather
-from cdc_engine.binlog.column_types.entry import AnyArray
-from cdc_engine.binlog.column_types.numbers import BYTES
-from cdc_engine.binlog.column_types.transcoding import decoder, is_text, transcode, transcoded_size
-from cdc_engine.binlog.entries import java_reals
-from cdc_engine.binlog.entries.numbers import SqlType
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, Int64s
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.binlog.column_types import (
+    TypeUnsupportedError,
+    ValueRefusedError,
+    Values,
+    buffer_of,
+    decimals,
+    type_of,
+)
+from sluice.cdc_engine.binlog.column_types import gather as rows_gather
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.column_types.numbers import BYTES
+from sluice.cdc_engine.binlog.column_types.transcoding import decoder, is_text, transcode, transcoded_size
+from sluice.cdc_engine.binlog.entries import java_reals
+from sluice.cdc_engine.binlog.entries.numbers import SqlType
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, Int64s
 
 Mask = npt.NDArray[np.bool_]
 INTEGER_TYPES = {

@@ -14,13 +14,13 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.entries.assemble import ABSENT
-from cdc_engine.binlog.entries.locate import BEFORE
-from cdc_engine.binlog.entries.rows import ShownRows
-from cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
-from cdc_engine.contracts import Bytes, Int8s, Int64s
-from cdc_engine.errors import ConsumerStoppedError
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.entries.assemble import ABSENT
+from sluice.cdc_engine.binlog.entries.locate import BEFORE
+from sluice.cdc_engine.binlog.entries.rows import ShownRows
+from sluice.cdc_engine.binlog.rows.locate import KIND_DELETE, KIND_INSERT, KIND_UPDATE
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
+from sluice.cdc_engine.errors import ConsumerStoppedError
 
 Mask = npt.NDArray[np.bool_]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.errors import BinlogFormatError
 
 _PACKED_BYTES = {0xFC: 2, 0xFD: 3, 0xFE: 8}  # length-encoded integers: first byte → bytes that follow
 

@@ -19,12 +19,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdc_engine import limits
-from cdc_engine.binlog.events import event_types as types
-from cdc_engine.binlog.events.recorded import RecordedEvents
-from cdc_engine.contracts import Bytes
-from cdc_engine.errors import BinlogFormatError
-from cdc_engine.ports import Content
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.events import event_types as types
+from sluice.cdc_engine.binlog.events.recorded import RecordedEvents
+from sluice.cdc_engine.contracts import Bytes
+from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.ports import Content
 
 FIELD_END, FIELD_SIZE, FIELD_COMPRESSION, FIELD_UNCOMPRESSED_SIZE = range(4)
 ZSTD, NONE = 0, 255

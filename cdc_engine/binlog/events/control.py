@@ -16,9 +16,9 @@ from typing import Any
 
 from pymysqlreplication.event import FormatDescriptionEvent, RotateEvent
 
-from cdc_engine.binlog.charsets.collations import charset_of_id
-from cdc_engine.binlog.charsets.statement_text import statement_text
-from cdc_engine.binlog.events.event_types import (
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_id
+from sluice.cdc_engine.binlog.charsets.statement_text import statement_text
+from sluice.cdc_engine.binlog.events.event_types import (
     CHECKSUM_BYTES,
     DELETE_ROWS,
     DELETE_ROWS_V1,
@@ -32,9 +32,9 @@ from cdc_engine.binlog.events.event_types import (
     WRITE_ROWS,
     WRITE_ROWS_V1,
 )
-from cdc_engine.contracts import NO_SESSION, StatementSession
-from cdc_engine.errors import BinlogFormatError
-from cdc_engine.position import file_number, order_key
+from sluice.cdc_engine.contracts import NO_SESSION, StatementSession
+from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.position import file_number, order_key
 
 CHECKSUM_CRC32 = 1
 # Status variables of a QUERY event: codes that are used here, sizes of fixed-size values, and codes of values with a

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.errors import BinlogFormatError
-from cdc_engine.ports import Content
-from cdc_engine.position import Position
+from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.ports import Content
+from sluice.cdc_engine.position import Position
 
 
 class RecordedEvents:

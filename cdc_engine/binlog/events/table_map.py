@@ -18,10 +18,10 @@ import dataclasses
 import enum
 from collections.abc import Callable, Iterator
 
-from cdc_engine.binlog.charsets.collations import charset_of_id
-from cdc_engine.binlog.events.byte_cursor import ByteCursor
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_id
+from sluice.cdc_engine.binlog.events.byte_cursor import ByteCursor
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.errors import BinlogFormatError
 
 BLOB_COMPRESSED, VARCHAR_COMPRESSED = 140, 141  # MariaDB's COMPRESSED columns
 COLUMNS_MAX = 4096  # MySQL's and MariaDB's own limit of columns in a table

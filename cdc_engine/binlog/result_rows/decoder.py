@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.charsets.collations import charset_of_id, charset_of_name
-from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
-from cdc_engine.binlog.column_types.entry import AnyArray
-from cdc_engine.binlog.result_rows.result_types import ResultType, result_type
-from cdc_engine.binlog.row_rules.history_rows import HIDDEN
-from cdc_engine.binlog.row_rules.rules import BoundRules
-from cdc_engine.binlog.rows.refused_values import (
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_id, charset_of_name
+from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.result_rows.result_types import ResultType, result_type
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
+from sluice.cdc_engine.binlog.row_rules.rules import BoundRules
+from sluice.cdc_engine.binlog.rows.refused_values import (
     DEFAULT_POLICY,
     QUARANTINE,
     REFUSED_VALUES_MAX,
     ValuePolicy,
     refusals,
 )
-from cdc_engine.contracts import Bytes, Column, Int8s, Int32s, Int64s, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.states import TableState
+from sluice.cdc_engine.contracts import Bytes, Column, Int8s, Int32s, Int64s, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.states import TableState
 
 
 @dataclasses.dataclass(frozen=True)

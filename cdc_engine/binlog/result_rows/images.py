@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.column_types.dates import DATETIME2_ZERO, NO_DATE, days_from_civil
-from cdc_engine.binlog.column_types.entry import Values
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.binlog.column_types.dates import DATETIME2_ZERO, NO_DATE, days_from_civil
+from sluice.cdc_engine.binlog.column_types.entry import Values
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 NOT_A_VALUE = -2  # returned instead of a row: all values are valid
 

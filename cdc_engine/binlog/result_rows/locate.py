@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.contracts import Bytes, Int8s, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 # Results of `locate_rows`: the next packet is incomplete, the arrays are full, the result's end was read, the
 # server sent an error (its payload is between cursor[3] and cursor[4]), or the bytes are not of the protocol.

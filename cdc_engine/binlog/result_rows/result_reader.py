@@ -15,12 +15,12 @@ import pyarrow as pa
 from pymysql.constants import FLAG
 from pymysql.protocol import FieldDescriptorPacket
 
-from cdc_engine import limits
-from cdc_engine.binlog.result_rows import locate
-from cdc_engine.binlog.result_rows.decoder import ResultDecoder, SentColumn
-from cdc_engine.binlog.rows.decoder import CHUNK_CELLS_MAX, CHUNK_ROWS_MAX
-from cdc_engine.contracts import Int64s
-from cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.result_rows import locate
+from sluice.cdc_engine.binlog.result_rows.decoder import ResultDecoder, SentColumn
+from sluice.cdc_engine.binlog.rows.decoder import CHUNK_CELLS_MAX, CHUNK_ROWS_MAX
+from sluice.cdc_engine.contracts import Int64s
+from sluice.cdc_engine.errors import SourceConnectionError
 
 # fills the space from its beginning; returns the number of bytes, 0 at the end of the connection
 Receive = Callable[[memoryview], int]

@@ -14,13 +14,13 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cdc_engine.binlog.column_types import compressed, transcoding, type_of
-from cdc_engine.binlog.column_types.dates import DATETIME2_BYTES, fraction_bytes, old_fraction_digits
-from cdc_engine.binlog.column_types.decimals import BYTES_OF_DIGITS, digit_groups
-from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values
-from cdc_engine.binlog.result_rows import images
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
+from sluice.cdc_engine.binlog.column_types import compressed, transcoding, type_of
+from sluice.cdc_engine.binlog.column_types.dates import DATETIME2_BYTES, fraction_bytes, old_fraction_digits
+from sluice.cdc_engine.binlog.column_types.decimals import BYTES_OF_DIGITS, digit_groups
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, ValueRefusedError, Values
+from sluice.cdc_engine.binlog.result_rows import images
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column
 
 NUMBER = "CAST({} AS UNSIGNED)"  # an enum's number, a set's bits
 # bytes of a value as sent, by the result's type code; other values have their length before them

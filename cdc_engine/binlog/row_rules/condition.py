@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_engine.binlog.column_types.entry import AnyArray
-from cdc_engine.binlog.row_rules.expression import (
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.row_rules.expression import (
     ComparisonNode,
     Expression,
     IsNull,

@@ -13,8 +13,8 @@ import numba as nb
 import numpy as np
 import numpy.typing as npt
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 Words = npt.NDArray[np.uint32]
 BLOCK_BYTES = 64

@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable
 from typing import TypeAlias
 
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import ConfigurationError
 
 Literal: TypeAlias = str | int | decimal.Decimal
 CHARACTERS_MAX = 10_000

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.contracts import Bytes, Column, Int8s, Int64s, Operation
+from sluice.cdc_engine.contracts import Bytes, Column, Int8s, Int64s, Operation
 
 # contracts.Column.generated of the columns with a row's times; hidden columns are not in the lake
 ROW_START, ROW_END, HIDDEN_START, HIDDEN_END = "row start", "row end", "hidden row start", "hidden row end"

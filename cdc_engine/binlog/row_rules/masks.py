@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, buffer_of
-from cdc_engine.binlog.row_rules.digests import DIGEST_CHARS, digests
-from cdc_engine.contracts import Column
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType, buffer_of
+from sluice.cdc_engine.binlog.row_rules.digests import DIGEST_CHARS, digests
+from sluice.cdc_engine.contracts import Column
 
 HASH, TRUNCATE, NULL = "hash", "truncate", "null"
 

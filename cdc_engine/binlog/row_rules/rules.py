@@ -22,14 +22,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_engine.binlog.column_types.entry import AnyArray, ColumnType
-from cdc_engine.binlog.row_rules.condition import Chosen, Condition, ConditionRefusedError
-from cdc_engine.binlog.row_rules.expression import columns_of, parse
-from cdc_engine.binlog.row_rules.history_rows import row_end
-from cdc_engine.binlog.row_rules.masks import ColumnMask
-from cdc_engine.contracts import Column, Int8s, Operation, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.states import TableState
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ColumnType
+from sluice.cdc_engine.binlog.row_rules.condition import Chosen, Condition, ConditionRefusedError
+from sluice.cdc_engine.binlog.row_rules.expression import columns_of, parse
+from sluice.cdc_engine.binlog.row_rules.history_rows import row_end
+from sluice.cdc_engine.binlog.row_rules.masks import ColumnMask
+from sluice.cdc_engine.contracts import Column, Int8s, Operation, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.states import TableState
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

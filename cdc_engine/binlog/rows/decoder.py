@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine import position
-from cdc_engine.binlog.column_types import (
+from sluice.cdc_engine import position
+from sluice.cdc_engine.binlog.column_types import (
     ColumnType,
     TypeUnsupportedError,
     ValueRefusedError,
@@ -22,15 +22,15 @@ from cdc_engine.binlog.column_types import (
     buffer_of,
     type_of,
 )
-from cdc_engine.binlog.column_types.entry import AnyArray
-from cdc_engine.binlog.row_rules.history_rows import HIDDEN, of_now, row_end
-from cdc_engine.binlog.row_rules.rules import BoundRules
-from cdc_engine.binlog.rows import diffs as rows_diffs
-from cdc_engine.binlog.rows import locate as rows_locate
-from cdc_engine.binlog.rows import locate_diffs as rows_locate_diffs
-from cdc_engine.binlog.rows import locate_partial as rows_locate_partial
-from cdc_engine.binlog.rows import partial as rows_partial
-from cdc_engine.binlog.rows.refused_values import (
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN, of_now, row_end
+from sluice.cdc_engine.binlog.row_rules.rules import BoundRules
+from sluice.cdc_engine.binlog.rows import diffs as rows_diffs
+from sluice.cdc_engine.binlog.rows import locate as rows_locate
+from sluice.cdc_engine.binlog.rows import locate_diffs as rows_locate_diffs
+from sluice.cdc_engine.binlog.rows import locate_partial as rows_locate_partial
+from sluice.cdc_engine.binlog.rows import partial as rows_partial
+from sluice.cdc_engine.binlog.rows.refused_values import (
     DEFAULT_POLICY,
     QUARANTINE,
     REFUSED_VALUES_MAX,
@@ -38,9 +38,9 @@ from cdc_engine.binlog.rows.refused_values import (
     ValuePolicy,
     refusals,
 )
-from cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, Operation, TableVersion
-from cdc_engine.errors import BinlogFormatError, TableStoppedError
-from cdc_engine.states import TableState
+from sluice.cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, Operation, TableVersion
+from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
+from sluice.cdc_engine.states import TableState
 
 OPERATION, ORDER_KEY, COMMIT_TIME = "_sluice_operation", "_sluice_order_key", "_sluice_commit_time"
 COMMIT_TIME_TYPE = pa.timestamp("us", "UTC")

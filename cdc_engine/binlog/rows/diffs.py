@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_engine.binlog.column_types import documents as printing
-from cdc_engine.binlog.column_types.entry import AnyArray, ValueRefusedError, Values
-from cdc_engine.binlog.documents import json_diff, statuses
-from cdc_engine.binlog.documents.changes import print_changes
-from cdc_engine.binlog.documents.containers import STACK_SHAPE
-from cdc_engine.binlog.documents.jsonb import JsonFormatError
-from cdc_engine.binlog.documents.trees import NODE_FIELDS
-from cdc_engine.binlog.rows.locate_diffs import BEFORE_SIZE, BEFORE_START, DIFFERENCE_ROWS, ROW, SLOT
-from cdc_engine.contracts import Bytes, Int32s, Int64s
+from sluice.cdc_engine.binlog.column_types import documents as printing
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray, ValueRefusedError, Values
+from sluice.cdc_engine.binlog.documents import json_diff, statuses
+from sluice.cdc_engine.binlog.documents.changes import print_changes
+from sluice.cdc_engine.binlog.documents.containers import STACK_SHAPE
+from sluice.cdc_engine.binlog.documents.jsonb import JsonFormatError
+from sluice.cdc_engine.binlog.documents.trees import NODE_FIELDS
+from sluice.cdc_engine.binlog.rows.locate_diffs import BEFORE_SIZE, BEFORE_START, DIFFERENCE_ROWS, ROW, SLOT
+from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 DIFFERENCES_MAX = 1 << 12  # of a chunk; a chunk with more ends early
 NODES_MIN = 1 << 10  # of a tree; doubled when a document has more

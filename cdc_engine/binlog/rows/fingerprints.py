@@ -16,8 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_engine.binlog.compiled import kernel
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.binlog.compiled import kernel
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 Words = npt.NDArray[np.uint64]
 LANES = 2

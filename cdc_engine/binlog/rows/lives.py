@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.contracts import Int8s, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.contracts import Int8s, Int64s
 
 # Rows of `slots`, an open-addressing hash table by key fingerprint. LIFE is a life's number or one of the constants
 # below.

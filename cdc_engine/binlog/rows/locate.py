@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 # Results of `locate`; cursor[0] is then the current event.
 DONE, FULL, TRUNCATED, WRONG_COLUMN_COUNT, IMAGE_NOT_FULL = 0, 1, 2, 3, 4

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.rows.locate import TRUNCATED
-from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.rows.locate import TRUNCATED
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 PARTIAL_JSON = 1  # the only known value option
 DOCUMENT = 32  # fact of a column, in addition to those of `locate_partial`: it is JSON

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, compiled
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.binlog.rows.locate import (
+from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.binlog.rows.locate import (
     DELETE,
     DONE,
     FULL,
@@ -34,13 +34,13 @@ from cdc_engine.binlog.rows.locate import (
     key_differs,
     make_room_before,
 )
-from cdc_engine.binlog.rows.locate_diffs import (
+from sluice.cdc_engine.binlog.rows.locate_diffs import (
     ROW,
     column_without_document,
     note_differences,
     read_value_options,
 )
-from cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
 ABSENT = -2  # as a value's start
 # Why an event is refused, in addition to the results of `locate` and `locate_diffs`; cursor[3] is then the column it is

@@ -14,13 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_engine.binlog.column_types import ColumnType
-from cdc_engine.binlog.column_types.entry import AnyArray
-from cdc_engine.binlog.column_types.value_text import scalar_value
-from cdc_engine.binlog.rows import locate_partial as locating
-from cdc_engine.binlog.rows.locate_diffs import DOCUMENT
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
+from sluice.cdc_engine.binlog.column_types import ColumnType
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.column_types.value_text import scalar_value
+from sluice.cdc_engine.binlog.rows import locate_partial as locating
+from sluice.cdc_engine.binlog.rows.locate_diffs import DOCUMENT
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, Int8s, Int64s, Operation, TableVersion
 
 PRESENT, MOVED, ORIGIN = "_sluice_present_", "_sluice_moved", "_sluice_origin_"
 GROUP_COLUMNS = 63  # one bit each of an int64 that is never negative

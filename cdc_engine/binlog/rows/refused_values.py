@@ -12,11 +12,11 @@ import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from cdc_engine.binlog.column_types import ValueRefusedError, Values
-from cdc_engine.binlog.column_types.entry import AnyArray
-from cdc_engine.binlog.row_rules.rules import NO_RULES, RowRules
-from cdc_engine.binlog.rows.shard_column import ShardColumn
-from cdc_engine.contracts import Column
+from sluice.cdc_engine.binlog.column_types import ValueRefusedError, Values
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.row_rules.rules import NO_RULES, RowRules
+from sluice.cdc_engine.binlog.rows.shard_column import ShardColumn
+from sluice.cdc_engine.contracts import Column
 
 Finish = Callable[[Values], AnyArray]
 STOP, QUARANTINE = "stop", "quarantine"

@@ -8,13 +8,13 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from cdc_engine.binlog.column_types import ColumnType, type_of
-from cdc_engine.binlog.column_types.entry import AnyArray
-from cdc_engine.binlog.rows.partial import GROUP_COLUMNS, PRESENT
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.states import TableState
+from sluice.cdc_engine.binlog.column_types import ColumnType, type_of
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.rows.partial import GROUP_COLUMNS, PRESENT
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.states import TableState
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cdc_engine.binlog.scan import state as at
-from cdc_engine.binlog.scan.executed_track import ExecutedTrack
-from cdc_engine.binlog.scan.file_track import FileTrack
-from cdc_engine.binlog.scan.state import ScanMemory
-from cdc_engine.contracts import (
+from sluice.cdc_engine.binlog.scan import state as at
+from sluice.cdc_engine.binlog.scan.executed_track import ExecutedTrack
+from sluice.cdc_engine.binlog.scan.file_track import FileTrack
+from sluice.cdc_engine.binlog.scan.state import ScanMemory
+from sluice.cdc_engine.contracts import (
     FRAME,
     FRAME_FIELDS,
     NO_FRAMES,
@@ -22,8 +22,8 @@ from cdc_engine.contracts import (
     TableChange,
     TableVersion,
 )
-from cdc_engine.errors import BinlogFormatError
-from cdc_engine.position import Position
+from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.position import Position
 
 
 class BlockMaker:

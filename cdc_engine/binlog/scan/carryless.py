@@ -17,7 +17,7 @@ from llvmlite import binding, ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
-from cdc_engine.contracts import Bytes
+from sluice.cdc_engine.contracts import Bytes
 
 UNIT_BYTES = 16
 LANES = 4  # accumulators, so that multiplications do not wait for each other

@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from cdc_engine.binlog.events import control
-from cdc_engine.binlog.events import event_types as types
-from cdc_engine.binlog.events.statements import StatementKind, savepoint_name, statement_kind
-from cdc_engine.binlog.scan import state as at
-from cdc_engine.binlog.scan.block_maker import BlockMaker
-from cdc_engine.binlog.scan.table_references import Captured, TableReferences, stopped_change
-from cdc_engine.binlog.scan.xa import XaTransactions
-from cdc_engine.contracts import Block, LoggedStatement, TableChange
-from cdc_engine.errors import BinlogFormatError, TableStoppedError, UnknownEventError
-from cdc_engine.gtid import GtidSet, MariadbPosition
-from cdc_engine.ports import SchemaHistory
-from cdc_engine.position import Position
+from sluice.cdc_engine.binlog.events import control
+from sluice.cdc_engine.binlog.events import event_types as types
+from sluice.cdc_engine.binlog.events.statements import StatementKind, savepoint_name, statement_kind
+from sluice.cdc_engine.binlog.scan import state as at
+from sluice.cdc_engine.binlog.scan.block_maker import BlockMaker
+from sluice.cdc_engine.binlog.scan.table_references import Captured, TableReferences, stopped_change
+from sluice.cdc_engine.binlog.scan.xa import XaTransactions
+from sluice.cdc_engine.contracts import Block, LoggedStatement, TableChange
+from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError, UnknownEventError
+from sluice.cdc_engine.gtid import GtidSet, MariadbPosition
+from sluice.cdc_engine.ports import SchemaHistory
+from sluice.cdc_engine.position import Position
 
 HARMLESS = frozenset(
     {

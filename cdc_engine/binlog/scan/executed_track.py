@@ -12,9 +12,9 @@ import uuid
 
 import numpy as np
 
-from cdc_engine.contracts import Int64s
-from cdc_engine.errors import PositionLostError
-from cdc_engine.gtid import GtidSet, MariadbPosition, is_mariadb, parse_executed
+from sluice.cdc_engine.contracts import Int64s
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, is_mariadb, parse_executed
 
 
 class ExecutedTrack:

@@ -7,8 +7,8 @@ The creation time in a file's first event, the FORMAT_DESCRIPTION, distinguishes
 
 from __future__ import annotations
 
-from cdc_engine.errors import FilesRenumberedError, PositionLostError
-from cdc_engine.position import Position, file_number
+from sluice.cdc_engine.errors import FilesRenumberedError, PositionLostError
+from sluice.cdc_engine.position import Position, file_number
 
 
 class FileTrack:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from cdc_engine import limits
-from cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
-from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.binlog.scan.skipping import FileBeginning
-from cdc_engine.binlog.scan.state import ScanStatus
-from cdc_engine.contracts import Block, Bytes
-from cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.events.event_types import HEADER_BYTES, LENGTH_AT
+from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
+from sluice.cdc_engine.binlog.scan.state import ScanStatus
+from sluice.cdc_engine.contracts import Block, Bytes
+from sluice.cdc_engine.errors import BinlogFormatError
 
 PACKET_HEADER_BYTES = 4
 ROOM_BYTES_MIN = 64 * 1024  # with less free space than this, the next read uses a new buffer

@@ -11,10 +11,10 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.binlog.events.event_types import GTID, HEADER_BYTES
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.binlog.scan.state import (
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.events.event_types import GTID, HEADER_BYTES
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.binlog.scan.state import (
     EVENT,
     FILE_END,
     GENERATION,
@@ -31,7 +31,7 @@ from cdc_engine.binlog.scan.state import (
     TIME_US,
     ScanStatus,
 )
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 # A GTID event's flags 1, source 16, number 8, clock kind 1, two clocks 8 each; then commit times of 7 bytes.
 LOGICAL_CLOCK = 42

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from cdc_engine.binlog.compiled import kernel
-from cdc_engine.binlog.events.event_types import (
+from sluice.cdc_engine.binlog.compiled import kernel
+from sluice.cdc_engine.binlog.events.event_types import (
     ANONYMOUS_GTID,
     DELETE_ROWS_V1,
     FLAG_ARTIFICIAL,
@@ -38,11 +38,11 @@ from cdc_engine.binlog.events.event_types import (
     WRITE_ROWS_V1,
     XID,
 )
-from cdc_engine.binlog.events.event_types import DELETE_ROWS as DELETE_ROWS_V2
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.binlog.scan.checksum import crc32
-from cdc_engine.binlog.scan.gtid_kernel import is_unfinished, take_gtid, take_mariadb_gtid, take_tagged_gtid
-from cdc_engine.binlog.scan.state import (
+from sluice.cdc_engine.binlog.events.event_types import DELETE_ROWS as DELETE_ROWS_V2
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.binlog.scan.checksum import crc32
+from sluice.cdc_engine.binlog.scan.gtid_kernel import is_unfinished, take_gtid, take_mariadb_gtid, take_tagged_gtid
+from sluice.cdc_engine.binlog.scan.state import (
     ALL_EVENTS,
     AT,
     BEGAN,
@@ -97,7 +97,7 @@ from cdc_engine.binlog.scan.state import (
     VERSION,
     ScanStatus,
 )
-from cdc_engine.contracts import Bytes, Int64s
+from sluice.cdc_engine.contracts import Bytes, Int64s
 
 BEGIN = np.frombuffer(b"BEGIN", np.uint8)
 COMMIT = np.frombuffer(b"COMMIT", np.uint8)

@@ -9,22 +9,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Generator, Iterator
 
-from cdc_engine.binlog.events import event_types as types
-from cdc_engine.binlog.events.compressed import COMPRESSED, content_of
-from cdc_engine.binlog.events.recorded import MemoryPrepared
-from cdc_engine.binlog.scan import state as at
-from cdc_engine.binlog.scan.block_maker import BlockMaker
-from cdc_engine.binlog.scan.control_events import ControlEvents
-from cdc_engine.binlog.scan.executed_track import ExecutedTrack
-from cdc_engine.binlog.scan.kernel import scan
-from cdc_engine.binlog.scan.state import ScanMemory, ScanStatus
-from cdc_engine.binlog.scan.table_references import Captured, TableReferences
-from cdc_engine.binlog.scan.unpack import Unpacker
-from cdc_engine.binlog.scan.xa import XaTransactions
-from cdc_engine.contracts import Block, Bytes
-from cdc_engine.errors import BinlogFormatError, ChecksumError
-from cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
-from cdc_engine.position import Position
+from sluice.cdc_engine.binlog.events import event_types as types
+from sluice.cdc_engine.binlog.events.compressed import COMPRESSED, content_of
+from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
+from sluice.cdc_engine.binlog.scan import state as at
+from sluice.cdc_engine.binlog.scan.block_maker import BlockMaker
+from sluice.cdc_engine.binlog.scan.control_events import ControlEvents
+from sluice.cdc_engine.binlog.scan.executed_track import ExecutedTrack
+from sluice.cdc_engine.binlog.scan.kernel import scan
+from sluice.cdc_engine.binlog.scan.state import ScanMemory, ScanStatus
+from sluice.cdc_engine.binlog.scan.table_references import Captured, TableReferences
+from sluice.cdc_engine.binlog.scan.unpack import Unpacker
+from sluice.cdc_engine.binlog.scan.xa import XaTransactions
+from sluice.cdc_engine.contracts import Block, Bytes
+from sluice.cdc_engine.errors import BinlogFormatError, ChecksumError
+from sluice.cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
+from sluice.cdc_engine.position import Position
 
 PACKET_OVERHEAD = 5  # packet header 4, status byte 1
 SENTENCES = {

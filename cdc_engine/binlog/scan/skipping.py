@@ -14,9 +14,9 @@ from collections.abc import Generator
 
 import numpy as np
 
-from cdc_engine.binlog.compiled import Integer, kernel
-from cdc_engine.binlog.events.control import parse_format_description, parse_rotate
-from cdc_engine.binlog.events.event_types import (
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
+from sluice.cdc_engine.binlog.events.control import parse_format_description, parse_rotate
+from sluice.cdc_engine.binlog.events.event_types import (
     CHECKSUM_BYTES,
     END_AT,
     FLAG_ARTIFICIAL,
@@ -27,13 +27,13 @@ from cdc_engine.binlog.events.event_types import (
     ROTATE,
     TYPE_AT,
 )
-from cdc_engine.binlog.little_endian import little_endian
-from cdc_engine.binlog.scan.kernel import PACKET_GOES_ON, REWOUND
-from cdc_engine.binlog.scan.scanner import PACKET_OVERHEAD, SENTENCES, Scanner
-from cdc_engine.binlog.scan.state import ScanStatus
-from cdc_engine.contracts import Block, Bytes, Int64s
-from cdc_engine.errors import BinlogFormatError, PositionLostError
-from cdc_engine.position import Position
+from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.binlog.scan.kernel import PACKET_GOES_ON, REWOUND
+from sluice.cdc_engine.binlog.scan.scanner import PACKET_OVERHEAD, SENTENCES, Scanner
+from sluice.cdc_engine.binlog.scan.state import ScanStatus
+from sluice.cdc_engine.contracts import Block, Bytes, Int64s
+from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
+from sluice.cdc_engine.position import Position
 
 PACKET_HEADER_BYTES = 4
 # State of the kernel: buffer offset, file offset, missing bytes of the current packet, whether its event continues in

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from cdc_engine.contracts import FRAME_FIELDS, Bytes, Int64s
+from sluice.cdc_engine.contracts import FRAME_FIELDS, Bytes, Int64s
 
 # Indices in `state`. Offsets are buffer offsets unless stated otherwise.
 AT: Final = 0  # next byte to scan

@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.events.table_map import parse_table_map
-from cdc_engine.contracts import Bytes, TableChange, TableChangeKind, TableVersion
-from cdc_engine.errors import NotATableError, TableStoppedError
-from cdc_engine.ports import SchemaHistory
-from cdc_engine.position import Position
-from cdc_engine.states import TableState
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.events.table_map import parse_table_map
+from sluice.cdc_engine.contracts import Bytes, TableChange, TableChangeKind, TableVersion
+from sluice.cdc_engine.errors import NotATableError, TableStoppedError
+from sluice.cdc_engine.ports import SchemaHistory
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.states import TableState
 
 Captured = Callable[[str, str], bool]
 NOT_CAPTURED = -1

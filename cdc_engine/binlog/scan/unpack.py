@@ -15,14 +15,14 @@ from collections.abc import Callable, Generator, Iterator
 
 import numpy as np
 
-from cdc_engine import limits
-from cdc_engine.binlog.events import event_types as types
-from cdc_engine.binlog.scan import state as at
-from cdc_engine.binlog.scan.block_maker import BlockMaker
-from cdc_engine.binlog.scan.state import ScanStatus
-from cdc_engine.contracts import Block, Bytes
-from cdc_engine.errors import BinlogFormatError
-from cdc_engine.ports import Content
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.events import event_types as types
+from sluice.cdc_engine.binlog.scan import state as at
+from sluice.cdc_engine.binlog.scan.block_maker import BlockMaker
+from sluice.cdc_engine.binlog.scan.state import ScanStatus
+from sluice.cdc_engine.contracts import Block, Bytes
+from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.ports import Content
 
 SHORT_ROOM_BYTES = 4096  # with less space than this after an incomplete event, a new arena is used
 OUTER = (

@@ -14,25 +14,25 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from batch_manifest.values import ChangesSegment, StagedTable
-from cdc_engine.config import DestinationConfig
-from cdc_engine.instance.backfill import rules
-from cdc_engine.instance.backfill.reading import Interval, binlog_files
-from cdc_engine.instance.backfill.rules import RequestedInterval, TableFacts
-from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
-from cdc_engine.instance.engine.kept_state import history_kept
-from cdc_engine.instance.tables.value_policies import keys_of
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.managers import read_ledger
-from cdc_engine.parser.positions.binlog_files import BinlogFiles
-from cdc_engine.parser.positions.time_search import choice_at, earliest_on_offer
-from cdc_engine.parser.start_position import StartChoice
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.staging.staging import StagingResult
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord
-from cdc_engine.time_text import time_text
+from sluice.batch_manifest.values import ChangesSegment, StagedTable
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.instance.backfill import rules
+from sluice.cdc_engine.instance.backfill.reading import Interval, binlog_files
+from sluice.cdc_engine.instance.backfill.rules import RequestedInterval, TableFacts
+from sluice.cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
+from sluice.cdc_engine.instance.engine.kept_state import history_kept
+from sluice.cdc_engine.instance.tables.value_policies import keys_of
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.managers import read_ledger
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.time_search import choice_at, earliest_on_offer
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.staging.staging import StagingResult
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
+from sluice.cdc_engine.time_text import time_text
 
 SAMPLE_BYTES_MAX = 64 << 20
 

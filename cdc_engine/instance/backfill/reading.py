@@ -12,20 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from cdc_engine.binlog.block import end_position
-from cdc_engine.binlog.events.recorded import MemoryPrepared
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
-from cdc_engine.instance.backfill.schemas import IntervalSchemas
-from cdc_engine.instance.sources import archive_of, source_of
-from cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.positions.binlog_files import BinlogFiles
-from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.start_position import DumpStart
-from cdc_engine.position import Position
-from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.staging.staging import StagingResult, stage
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
+from sluice.cdc_engine.instance.backfill.schemas import IntervalSchemas
+from sluice.cdc_engine.instance.sources import archive_of, source_of
+from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.server_facts import read_facts
+from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.staging.staging import StagingResult, stage
 
 
 def binlog_files(config: DestinationConfig) -> BinlogFiles:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.parser.server_facts import BinaryLog
-from cdc_engine.position import Position, file_number
-from cdc_engine.time_text import time_text
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.parser.server_facts import BinaryLog
+from sluice.cdc_engine.position import Position, file_number
+from sluice.cdc_engine.time_text import time_text
 
 SHOWN_STATEMENTS = 3
 SNAPSHOT_WAY = "re-snapshot it with `sluice snapshot start`"

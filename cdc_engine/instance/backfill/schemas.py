@@ -11,15 +11,15 @@ import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.charsets.statement_text import Literals, shown
-from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.position import Position
-from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.reader import leading_words, read_statement
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.charsets.statement_text import Literals, shown
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.table_meta.ddl.reader import leading_words, read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateTable,
     SetDatabase,
@@ -29,11 +29,11 @@ from cdc_engine.table_meta.ddl.statement import (
     Unread,
     dropped_database,
 )
-from cdc_engine.table_meta.history.concerned import concerned
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, RecordsInMemory
-from cdc_engine.table_meta.schema import DdlServerFacts, TableSchema
+from sluice.cdc_engine.table_meta.history.concerned import concerned
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, RecordsInMemory
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema
 
 TEXT_CHARS_MAX = 80  # maximum length of a statement in a message
 

@@ -14,20 +14,20 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.file_lock import FileLock
-from cdc_engine.instance.backfill import rules
-from cdc_engine.instance.backfill.plan import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
-from cdc_engine.instance.backfill.reading import Interval
-from cdc_engine.instance.backfill.rules import RequestedInterval
-from cdc_engine.instance.engine.kept_state import history_kept
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.managers import read_ledger
-from cdc_engine.position import Position
-from cdc_engine.records.location import as_location
-from cdc_engine.staging.staging import StagingResult
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.file_lock import FileLock
+from sluice.cdc_engine.instance.backfill import rules
+from sluice.cdc_engine.instance.backfill.plan import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
+from sluice.cdc_engine.instance.backfill.reading import Interval
+from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+from sluice.cdc_engine.instance.engine.kept_state import history_kept
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.managers import read_ledger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import as_location
+from sluice.cdc_engine.staging.staging import StagingResult
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 
 POLL_SECONDS = 0.2
 Find = Callable[[DestinationConfig, Ledger, RequestedInterval], BinlogInterval]

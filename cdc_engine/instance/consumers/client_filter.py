@@ -10,8 +10,8 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.sink.table_filter import TableFilter, split_patterns
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.sink.table_filter import TableFilter, split_patterns
 
 CHARACTERS_MAX = 4096
 

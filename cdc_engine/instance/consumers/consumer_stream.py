@@ -15,18 +15,18 @@ from typing import Protocol
 
 import numpy as np
 
-from cdc_engine.binlog.entries.elements import FIRST_STATE, Mask, State, elements
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY
-from cdc_engine.contracts import Block, Int8s, Int64s, LoggedStatement, TableVersion
-from cdc_engine.errors import ConsumerStoppedError, SluiceError
-from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.pieces import end_of, ends_in, first_transactions
-from cdc_engine.instance.consumers.readable import Readable, SelectedTables
-from cdc_engine.limits import BATCH_EVENTS_MAX
-from cdc_engine.parser.stream.watch import StreamState
-from cdc_engine.position import Position
-from cdc_engine.sink.event_sink import CapturedTables
-from cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
+from sluice.cdc_engine.binlog.entries.elements import FIRST_STATE, Mask, State, elements
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY
+from sluice.cdc_engine.contracts import Block, Int8s, Int64s, LoggedStatement, TableVersion
+from sluice.cdc_engine.errors import ConsumerStoppedError, SluiceError
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.pieces import end_of, ends_in, first_transactions
+from sluice.cdc_engine.instance.consumers.readable import Readable, SelectedTables
+from sluice.cdc_engine.limits import BATCH_EVENTS_MAX
+from sluice.cdc_engine.parser.stream.watch import StreamState
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.event_sink import CapturedTables
+from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
 LOOK_SECONDS = 0.5  # how long a reader waits at once, before it decides again which stream to read
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
-from cdc_engine.contracts import Consumer, LoggedStatement
-from cdc_engine.instance.consumers.consumer_stream import (
+from sluice.cdc_engine.contracts import Consumer, LoggedStatement
+from sluice.cdc_engine.instance.consumers.consumer_stream import (
     Chosen,
     DestinationStream,
     OwnStream,
@@ -17,19 +17,19 @@ from cdc_engine.instance.consumers.consumer_stream import (
     StreamPosition,
     StreamReader,
 )
-from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.readable import Readable
-from cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.parser.stream.watch import StreamState
-from cdc_engine.position import Position
-from cdc_engine.server.consumer import ConsumerService
-from cdc_engine.sink.event_sink import CapturedTables
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.source.server import Source
-from cdc_engine.store.window.positions import WindowPosition, key_of
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.readable import Readable
+from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.parser.stream.watch import StreamState
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.server.consumer import ConsumerService
+from sluice.cdc_engine.sink.event_sink import CapturedTables
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.store.window.positions import WindowPosition, key_of
+from sluice.cdc_engine.store.window.window import Window
 
 Service = ConsumerService[StreamPosition, tuple[Chosen, ...]]
 Wants = Callable[[CapturedTables], Callable[[LoggedStatement], bool]]

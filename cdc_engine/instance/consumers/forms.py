@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 
-from cdc_engine.binlog.entries.rows import KeptColumns
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.config import DestinationConfig
-from cdc_engine.config.brokers import BrokerConfig
-from cdc_engine.config.consumers import CanalServerConfig
-from cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.binlog.entries.rows import KeptColumns
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.config.brokers import BrokerConfig
+from sluice.cdc_engine.config.consumers import CanalServerConfig
+from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -7,21 +7,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 
-from cdc_engine.errors import PositionLostError
-from cdc_engine.gtid import common_executed, same_executed
-from cdc_engine.parser.positions.scan_ddl import scan_ddl
-from cdc_engine.parser.start_position import FIRST_OFFSET
-from cdc_engine.parser.stream.dump import Captured
-from cdc_engine.ports import Content
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.source.archive import Archive
-from cdc_engine.source.server import Source
-from cdc_engine.store.own_prepared import OwnPrepared
-from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.holding import holds_at
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, RecordsInMemory
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.gtid import common_executed, same_executed
+from sluice.cdc_engine.parser.positions.scan_ddl import scan_ddl
+from sluice.cdc_engine.parser.start_position import FIRST_OFFSET
+from sluice.cdc_engine.parser.stream.dump import Captured
+from sluice.cdc_engine.ports import Content
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.store.own_prepared import OwnPrepared
+from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.holding import holds_at
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, RecordsInMemory
 
 
 def known_position(begin: Position, live: Position) -> Position:

@@ -9,25 +9,25 @@ import dataclasses
 import functools
 from collections.abc import Callable
 
-from cdc_engine.contracts import Block
-from cdc_engine.errors import PositionLostError, SluiceError
-from cdc_engine.instance.consumers.consumer_stream import StreamReader
-from cdc_engine.instance.consumers.own_start import OwnStart, own_start
-from cdc_engine.limits import READ_BUFFER_BYTES
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, Epochs, Lost, StartChoice
-from cdc_engine.parser.stream.event_parser import ByTime, EventParser
-from cdc_engine.parser.stream.watch import StreamState
-from cdc_engine.ports import Content
-from cdc_engine.position import Position
-from cdc_engine.sink.event_sink import CapturedTables, dropped_uncaptured
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.source.archive import Archive
-from cdc_engine.source.server import Source
-from cdc_engine.store.window.positions import WindowPosition, WindowReading
-from cdc_engine.store.window.window import Window
-from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import PositionLostError, SluiceError
+from sluice.cdc_engine.instance.consumers.consumer_stream import StreamReader
+from sluice.cdc_engine.instance.consumers.own_start import OwnStart, own_start
+from sluice.cdc_engine.limits import READ_BUFFER_BYTES
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, Epochs, Lost, StartChoice
+from sluice.cdc_engine.parser.stream.event_parser import ByTime, EventParser
+from sluice.cdc_engine.parser.stream.watch import StreamState
+from sluice.cdc_engine.ports import Content
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.event_sink import CapturedTables, dropped_uncaptured
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading
+from sluice.cdc_engine.store.window.window import Window
+from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 
 OWN_BYTES_MAX = 2 * READ_BUFFER_BYTES  # bytes read ahead of a consumer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from cdc_engine.binlog.block import end_position
-from cdc_engine.store.window.positions import WindowPiece, WindowPosition
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
 
 def ends_in(piece: WindowPiece) -> int:

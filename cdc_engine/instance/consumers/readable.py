@@ -10,15 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc_engine.binlog.entries.elements import Mask
-from cdc_engine.binlog.entries.messages import VERSIONS_MAX
-from cdc_engine.binlog.entries.rows import TableEntries
-from cdc_engine.binlog.entries.texts import DEFAULT_DISPLAY
-from cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import ConsumerStoppedError
-from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.sink.event_sink import CapturedTables
+from sluice.cdc_engine.binlog.entries.elements import Mask
+from sluice.cdc_engine.binlog.entries.messages import VERSIONS_MAX
+from sluice.cdc_engine.binlog.entries.rows import TableEntries
+from sluice.cdc_engine.binlog.entries.texts import DEFAULT_DISPLAY
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import ConsumerStoppedError
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.sink.event_sink import CapturedTables
 
 
 class Readable:

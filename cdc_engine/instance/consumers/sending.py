@@ -9,17 +9,17 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from cdc_engine.brokers.messages import MessageMaker
-from cdc_engine.brokers.publisher import Message, Publisher
-from cdc_engine.brokers.routing import Routing, Rules
-from cdc_engine.brokers.sender import BrokerSender, ConsumerTaken
-from cdc_engine.config import DestinationConfig
-from cdc_engine.config.brokers import BrokerConfig, KafkaConfig, PartitionedConfig, RabbitConfig, RocketConfig
-from cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError
-from cdc_engine.instance.consumers.consumer_stream import Chosen
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
-from cdc_engine.instance.consumers.statements import described
+from sluice.cdc_engine.brokers.messages import MessageMaker
+from sluice.cdc_engine.brokers.publisher import Message, Publisher
+from sluice.cdc_engine.brokers.routing import Routing, Rules
+from sluice.cdc_engine.brokers.sender import BrokerSender, ConsumerTaken
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.config.brokers import BrokerConfig, KafkaConfig, PartitionedConfig, RabbitConfig, RocketConfig
+from sluice.cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError
+from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
+from sluice.cdc_engine.instance.consumers.statements import described
 
 ContentT = TypeVar("ContentT")
 Got_co = TypeVar("Got_co", covariant=True)
@@ -125,15 +125,15 @@ def sending_of(config: DestinationConfig, consumers: Callable[[], Consumers]) ->
 def open_publisher(config: BrokerConfig) -> Publisher:
     """Connects to a broker. Raises ConfigurationError, PublishError. The clients' libraries are imported only where they are used."""
     if isinstance(config, KafkaConfig):
-        from cdc_engine.brokers.kafka import KafkaPublisher, settings_of  # noqa: PLC0415
+        from sluice.cdc_engine.brokers.kafka import KafkaPublisher, settings_of  # noqa: PLC0415
 
         return KafkaPublisher(settings_of(config.servers, config.options))
     if isinstance(config, RabbitConfig):
-        from cdc_engine.brokers import rabbitmq  # noqa: PLC0415
+        from sluice.cdc_engine.brokers import rabbitmq  # noqa: PLC0415
 
         return rabbitmq.RabbitPublisher(rabbitmq.target_of(config))
     if isinstance(config, RocketConfig):
-        from cdc_engine.brokers import rocketmq  # noqa: PLC0415
+        from sluice.cdc_engine.brokers import rocketmq  # noqa: PLC0415
 
         return rocketmq.RocketPublisher(rocketmq.target_of(config))
     raise ConfigurationError(f"no such broker: {config}")

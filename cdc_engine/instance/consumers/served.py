@@ -9,16 +9,16 @@ import threading
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from cdc_engine.binlog.entries.messages import EntryMaker
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.config import CanalServerConfig, DestinationConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
-from cdc_engine.instance.consumers.statements import described
-from cdc_engine.server.protocol.listener import Address, CannotListenError, listen
-from cdc_engine.server.protocol.session import Access, SessionConsumer
-from cdc_engine.server.protocol.token import is_hash
+from sluice.cdc_engine.binlog.entries.messages import EntryMaker
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.config import CanalServerConfig, DestinationConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
+from sluice.cdc_engine.instance.consumers.statements import described
+from sluice.cdc_engine.server.protocol.listener import Address, CannotListenError, listen
+from sluice.cdc_engine.server.protocol.session import Access, SessionConsumer
+from sluice.cdc_engine.server.protocol.token import is_hash
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 

@@ -7,14 +7,14 @@ import functools
 import re
 from collections.abc import Callable
 
-from cdc_engine.binlog.charsets.statement_text import Literals
-from cdc_engine.binlog.entries.numbers import EventType
-from cdc_engine.binlog.events.statements import without_comments
-from cdc_engine.contracts import LoggedStatement
-from cdc_engine.sink.event_sink import CapturedTables
-from cdc_engine.table_meta.ddl.declared_type import MYSQL
-from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.cdc_engine.binlog.charsets.statement_text import Literals
+from sluice.cdc_engine.binlog.entries.numbers import EventType
+from sluice.cdc_engine.binlog.events.statements import without_comments
+from sluice.cdc_engine.contracts import LoggedStatement
+from sluice.cdc_engine.sink.event_sink import CapturedTables
+from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
+from sluice.cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateTable,
     DropDatabase,

@@ -8,15 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from cdc_engine.errors import StoreDamagedError
-from cdc_engine.gtid import has_executed, same_executed
-from cdc_engine.instance.consumers.consumer_stream import OwnStream, StreamReader
-from cdc_engine.position import Position
-from cdc_engine.store.files.log import EventLog
-from cdc_engine.store.files.reader import DroppedTransaction, LogReader
-from cdc_engine.store.opening import another_file
-from cdc_engine.store.window.positions import WindowPosition, WindowReading, key_of
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.errors import StoreDamagedError
+from sluice.cdc_engine.gtid import has_executed, same_executed
+from sluice.cdc_engine.instance.consumers.consumer_stream import OwnStream, StreamReader
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.files.log import EventLog
+from sluice.cdc_engine.store.files.reader import DroppedTransaction, LogReader
+from sluice.cdc_engine.store.opening import another_file
+from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading, key_of
+from sluice.cdc_engine.store.window.window import Window
 
 NEVER_FULL = 1 << 62  # it holds one block at a time: the next is read after it
 

@@ -15,14 +15,14 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from cdc_engine.errors import ConfigurationError, NotSubscribedError
-from cdc_engine.instance.consumers.client_filter import client_tables
-from cdc_engine.meta.forget_requests import forget_done, forgets_requested
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager, Transition
-from cdc_engine.position import Position
-from cdc_engine.server.consumer import ConsumerService
-from cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.errors import ConfigurationError, NotSubscribedError
+from sluice.cdc_engine.instance.consumers.client_filter import client_tables
+from sluice.cdc_engine.meta.forget_requests import forget_done, forgets_requested
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.manager import MetaManager, Transition
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.server.consumer import ConsumerService
+from sluice.cdc_engine.sink.table_filter import TableFilter
 
 CONSUMERS_MAX = 64  # they are in the ledger, which is written as a whole
 IN_STEP, ALONE, STOPPED, IDLE = "IN_STEP", "ALONE", "STOPPED", "IDLE"

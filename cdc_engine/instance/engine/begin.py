@@ -10,31 +10,31 @@ from typing import cast
 
 import structlog
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import StoppedTable, TableVersion
-from cdc_engine.errors import PositionLostError
-from cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
-from cdc_engine.instance.parts import epochs_of
-from cdc_engine.instance.sources import archive_of, source_of
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.left_consumers import left_consumers
-from cdc_engine.meta.manager import MetaManager, stops
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.positions.binlog_files import BinlogFiles
-from cdc_engine.parser.positions.decision import RequestedPosition
-from cdc_engine.parser.positions.finding import exact_position
-from cdc_engine.parser.positions.scan_ddl import scan_ddl
-from cdc_engine.parser.positions.time_search import choice_at
-from cdc_engine.parser.server_facts import ServerFacts, read_facts
-from cdc_engine.parser.source_check import check_source
-from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE
-from cdc_engine.table_meta.history.changed_tables import TouchedTables
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
-from cdc_engine.time_text import time_us
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import StoppedTable, TableVersion
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
+from sluice.cdc_engine.instance.parts import epochs_of
+from sluice.cdc_engine.instance.sources import archive_of, source_of
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.left_consumers import left_consumers
+from sluice.cdc_engine.meta.manager import MetaManager, stops
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.decision import RequestedPosition
+from sluice.cdc_engine.parser.positions.finding import exact_position
+from sluice.cdc_engine.parser.positions.scan_ddl import scan_ddl
+from sluice.cdc_engine.parser.positions.time_search import choice_at
+from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
+from sluice.cdc_engine.parser.source_check import check_source
+from sluice.cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE
+from sluice.cdc_engine.table_meta.history.changed_tables import TouchedTables
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
+from sluice.cdc_engine.time_text import time_us
 
 log = structlog.get_logger()
 

@@ -5,28 +5,28 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.instance.answers import SchemaAnswers
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.forms import forms_of
-from cdc_engine.instance.consumers.own_stream import OwnStreams
-from cdc_engine.instance.consumers.sending import name_of
-from cdc_engine.instance.consumers.statements import wanted_statements
-from cdc_engine.instance.consumers.stored_stream import StoredStreams
-from cdc_engine.instance.engine.kept_state import history_kept
-from cdc_engine.instance.failover.by_time import by_time_of
-from cdc_engine.instance.sources import archive_of, source_of
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.parser.stream.event_parser import STREAMING, EventParser
-from cdc_engine.ports import EventStore
-from cdc_engine.position import Position
-from cdc_engine.sink.event_sink import EventSink
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.file_store import FileEventStore
-from cdc_engine.store.prepared import PreparedFiles
-from cdc_engine.store.window.window import Window
-from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.review_files import ReviewFiles
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.instance.answers import SchemaAnswers
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.forms import forms_of
+from sluice.cdc_engine.instance.consumers.own_stream import OwnStreams
+from sluice.cdc_engine.instance.consumers.sending import name_of
+from sluice.cdc_engine.instance.consumers.statements import wanted_statements
+from sluice.cdc_engine.instance.consumers.stored_stream import StoredStreams
+from sluice.cdc_engine.instance.engine.kept_state import history_kept
+from sluice.cdc_engine.instance.failover.by_time import by_time_of
+from sluice.cdc_engine.instance.sources import archive_of, source_of
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.parser.stream.event_parser import STREAMING, EventParser
+from sluice.cdc_engine.ports import EventStore
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.event_sink import EventSink
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.file_store import FileEventStore
+from sluice.cdc_engine.store.prepared import PreparedFiles
+from sluice.cdc_engine.store.window.window import Window
+from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
 
 
 def window_of(config: DestinationConfig, begin: Position) -> Window:

@@ -15,39 +15,39 @@ from pathlib import Path
 
 import structlog
 
-from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import ClientIdentity, OutstandingBatch
-from cdc_engine.destination_files import installation_id
-from cdc_engine.errors import LeaseLostError, NotStartedError, SluiceError, SourceConnectionError
-from cdc_engine.ha.leases import open_lease
-from cdc_engine.handlers.calls import Calls
-from cdc_engine.handlers.installed import handlers_of
-from cdc_engine.instance.consumers.consumer_stream import Chosen
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.sending import Sending, sending_of
-from cdc_engine.instance.consumers.served import Serving, serving_of
-from cdc_engine.instance.consumers.subscriptions import forget_requested
-from cdc_engine.instance.discovery import claim_tables
-from cdc_engine.instance.engine.source_watch import SourceWatch, watch_of
-from cdc_engine.instance.engine.stager import keyed_tables, make_stager
-from cdc_engine.instance.engine.wiring import make_parts
-from cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
-from cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
-from cdc_engine.instance.hand_out import YOUNG_BYTES_MAX, BatchLimits, HandOut
-from cdc_engine.instance.health import Vitals, revive_seconds, troubles
-from cdc_engine.instance.parts import EngineParts
-from cdc_engine.instance.pulse import Pulse
-from cdc_engine.instance.status import EngineStatus, RateMeter, figures_of, write_status
-from cdc_engine.instance.tables.engine_acts import EngineActs, Steering
-from cdc_engine.limits import BATCH_EVENTS_MAX, SOURCE_WATCH_SECONDS
-from cdc_engine.meta.manager import begins
-from cdc_engine.parser.start_position import DumpStart
-from cdc_engine.parser.stream.event_parser import CONNECTING, STREAMING
-from cdc_engine.position import Position
-from cdc_engine.server.service import CanalService
-from cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
-from cdc_engine.telemetry.otlp import trace_sender
-from cdc_engine.telemetry.traces import Traces
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.contracts import ClientIdentity, OutstandingBatch
+from sluice.cdc_engine.destination_files import installation_id
+from sluice.cdc_engine.errors import LeaseLostError, NotStartedError, SluiceError, SourceConnectionError
+from sluice.cdc_engine.ha.leases import open_lease
+from sluice.cdc_engine.handlers.calls import Calls
+from sluice.cdc_engine.handlers.installed import handlers_of
+from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.sending import Sending, sending_of
+from sluice.cdc_engine.instance.consumers.served import Serving, serving_of
+from sluice.cdc_engine.instance.consumers.subscriptions import forget_requested
+from sluice.cdc_engine.instance.discovery import claim_tables
+from sluice.cdc_engine.instance.engine.source_watch import SourceWatch, watch_of
+from sluice.cdc_engine.instance.engine.stager import keyed_tables, make_stager
+from sluice.cdc_engine.instance.engine.wiring import make_parts
+from sluice.cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
+from sluice.cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
+from sluice.cdc_engine.instance.hand_out import YOUNG_BYTES_MAX, BatchLimits, HandOut
+from sluice.cdc_engine.instance.health import Vitals, revive_seconds, troubles
+from sluice.cdc_engine.instance.parts import EngineParts
+from sluice.cdc_engine.instance.pulse import Pulse
+from sluice.cdc_engine.instance.status import EngineStatus, RateMeter, figures_of, write_status
+from sluice.cdc_engine.instance.tables.engine_acts import EngineActs, Steering
+from sluice.cdc_engine.limits import BATCH_EVENTS_MAX, SOURCE_WATCH_SECONDS
+from sluice.cdc_engine.meta.manager import begins
+from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.parser.stream.event_parser import CONNECTING, STREAMING
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.server.service import CanalService
+from sluice.cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
+from sluice.cdc_engine.telemetry.otlp import trace_sender
+from sluice.cdc_engine.telemetry.traces import Traces
 
 log = structlog.get_logger()
 

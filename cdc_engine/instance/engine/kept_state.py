@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cdc_engine.errors import LedgerLostError, MetaError
-from cdc_engine.meta.manager import MetaManager, Transition
-from cdc_engine.meta.managers import read_ledger
-from cdc_engine.meta.stored_ledger import LEDGER
-from cdc_engine.ports import EventStore
-from cdc_engine.position import Position
-from cdc_engine.records.location import as_location, record_store
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.staging.batches import StagedBatches
-from cdc_engine.store.files.forget import EVENTS_DIRECTORY
-from cdc_engine.store.prepared import PREPARED_DIRECTORY
-from cdc_engine.store.prepared_copies import PreparedCopies
-from cdc_engine.table_meta.history.kept.repository import Repository, SchemaRepository
-from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
+from sluice.cdc_engine.errors import LedgerLostError, MetaError
+from sluice.cdc_engine.meta.manager import MetaManager, Transition
+from sluice.cdc_engine.meta.managers import read_ledger
+from sluice.cdc_engine.meta.stored_ledger import LEDGER
+from sluice.cdc_engine.ports import EventStore
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import as_location, record_store
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.staging.batches import StagedBatches
+from sluice.cdc_engine.store.files.forget import EVENTS_DIRECTORY
+from sluice.cdc_engine.store.prepared import PREPARED_DIRECTORY
+from sluice.cdc_engine.store.prepared_copies import PreparedCopies
+from sluice.cdc_engine.table_meta.history.kept.repository import Repository, SchemaRepository
+from sluice.cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
 
 SCHEMA_FILE = "schema.jsonl"
 

@@ -14,17 +14,23 @@ from typing import Protocol
 
 import structlog
 
-from cdc_engine import limits
-from cdc_engine.config import DestinationConfig
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.instance.parts import EngineParts
-from cdc_engine.instance.tables.resume import facts_of
-from cdc_engine.parser.positions.oldest_file import OldestFile, purges_early
-from cdc_engine.parser.positions.retention_left import is_gone, kept_until, next_file, purged_sentence, short_retention
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.source_check import short_retention_sentence
-from cdc_engine.parser.stream.watch import Look, StreamState, Watch
-from cdc_engine.position import Position
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.instance.parts import EngineParts
+from sluice.cdc_engine.instance.tables.resume import facts_of
+from sluice.cdc_engine.parser.positions.oldest_file import OldestFile, purges_early
+from sluice.cdc_engine.parser.positions.retention_left import (
+    is_gone,
+    kept_until,
+    next_file,
+    purged_sentence,
+    short_retention,
+)
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.source_check import short_retention_sentence
+from sluice.cdc_engine.parser.stream.watch import Look, StreamState, Watch
+from sluice.cdc_engine.position import Position
 
 UNASKED_LOOKS_MAX = 5  # intervals without an answer after which it is reported
 

@@ -7,16 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import Batch, OutstandingBatch, Staged, TableVersion
-from cdc_engine.instance.parts import EngineParts
-from cdc_engine.instance.tables.resume import has_up_to
-from cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.ports import Stager
-from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.staging.batches import FOLDER as STAGING_DIRECTORY
-from cdc_engine.staging.staging import stage
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import Batch, OutstandingBatch, Staged, TableVersion
+from sluice.cdc_engine.instance.parts import EngineParts
+from sluice.cdc_engine.instance.tables.resume import has_up_to
+from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.ports import Stager
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.staging.batches import FOLDER as STAGING_DIRECTORY
+from sluice.cdc_engine.staging.staging import stage
 
 
 def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -> Stager:

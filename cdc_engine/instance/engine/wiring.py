@@ -7,13 +7,13 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.destination_files import for_runs
-from cdc_engine.destination_files.own_folder import OwnFolder
-from cdc_engine.instance.engine.begin import known_begin
-from cdc_engine.instance.engine.consumer_wiring import consumers_of, review_of, window_of
-from cdc_engine.instance.engine.kept_state import (
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import for_runs
+from sluice.cdc_engine.destination_files.own_folder import OwnFolder
+from sluice.cdc_engine.instance.engine.begin import known_begin
+from sluice.cdc_engine.instance.engine.consumer_wiring import consumers_of, review_of, window_of
+from sluice.cdc_engine.instance.engine.kept_state import (
     copies_of,
     history_kept,
     never_read_again,
@@ -22,25 +22,25 @@ from cdc_engine.instance.engine.kept_state import (
     remove_strays,
     take_up,
 )
-from cdc_engine.instance.failover.by_time import by_time_of
-from cdc_engine.instance.parts import EngineParts, epochs_of
-from cdc_engine.instance.published_history import PublishedHistory
-from cdc_engine.instance.sources import archive_of, source_of
-from cdc_engine.instance.stored import store_of
-from cdc_engine.instance.tables.filter_change import take_up_new_tables
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.managers import open_meta
-from cdc_engine.parser.shared.sharing import OF_PROCESS
-from cdc_engine.parser.start_position import DumpStart, StartChoice
-from cdc_engine.parser.stream.event_parser import EventParser
-from cdc_engine.ports import Lease
-from cdc_engine.sink.event_sink import EventSink
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.source.in_use import SOURCE_FILE, address_in_use
-from cdc_engine.store.file_store import FileEventStore
-from cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE
+from sluice.cdc_engine.instance.failover.by_time import by_time_of
+from sluice.cdc_engine.instance.parts import EngineParts, epochs_of
+from sluice.cdc_engine.instance.published_history import PublishedHistory
+from sluice.cdc_engine.instance.sources import archive_of, source_of
+from sluice.cdc_engine.instance.stored import store_of
+from sluice.cdc_engine.instance.tables.filter_change import take_up_new_tables
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.meta.managers import open_meta
+from sluice.cdc_engine.parser.shared.sharing import OF_PROCESS
+from sluice.cdc_engine.parser.start_position import DumpStart, StartChoice
+from sluice.cdc_engine.parser.stream.event_parser import EventParser
+from sluice.cdc_engine.ports import Lease
+from sluice.cdc_engine.sink.event_sink import EventSink
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.in_use import SOURCE_FILE, address_in_use
+from sluice.cdc_engine.store.file_store import FileEventStore
+from sluice.cdc_engine.store.prepared import PREPARED_DIRECTORY, PreparedFiles, forget_prepared
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 
 COMPACTED_RECORDS_MIN = 500  # records of the schema history; fewer are not compacted
 

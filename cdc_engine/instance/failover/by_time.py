@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from batch_manifest.values import Cascade
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import StoppedTable, TableVersion
-from cdc_engine.limits import FAILOVER_BACK_SECONDS
-from cdc_engine.parser.positions.by_time import start_by_time
-from cdc_engine.parser.start_position import DumpStart
-from cdc_engine.parser.stream.event_parser import ByTime
-from cdc_engine.source.server import Source
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.history.changed_tables import changed_by
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import StoppedTable, TableVersion
+from sluice.cdc_engine.limits import FAILOVER_BACK_SECONDS
+from sluice.cdc_engine.parser.positions.by_time import start_by_time
+from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.parser.stream.event_parser import ByTime
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.history.changed_tables import changed_by
 
 NO_KEY = "the table has no key, so it would have those rows twice"
 NO_OTHERS: Mapping[str, str] = {}

@@ -15,22 +15,22 @@ from pathlib import Path
 
 import structlog
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.errors import PositionLostError, SluiceError
-from cdc_engine.instance.failover.by_time import by_time_of
-from cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_turn, refusal
-from cdc_engine.instance.parts import EngineParts, epochs_of
-from cdc_engine.instance.sources import source_at
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.source_check import check_source
-from cdc_engine.parser.start_position import Epochs
-from cdc_engine.parser.stream.event_parser import EventParser
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.source.heartbeat import Heartbeat
-from cdc_engine.source.in_use import address_chosen, use
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.errors import PositionLostError, SluiceError
+from sluice.cdc_engine.instance.failover.by_time import by_time_of
+from sluice.cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_turn, refusal
+from sluice.cdc_engine.instance.parts import EngineParts, epochs_of
+from sluice.cdc_engine.instance.sources import source_at
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import read_facts
+from sluice.cdc_engine.parser.source_check import check_source
+from sluice.cdc_engine.parser.start_position import Epochs
+from sluice.cdc_engine.parser.stream.event_parser import EventParser
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.heartbeat import Heartbeat
+from sluice.cdc_engine.source.in_use import address_chosen, use
+from sluice.cdc_engine.source.server import Source
 
 log = structlog.get_logger()
 

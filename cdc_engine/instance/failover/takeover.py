@@ -9,10 +9,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
-from cdc_engine.parser.stream.event_parser import ByTime
-from cdc_engine.position import Position
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from sluice.cdc_engine.parser.stream.event_parser import ByTime
+from sluice.cdc_engine.position import Position
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

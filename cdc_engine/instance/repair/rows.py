@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from pathlib import Path
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ActRefusedError, TableChangedError
-from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.meta.managers import read_ledger
-from cdc_engine.position import Position
-from cdc_engine.snapshot.chunks import Chunk
-from cdc_engine.snapshot.record import SourceEnd, has_come_past
-from cdc_engine.snapshot.work import SnapshotDependencies, TableReader, wait_until_shown
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ActRefusedError, TableChangedError
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.meta.managers import read_ledger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.chunks import Chunk
+from sluice.cdc_engine.snapshot.record import SourceEnd, has_come_past
+from sluice.cdc_engine.snapshot.work import SnapshotDependencies, TableReader, wait_until_shown
 
 POLL_SECONDS = 0.2
 

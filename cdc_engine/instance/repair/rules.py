@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.instance.backfill.plan import BinlogInterval
-from cdc_engine.instance.backfill.reading import binlog_files
-from cdc_engine.instance.backfill.rules import Refusals, RequestedInterval, check_source
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.position import Position
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.instance.backfill.plan import BinlogInterval
+from sluice.cdc_engine.instance.backfill.reading import binlog_files
+from sluice.cdc_engine.instance.backfill.rules import Refusals, RequestedInterval, check_source
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.position import Position
 
 REFUSALS: Refusals = (
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),

@@ -13,21 +13,21 @@ from pathlib import Path
 
 import structlog
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.ha.leases import open_run_lock
-from cdc_engine.instance.answers import is_view_now, schema_at
-from cdc_engine.instance.hand_out import HandOut
-from cdc_engine.instance.parts import EngineParts
-from cdc_engine.instance.stored import only_copy
-from cdc_engine.instance.tables import filter_change, new_start, resnapshot, resume, snapshot_requests
-from cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, requests
-from cdc_engine.position import Position
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import EngineState
-from cdc_engine.store.files.forget import forget_events
-from cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.ha.leases import open_run_lock
+from sluice.cdc_engine.instance.answers import is_view_now, schema_at
+from sluice.cdc_engine.instance.hand_out import HandOut
+from sluice.cdc_engine.instance.parts import EngineParts
+from sluice.cdc_engine.instance.stored import only_copy
+from sluice.cdc_engine.instance.tables import filter_change, new_start, resnapshot, resume, snapshot_requests
+from sluice.cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, requests
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import EngineState
+from sluice.cdc_engine.store.files.forget import forget_events
+from sluice.cdc_engine.table_meta.schema import TableSchema
 
 log = structlog.get_logger()
 

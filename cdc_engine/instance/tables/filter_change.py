@@ -19,20 +19,20 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cdc_engine.binlog.row_rules.rules import RowRules
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import StoppedTable, TableVersion
-from cdc_engine.errors import ConfigurationError, MetaError
-from cdc_engine.instance.tables.row_shape import Shape, changed_settings, shape_of
-from cdc_engine.instance.tables.value_policies import policies_of
-from cdc_engine.meta.manager import MetaManager, Transition, stops
-from cdc_engine.meta.resume_requests import ResumeRequest
-from cdc_engine.position import Position
-from cdc_engine.records.location import record_store
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.snapshot.record import wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState, TableState
+from sluice.cdc_engine.binlog.row_rules.rules import RowRules
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import StoppedTable, TableVersion
+from sluice.cdc_engine.errors import ConfigurationError, MetaError
+from sluice.cdc_engine.instance.tables.row_shape import Shape, changed_settings, shape_of
+from sluice.cdc_engine.instance.tables.value_policies import policies_of
+from sluice.cdc_engine.meta.manager import MetaManager, Transition, stops
+from sluice.cdc_engine.meta.resume_requests import ResumeRequest
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState, TableState
 
 FILE = "filters.json"
 RULES = ("rows, masks or mirror",)

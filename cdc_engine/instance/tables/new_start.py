@@ -15,22 +15,22 @@ from typing import Any
 
 import structlog
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.errors import PositionLostError
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.resume_requests import begin_done, new_start_requested
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.snapshot.record import wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.source.server import Source
-from cdc_engine.store.files.forget import forget_events
-from cdc_engine.store.prepared import forget_prepared
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.meta.resume_requests import begin_done, new_start_requested
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import read_facts
+from sluice.cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.store.files.forget import forget_events
+from sluice.cdc_engine.store.prepared import forget_prepared
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
 
 WHY = "the position was lost: which rows changed meanwhile is unknown"
 

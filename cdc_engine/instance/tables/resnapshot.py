@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.meta.manager import MetaManager, Transition
-from cdc_engine.position import Position
-from cdc_engine.snapshot.record import SnapshotRecord, wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE
-from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
-from cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.meta.manager import MetaManager, Transition
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import HEALED_BY_ROWS, RESOLVABLE
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable
+from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 5.0, 3600.0  # between two attempts without a publication
 

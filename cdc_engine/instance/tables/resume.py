@@ -15,19 +15,19 @@ from pathlib import Path
 
 import structlog
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.errors import MetaError
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.resume_requests import ResumeRequest
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import ServerFacts, read_facts
-from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
-from cdc_engine.position import Position
-from cdc_engine.records.location import record_store
-from cdc_engine.source.server import Source
-from cdc_engine.states import TableState
-from cdc_engine.store.files.forget import forget_events
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.meta.resume_requests import ResumeRequest
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
+from sluice.cdc_engine.parser.start_position import Lost, StartChoice, decide_start
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.store.files.forget import forget_events
 
 RESUMED_FILE = "resumed.json"
 

@@ -12,9 +12,9 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
 
 Shape = Mapping[str, str]  # setting → its value in conf/, unless that is the default
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.ha.leases import Lock
-from cdc_engine.instance.tables import resnapshot
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.manager import stops
-from cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest
-from cdc_engine.position import Position
-from cdc_engine.states import TableState
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.ha.leases import Lock
+from sluice.cdc_engine.instance.tables import resnapshot
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.manager import stops
+from sluice.cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.states import TableState
 
 UNKNOWN = (
     "the columns of the table at the stream's position are unknown, or its rows differ from its row events; name them with "

@@ -16,26 +16,26 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from cdc_engine.binlog.rows.decoder import RowDecoder, ValueLocations
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.destination_files import for_runs
-from cdc_engine.errors import SluiceError
-from cdc_engine.instance.sources import source_of
-from cdc_engine.instance.tables.value_policies import policy_of
-from cdc_engine.meta.managers import ledger_text, read_ledger
-from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.snapshot.pace import PaceLimits, ReadPace
-from cdc_engine.snapshot.reader import RowReader, open_reader
-from cdc_engine.snapshot.record import SnapshotRecord
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
-from cdc_engine.snapshot.table_reader import SourceTable
-from cdc_engine.snapshot.work import SnapshotDependencies
-from cdc_engine.source.in_use import SOURCE_FILE
-from cdc_engine.staging.staged_columns import refuse_reserved
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder, ValueLocations
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import for_runs
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.instance.tables.value_policies import policy_of
+from sluice.cdc_engine.meta.managers import ledger_text, read_ledger
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.snapshot.pace import PaceLimits, ReadPace
+from sluice.cdc_engine.snapshot.reader import RowReader, open_reader
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
+from sluice.cdc_engine.snapshot.table_reader import SourceTable
+from sluice.cdc_engine.snapshot.work import SnapshotDependencies
+from sluice.cdc_engine.source.in_use import SOURCE_FILE
+from sluice.cdc_engine.staging.staged_columns import refuse_reserved
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables
 
 logger = logging.getLogger(__name__)
 

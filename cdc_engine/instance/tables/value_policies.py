@@ -9,13 +9,13 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
-from cdc_engine.binlog.row_rules.masks import HASH, ColumnMask
-from cdc_engine.binlog.row_rules.rules import RowRules
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.binlog.rows.shard_column import ShardColumn
-from cdc_engine.config import DestinationConfig, TableConfig
-from cdc_engine.config.rows import MaskConfig
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.binlog.row_rules.masks import HASH, ColumnMask
+from sluice.cdc_engine.binlog.row_rules.rules import RowRules
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.binlog.rows.shard_column import ShardColumn
+from sluice.cdc_engine.config import DestinationConfig, TableConfig
+from sluice.cdc_engine.config.rows import MaskConfig
+from sluice.cdc_engine.errors import ConfigurationError
 
 
 def policies_of(config: DestinationConfig) -> Mapping[str, ValuePolicy]:

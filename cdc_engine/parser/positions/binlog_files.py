@@ -11,21 +11,21 @@ import functools
 import sys
 from collections.abc import Generator, Iterable
 
-from cdc_engine import limits
-from cdc_engine.binlog.block import end_position
-from cdc_engine.contracts import Block
-from cdc_engine.errors import PositionLostError
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.file_creation import creation_of
-from cdc_engine.parser.renumbering import base
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.start_position import DumpStart
-from cdc_engine.parser.stream.archived import ArchivedInterval, foreign, read_header
-from cdc_engine.parser.stream.dump import Captured, begin_independent_dump, blocks_to_end
-from cdc_engine.ports import PreparedTransactions, SchemaHistory
-from cdc_engine.position import file_number
-from cdc_engine.source.archive import Archive
-from cdc_engine.source.server import Source
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.file_creation import creation_of
+from sluice.cdc_engine.parser.renumbering import base
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.parser.stream.archived import ArchivedInterval, foreign, read_header
+from sluice.cdc_engine.parser.stream.dump import Captured, begin_independent_dump, blocks_to_end
+from sluice.cdc_engine.ports import PreparedTransactions, SchemaHistory
+from sluice.cdc_engine.position import file_number
+from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.server import Source
 
 
 def archived_before(archived: Iterable[BinaryLog], first: str) -> tuple[BinaryLog, ...]:

@@ -16,17 +16,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from cdc_engine.contracts import LoggedStatement
-from cdc_engine.errors import PositionLostError
-from cdc_engine.limits import FAILOVER_BACK_SECONDS
-from cdc_engine.parser.file_creation import creation_of
-from cdc_engine.parser.positions.binlog_files import BinlogFiles
-from cdc_engine.parser.positions.time_search import SearchedInterval, choice_at, read_again
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import RESNAPSHOT, DumpStart, Epochs, Lost, StartChoice, in_new_epoch
-from cdc_engine.position import Position
-from cdc_engine.source.server import Source
-from cdc_engine.time_text import SECOND_US, time_text
+from sluice.cdc_engine.contracts import LoggedStatement
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.limits import FAILOVER_BACK_SECONDS
+from sluice.cdc_engine.parser.file_creation import creation_of
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.time_search import SearchedInterval, choice_at, read_again
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import RESNAPSHOT, DumpStart, Epochs, Lost, StartChoice, in_new_epoch
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.time_text import SECOND_US, time_text
 
 Changed = Callable[[LoggedStatement, bool], str]
 MASTER_BACK = "bring the server back that was read"

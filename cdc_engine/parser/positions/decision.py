@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import (
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import (
     FIRST_OFFSET,
     NO_EPOCHS,
     DumpStart,
@@ -19,7 +19,7 @@ from cdc_engine.parser.start_position import (
     decide_start,
     file_gap,
 )
-from cdc_engine.position import Position
+from sluice.cdc_engine.position import Position
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from cdc_engine.errors import PositionLostError
-from cdc_engine.parser.positions.binlog_files import BinlogFiles
-from cdc_engine.parser.positions.decision import BeginOf, OfTime, RequestedPosition, decide, exact_choice
-from cdc_engine.parser.positions.time_search import choice_at, last_end_up_to
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import Lost, StartChoice
-from cdc_engine.source.archive import Archive
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.decision import BeginOf, OfTime, RequestedPosition, decide, exact_choice
+from sluice.cdc_engine.parser.positions.time_search import choice_at, last_end_up_to
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import Lost, StartChoice
+from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.server import Source
 
 
 def exact_position(

@@ -7,10 +7,10 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from cdc_engine.parser.providers.decision import DAY_SECONDS
-from cdc_engine.parser.renumbering import comes_before
-from cdc_engine.parser.server_facts import ServerFacts, oldest_file
-from cdc_engine.parser.source_check import advice_of
+from sluice.cdc_engine.parser.providers.decision import DAY_SECONDS
+from sluice.cdc_engine.parser.renumbering import comes_before
+from sluice.cdc_engine.parser.server_facts import ServerFacts, oldest_file
+from sluice.cdc_engine.parser.source_check import advice_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

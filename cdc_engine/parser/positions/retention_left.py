@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 
-from cdc_engine.parser.renumbering import comes_before
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.source_check import advice_of, retention_seconds
-from cdc_engine.parser.start_position import Lost, StartChoice, decide_start
-from cdc_engine.position import Position
+from sluice.cdc_engine.parser.renumbering import comes_before
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.source_check import advice_of, retention_seconds
+from sluice.cdc_engine.parser.start_position import Lost, StartChoice, decide_start
+from sluice.cdc_engine.position import Position
 
 SIZE_LIMITS = ("max_binlog_total_size", "binlog_space_limit")  # of MariaDB 11.4, of Percona Server; bytes, 0: none
 

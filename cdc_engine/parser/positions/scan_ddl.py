@@ -8,19 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from cdc_engine.binlog.block import end_position
-from cdc_engine.contracts import Block
-from cdc_engine.errors import PositionLostError
-from cdc_engine.gtid import has_executed
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.positions.binlog_files import BinlogFiles
-from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
-from cdc_engine.parser.stream.dump import Captured, UnwantedRows, begin_dump, blocks_to_end, no_table
-from cdc_engine.ports import PreparedTransactions, SchemaHistory
-from cdc_engine.position import Position
-from cdc_engine.source.archive import Archive
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.gtid import has_executed
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.server_facts import read_facts
+from sluice.cdc_engine.parser.start_position import DumpStart, Lost, StartChoice, decide_start
+from sluice.cdc_engine.parser.stream.dump import Captured, UnwantedRows, begin_dump, blocks_to_end, no_table
+from sluice.cdc_engine.ports import PreparedTransactions, SchemaHistory
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.server import Source
 
 
 def _never() -> bool:

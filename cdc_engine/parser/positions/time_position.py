@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from cdc_engine.contracts import Int64s
-from cdc_engine.time_text import SECOND_US, time_text
+from sluice.cdc_engine.contracts import Int64s
+from sluice.cdc_engine.time_text import SECOND_US, time_text
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,19 +11,25 @@ from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.block import end_position
-from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, StatementSession, TableChange, TableVersion
-from cdc_engine.errors import PositionLostError, TableStoppedError
-from cdc_engine.limits import FAILOVER_BACK_SECONDS
-from cdc_engine.parser.positions.binlog_files import BinlogFiles
-from cdc_engine.parser.positions.time_position import CreationTimeRequest, Gone, Within, file_of_time, first_at_or_after
-from cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET, DumpStart, StartChoice
-from cdc_engine.parser.stream.dump import UnwantedRows, no_table
-from cdc_engine.ports import Content
-from cdc_engine.position import Position
-from cdc_engine.time_text import SECOND_US
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.errors import PositionLostError, TableStoppedError
+from sluice.cdc_engine.limits import FAILOVER_BACK_SECONDS
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.time_position import (
+    CreationTimeRequest,
+    Gone,
+    Within,
+    file_of_time,
+    first_at_or_after,
+)
+from sluice.cdc_engine.parser.start_position import FIRST_EPOCH, FIRST_OFFSET, DumpStart, StartChoice
+from sluice.cdc_engine.parser.stream.dump import UnwantedRows, no_table
+from sluice.cdc_engine.ports import Content
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.time_text import SECOND_US
 
 LATE_US = SECOND_US  # how much later, by the clock, something that was logged before may be
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.parser.providers.decision import Provider
+from sluice.cdc_engine.parser.providers.decision import Provider
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

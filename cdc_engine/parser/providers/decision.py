@@ -7,7 +7,7 @@ import enum
 import math
 from collections.abc import Mapping
 
-from cdc_engine.parser.providers.facts import NOT_SET, RETENTION_HOURS, ProviderFacts
+from sluice.cdc_engine.parser.providers.facts import NOT_SET, RETENTION_HOURS, ProviderFacts
 
 DAY_SECONDS = 86_400
 UNLIMITED = math.inf

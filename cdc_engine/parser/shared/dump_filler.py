@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from cdc_engine import limits
-from cdc_engine.binlog.scan.framing import ROOM_BYTES_MIN
-from cdc_engine.binlog.scan.skipping import EventWalk
-from cdc_engine.contracts import Bytes
-from cdc_engine.parser.shared.window import Boundary, DumpWindow
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.scan.framing import ROOM_BYTES_MIN
+from sluice.cdc_engine.binlog.scan.skipping import EventWalk
+from sluice.cdc_engine.contracts import Bytes
+from sluice.cdc_engine.parser.shared.window import Boundary, DumpWindow
 
 
 class DumpFiller:

@@ -15,11 +15,11 @@ import time
 
 import structlog
 
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.shared.stream import SharedStream
-from cdc_engine.parser.shared.window import DumpLine
-from cdc_engine.position import Position, file_number
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.shared.stream import SharedStream
+from sluice.cdc_engine.parser.shared.window import DumpLine
+from sluice.cdc_engine.position import Position, file_number
+from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 1.0  # between two requests for a line
 QUIET_SECONDS = 60.0  # after a dump that could not begin, or a line that could not be read

@@ -11,14 +11,14 @@ import time
 
 import structlog
 
-from cdc_engine import limits
-from cdc_engine.errors import SluiceError, SourceConnectionError
-from cdc_engine.parser.connection import SourceConnection, answer_error
-from cdc_engine.parser.server_facts import read_facts
-from cdc_engine.parser.shared.dump_filler import DumpFiller
-from cdc_engine.parser.shared.window import DumpLine, DumpWindow
-from cdc_engine.position import Position
-from cdc_engine.source.server import Source
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.errors import SluiceError, SourceConnectionError
+from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
+from sluice.cdc_engine.parser.server_facts import read_facts
+from sluice.cdc_engine.parser.shared.dump_filler import DumpFiller
+from sluice.cdc_engine.parser.shared.window import DumpLine, DumpWindow
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.server import Source
 
 LOOK_SECONDS = 0.5  # how long the thread waits before it checks whether it is still needed
 UNUSED_SECONDS_MAX = 10.0  # without a line; then it ends

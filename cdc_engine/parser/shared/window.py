@@ -12,10 +12,10 @@ import threading
 import time
 from collections import deque
 
-from cdc_engine.contracts import Bytes
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.limits import READ_BUFFER_BYTES
-from cdc_engine.position import Position
+from sluice.cdc_engine.contracts import Bytes
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.limits import READ_BUFFER_BYTES
+from sluice.cdc_engine.position import Position
 
 BOUNDARY_BYTES = 1 << 16  # between two that are kept; a line skips the bytes before its position
 # How far a line may be ahead of the dump when it joins; those bytes arrive in a moment.

@@ -15,22 +15,22 @@ from typing import IO
 
 import numpy as np
 
-from cdc_engine import limits
-from cdc_engine.binlog.events import event_types as types
-from cdc_engine.binlog.events.control import parse_format_description
-from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.binlog.scan.state import ScanStatus
-from cdc_engine.contracts import Block, Bytes
-from cdc_engine.errors import BinlogFormatError, PositionLostError
-from cdc_engine.parser.file_creation import creation_of
-from cdc_engine.parser.renumbering import base
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import FIRST_OFFSET, RESNAPSHOT, Lost
-from cdc_engine.parser.stream.dump import Captured
-from cdc_engine.ports import PreparedTransactions, SchemaHistory
-from cdc_engine.position import Position, file_number
-from cdc_engine.source.archive import Archive
-from cdc_engine.source.server import Source
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.events import event_types as types
+from sluice.cdc_engine.binlog.events.control import parse_format_description
+from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.binlog.scan.state import ScanStatus
+from sluice.cdc_engine.contracts import Block, Bytes
+from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
+from sluice.cdc_engine.parser.file_creation import creation_of
+from sluice.cdc_engine.parser.renumbering import base
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import FIRST_OFFSET, RESNAPSHOT, Lost
+from sluice.cdc_engine.parser.stream.dump import Captured
+from sluice.cdc_engine.ports import PreparedTransactions, SchemaHistory
+from sluice.cdc_engine.position import Position, file_number
+from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.server import Source
 
 MAGIC, ENCRYPTED = b"\xfebin", b"\xfdbin"
 POSITION_BYTES = 8  # in a ROTATE, before the name of the file that follows

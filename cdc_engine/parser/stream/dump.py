@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
-from cdc_engine.binlog.scan.framing import PacketFramer
-from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.binlog.scan.skipping import FileBeginning
-from cdc_engine.contracts import Block
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.limits import READ_TIMEOUT_SECONDS
-from cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
-from cdc_engine.parser.shared.sharing import SharedPosition
-from cdc_engine.parser.start_position import DumpStart
-from cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
+from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared, RecordedEvents
+from sluice.cdc_engine.binlog.scan.framing import PacketFramer
+from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.limits import READ_TIMEOUT_SECONDS
+from sluice.cdc_engine.parser.connection import SERVER_ERROR, SourceConnection, answer_error
+from sluice.cdc_engine.parser.shared.sharing import SharedPosition
+from sluice.cdc_engine.parser.start_position import DumpStart
+from sluice.cdc_engine.ports import Content, PreparedTransactions, SchemaHistory
 
 Captured = Callable[[str, str], bool]
 

@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterator
 
 import structlog
 
-from cdc_engine import limits
-from cdc_engine.binlog.events.recorded import MemoryPrepared
-from cdc_engine.binlog.scan.framing import PacketFramer
-from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import Block
-from cdc_engine.errors import (
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
+from sluice.cdc_engine.binlog.scan.framing import PacketFramer
+from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import (
     BinlogFormatError,
     PositionLostError,
     ReplicaClashError,
@@ -32,20 +32,20 @@ from cdc_engine.errors import (
     SourceConnectionError,
     StandbyBehindError,
 )
-from cdc_engine.parser.connection import SourceConnection, answer_error
-from cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
-from cdc_engine.parser.shared.sharing import SharedPosition, Sharing
-from cdc_engine.parser.shared.window import DumpLine, FellBehindError
-from cdc_engine.parser.source_check import check_source
-from cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
-from cdc_engine.parser.stream.archived import ArchivedInterval
-from cdc_engine.parser.stream.dump import begin_dump, begin_shared
-from cdc_engine.parser.stream.reconnect import Attempts
-from cdc_engine.parser.stream.watch import StreamState
-from cdc_engine.ports import BlockSink, PreparedTransactions, SchemaHistory
-from cdc_engine.position import Position
-from cdc_engine.source.archive import Archive
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
+from sluice.cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
+from sluice.cdc_engine.parser.shared.sharing import SharedPosition, Sharing
+from sluice.cdc_engine.parser.shared.window import DumpLine, FellBehindError
+from sluice.cdc_engine.parser.source_check import check_source
+from sluice.cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
+from sluice.cdc_engine.parser.stream.archived import ArchivedInterval
+from sluice.cdc_engine.parser.stream.dump import begin_dump, begin_shared
+from sluice.cdc_engine.parser.stream.reconnect import Attempts
+from sluice.cdc_engine.parser.stream.watch import StreamState
+from sluice.cdc_engine.ports import BlockSink, PreparedTransactions, SchemaHistory
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.server import Source
 
 ByTime = Callable[[Position, ServerFacts, Epochs], DumpStart | Lost]
 STOPPED, CONNECTING, STREAMING, RECONNECTING = "STOPPED", "CONNECTING", "STREAMING", "RECONNECTING"

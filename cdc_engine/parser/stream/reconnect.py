@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cdc_engine import limits
-from cdc_engine.errors import ChecksumError, Remedy, SluiceError
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.errors import ChecksumError, Remedy, SluiceError
 
 CHECKSUM_TRIES_MAX = 3  # a checksum that is wrong again at the same position is wrong on the server's disk
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.stream.watch import StreamState, has_read
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.stream.watch import StreamState, has_read
 
 SECOND_US = 1_000_000
 COMMIT_TIMES_SINCE = 8  # MySQL's version whose binlog has commit times in microseconds

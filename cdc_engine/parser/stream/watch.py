@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.errors import BinlogFormatError
-from cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
-from cdc_engine.parser.renumbering import base, cut_off, renumbered
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.position import Position, file_number
+from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, parse_executed
+from sluice.cdc_engine.parser.renumbering import base, cut_off, renumbered
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.position import Position, file_number
 
 BYTES_OF_HEARTBEATS_MAX = 4096  # between two looks; more means progress
 

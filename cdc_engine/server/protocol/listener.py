@@ -16,10 +16,17 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from cdc_engine.errors import ConfigurationError, UnknownDestinationError
-from cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, Connection, Connections
-from cdc_engine.server.protocol.packets import FRAME_BYTES_MAX, LENGTH, refusal
-from cdc_engine.server.protocol.session import AUTHENTICATION, PACKET, Access, ClientAnswer, ClientSession, Served
+from sluice.cdc_engine.errors import ConfigurationError, UnknownDestinationError
+from sluice.cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, Connection, Connections
+from sluice.cdc_engine.server.protocol.packets import FRAME_BYTES_MAX, LENGTH, refusal
+from sluice.cdc_engine.server.protocol.session import (
+    AUTHENTICATION,
+    PACKET,
+    Access,
+    ClientAnswer,
+    ClientSession,
+    Served,
+)
 
 logger = logging.getLogger(__name__)
 

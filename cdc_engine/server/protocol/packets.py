@@ -11,7 +11,7 @@ import enum
 import struct
 from collections.abc import Iterator, Mapping
 
-from cdc_engine.errors import CanalServiceError
+from sluice.cdc_engine.errors import CanalServiceError
 
 FRAME_BYTES_MAX = 1 << 16  # of a client's packet; a filter is the longest field
 FIELDS_MAX = 64

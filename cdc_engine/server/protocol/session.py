@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from cdc_engine.errors import NotSubscribedError, SluiceError, UnknownDestinationError
-from cdc_engine.server.protocol import packets
-from cdc_engine.server.protocol.packets import Packet, PacketError, PacketType
-from cdc_engine.server.protocol.token import knows_password
-from cdc_engine.server.protocol.traffic import traffic_of
+from sluice.cdc_engine.errors import NotSubscribedError, SluiceError, UnknownDestinationError
+from sluice.cdc_engine.server.protocol import packets
+from sluice.cdc_engine.server.protocol.packets import Packet, PacketError, PacketType
+from sluice.cdc_engine.server.protocol.token import knows_password
+from sluice.cdc_engine.server.protocol.traffic import traffic_of
 
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batch_manifest.values import Alteration, AlterationKind, Cascade
-from cdc_engine.binlog.block import EVENT_ARRAYS, TRANSACTION_ARRAYS
-from cdc_engine.contracts import (
+from sluice.batch_manifest.values import Alteration, AlterationKind, Cascade
+from sluice.cdc_engine.binlog.block import EVENT_ARRAYS, TRANSACTION_ARRAYS
+from sluice.cdc_engine.contracts import (
     FRAME,
     Block,
     Column,
@@ -27,7 +27,7 @@ from cdc_engine.contracts import (
     TableChangeKind,
     TableVersion,
 )
-from cdc_engine.store.files.mark import Mark
+from sluice.cdc_engine.store.files.mark import Mark
 
 ARRAYS: Mapping[str, npt.DTypeLike] = {
     "buffer": np.uint8,

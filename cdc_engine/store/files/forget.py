@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from cdc_engine.durable_files import sync
-from cdc_engine.errors import StoreFullError
+from sluice.cdc_engine.durable_files import sync
+from sluice.cdc_engine.errors import StoreFullError
 
 EVENTS_DIRECTORY, GONE = "events", "events.gone"
 

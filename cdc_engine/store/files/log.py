@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 import structlog
 
-from cdc_engine.binlog.block import end_position
-from cdc_engine.contracts import Block
-from cdc_engine.durable_files import sync
-from cdc_engine.errors import StoreDamagedError
-from cdc_engine.position import Position
-from cdc_engine.store.files.encoding import Counts, Names, names_record, text_of
-from cdc_engine.store.files.forget import GONE, forget_events, store_full
-from cdc_engine.store.files.mark import Mark
-from cdc_engine.store.files.reader import DROPPED, LogOffset, LogReader
-from cdc_engine.store.files.record import DROP, NAMES, RecordHeader, TornError, Where, write_record
-from cdc_engine.store.files.segment import (
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.durable_files import sync
+from sluice.cdc_engine.errors import StoreDamagedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.files.encoding import Counts, Names, names_record, text_of
+from sluice.cdc_engine.store.files.forget import GONE, forget_events, store_full
+from sluice.cdc_engine.store.files.mark import Mark
+from sluice.cdc_engine.store.files.reader import DROPPED, LogOffset, LogReader
+from sluice.cdc_engine.store.files.record import DROP, NAMES, RecordHeader, TornError, Where, write_record
+from sluice.cdc_engine.store.files.segment import (
     Segment,
     SegmentFile,
     make_segment,
@@ -34,8 +34,8 @@ from cdc_engine.store.files.segment import (
     path_of,
     read_segment,
 )
-from cdc_engine.store.files.stored_block import StoredBlock, write_block
-from cdc_engine.store.window.positions import Key, key_of
+from sluice.cdc_engine.store.files.stored_block import StoredBlock, write_block
+from sluice.cdc_engine.store.window.positions import Key, key_of
 
 SYNC_SECONDS = 1.0
 

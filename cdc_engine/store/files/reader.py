@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cdc_engine.binlog.block import end_position, without_first
-from cdc_engine.contracts import Block
-from cdc_engine.position import Position, file_number
-from cdc_engine.store.files.encoding import NO_NAMES, Counts, Names, names_of
-from cdc_engine.store.files.mark import Mark
-from cdc_engine.store.files.record import (
+from sluice.cdc_engine.binlog.block import end_position, without_first
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.position import Position, file_number
+from sluice.cdc_engine.store.files.encoding import NO_NAMES, Counts, Names, names_of
+from sluice.cdc_engine.store.files.mark import Mark
+from sluice.cdc_engine.store.files.record import (
     BLOCK,
     DROP,
     NAMES,
@@ -31,9 +31,9 @@ from cdc_engine.store.files.record import (
     read_text,
     verify,
 )
-from cdc_engine.store.files.segment import Segment, SegmentFile
-from cdc_engine.store.files.stored_block import UNREADABLE, StoredBlock, damaged, read_block
-from cdc_engine.store.window.positions import Key
+from sluice.cdc_engine.store.files.segment import Segment, SegmentFile
+from sluice.cdc_engine.store.files.stored_block import UNREADABLE, StoredBlock, damaged, read_block
+from sluice.cdc_engine.store.window.positions import Key
 
 
 class DroppedTransaction(enum.Enum):

@@ -13,12 +13,12 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.durable_files import make_folder, sync
-from cdc_engine.errors import StoreDamagedError
-from cdc_engine.position import Position
-from cdc_engine.store.files.encoding import text_of
-from cdc_engine.store.files.mark import Mark
-from cdc_engine.store.files.record import (
+from sluice.cdc_engine.durable_files import make_folder, sync
+from sluice.cdc_engine.errors import StoreDamagedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.files.encoding import text_of
+from sluice.cdc_engine.store.files.mark import Mark
+from sluice.cdc_engine.store.files.record import (
     HEAD,
     SEGMENT,
     TornError,
@@ -28,7 +28,7 @@ from cdc_engine.store.files.record import (
     read_text,
     write_record,
 )
-from cdc_engine.store.window.positions import Key, key_of
+from sluice.cdc_engine.store.window.positions import Key, key_of
 
 SUFFIX, FORMAT = ".events", 1
 

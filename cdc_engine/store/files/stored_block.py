@@ -8,10 +8,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from cdc_engine.contracts import Block
-from cdc_engine.errors import StoreDamagedError
-from cdc_engine.store.files.encoding import Names, arrays_of, block_of, described, empty_arrays, text_of
-from cdc_engine.store.files.record import (
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import StoreDamagedError
+from sluice.cdc_engine.store.files.encoding import Names, arrays_of, block_of, described, empty_arrays, text_of
+from sluice.cdc_engine.store.files.record import (
     BLOCK,
     RecordHeader,
     TornError,
@@ -21,7 +21,7 @@ from cdc_engine.store.files.record import (
     read_text,
     write_record,
 )
-from cdc_engine.store.files.segment import SegmentFile
+from sluice.cdc_engine.store.files.segment import SegmentFile
 
 UNREADABLE = (TornError, OSError, KeyError, TypeError, ValueError)  # what reading a changed record raises
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cdc_engine.binlog.block import end_position, without_first
-from cdc_engine.contracts import Block, Int64s
-from cdc_engine.position import Position, file_number, order_key
+from sluice.cdc_engine.binlog.block import end_position, without_first
+from sluice.cdc_engine.contracts import Block, Int64s
+from sluice.cdc_engine.position import Position, file_number, order_key
 
 Key = tuple[int, int, int]
 

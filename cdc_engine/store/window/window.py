@@ -14,11 +14,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cdc_engine.binlog.block import end_position, keep_events
-from cdc_engine.contracts import Block
-from cdc_engine.gtid import same_executed
-from cdc_engine.position import Position
-from cdc_engine.store.window.positions import (
+from sluice.cdc_engine.binlog.block import end_position, keep_events
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.gtid import same_executed
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.window.positions import (
     Key,
     Spot,
     WindowBlock,

@@ -11,12 +11,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from batch_manifest.values import Alteration, AlterationKind
-from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.binlog.charsets.statement_text import LiteralUnknownError, as_bytes, raw_in
-from cdc_engine.binlog.row_rules.history_rows import HIDDEN, HIDDEN_END, ROW_END
-from cdc_engine.contracts import NO_SESSION, StatementSession
-from cdc_engine.table_meta.change.evolution import (
+from sluice.batch_manifest.values import Alteration, AlterationKind
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.binlog.charsets.statement_text import LiteralUnknownError, as_bytes, raw_in
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN, HIDDEN_END, ROW_END
+from sluice.cdc_engine.contracts import NO_SESSION, StatementSession
+from sluice.cdc_engine.table_meta.change.evolution import (
     SCHEMA_MISMATCH,
     SCHEMA_UNKNOWN,
     CannotFollowError,
@@ -28,12 +28,12 @@ from cdc_engine.table_meta.change.evolution import (
     stored,
     with_charset,
 )
-from cdc_engine.table_meta.change.initial_value import initial_value, known_default
-from cdc_engine.table_meta.change.literal_value import InitialValueUnknownError
-from cdc_engine.table_meta.change.widening import type_change
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
-from cdc_engine.table_meta.ddl.declared_type import declared_type
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.cdc_engine.table_meta.change.initial_value import initial_value, known_default
+from sluice.cdc_engine.table_meta.change.literal_value import InitialValueUnknownError
+from sluice.cdc_engine.table_meta.change.widening import type_change
+from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
+from sluice.cdc_engine.table_meta.ddl.statement import (
     AddColumn,
     AlterTable,
     ChangeColumn,
@@ -47,7 +47,7 @@ from cdc_engine.table_meta.ddl.statement import (
     SetVersioning,
     SetVisible,
 )
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
+from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
 _TEXT_PREFIX_BYTES = {"tinytext": 1, "text": 2, "mediumtext": 3}  # a longtext stays a longtext
 

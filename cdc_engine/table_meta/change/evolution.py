@@ -9,17 +9,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.binlog.charsets.statement_text import Literals, LiteralUnknownError
-from cdc_engine.contracts import NO_SESSION, StatementSession
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.foreign_keys import RULES_OF_SHOWN, ForeignKeyRules, of_created
-from cdc_engine.table_meta.change.initial_value import known_default
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
-from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
-from cdc_engine.table_meta.ddl.default_value import EXPRESSION, DefaultNotation
-from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.binlog.charsets.statement_text import Literals, LiteralUnknownError
+from sluice.cdc_engine.contracts import NO_SESSION, StatementSession
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.change.foreign_keys import RULES_OF_SHOWN, ForeignKeyRules, of_created
+from sluice.cdc_engine.table_meta.change.initial_value import known_default
+from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from sluice.cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type, fitted
+from sluice.cdc_engine.table_meta.ddl.default_value import EXPRESSION, DefaultNotation
+from sluice.cdc_engine.table_meta.ddl.statement import CreateTable, TableName
+from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, kept_engine, with_row_times
 
 SchemaOf = Callable[[TableName], TableSchema | None]
 Fills = tuple[tuple[str, str], ...]

@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
+from sluice.cdc_engine.table_meta.ddl.statement import (
     AddForeignKey,
     AlterTable,
     ChangeColumn,
@@ -20,7 +20,7 @@ from cdc_engine.table_meta.ddl.statement import (
     DropForeignKey,
     RenameColumn,
 )
-from cdc_engine.table_meta.schema import ForeignKey, TableSchema
+from sluice.cdc_engine.table_meta.schema import ForeignKey, TableSchema
 
 TableKey = tuple[str, str]
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 
-from cdc_engine.binlog.row_rules.history_rows import ROW_END, ROW_START
-from cdc_engine.contracts import NO_SESSION, StatementSession
-from cdc_engine.table_meta.change import literal_value, moments
-from cdc_engine.table_meta.change.literal_value import InitialValueUnknownError, LiteralColumn
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
-from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType
-from cdc_engine.table_meta.ddl.default_value import Default, DefaultNotation
+from sluice.cdc_engine.binlog.row_rules.history_rows import ROW_END, ROW_START
+from sluice.cdc_engine.contracts import NO_SESSION, StatementSession
+from sluice.cdc_engine.table_meta.change import literal_value, moments
+from sluice.cdc_engine.table_meta.change.literal_value import InitialValueUnknownError, LiteralColumn
+from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType
+from sluice.cdc_engine.table_meta.ddl.default_value import Default, DefaultNotation
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _TEXTS = ("char", "varchar", "set", "tinytext", "text", "mediumtext", "longtext")

@@ -13,10 +13,10 @@ import re
 import struct
 from collections.abc import Callable
 
-from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.table_meta.change import moments
-from cdc_engine.table_meta.ddl.declared_type import DeclaredType
-from cdc_engine.table_meta.ddl.default_value import Default, DefaultNotation
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.table_meta.change import moments
+from sluice.cdc_engine.table_meta.ddl.declared_type import DeclaredType
+from sluice.cdc_engine.table_meta.ddl.default_value import Default, DefaultNotation
 
 _NUMERIC = re.compile(r"[+-]?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _PLAIN_NUMBER = re.compile(r"0|-?[1-9]\d*")

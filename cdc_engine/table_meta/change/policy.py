@@ -15,11 +15,11 @@ import dataclasses
 import enum
 from collections.abc import Callable, Mapping, Sequence
 
-from batch_manifest.values import Alteration, AlterationKind
-from cdc_engine.binlog.column_types import type_of
-from cdc_engine.binlog.column_types.entry import TypeUnsupportedError
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
+from sluice.batch_manifest.values import Alteration, AlterationKind
+from sluice.cdc_engine.binlog.column_types import type_of
+from sluice.cdc_engine.binlog.column_types.entry import TypeUnsupportedError
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 
 HOLD, STOP = "hold", "stop"
 TRUNCATE, DROP_TABLE, DROP_PARTITION = "truncate", "drop_table", "drop_partition"

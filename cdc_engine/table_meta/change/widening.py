@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batch_manifest.values import AlterationKind
-from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type
-from cdc_engine.table_meta.schema import DeclaredColumn
+from sluice.batch_manifest.values import AlterationKind
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.table_meta.ddl.declared_type import DeclaredType, declared_type
+from sluice.cdc_engine.table_meta.schema import DeclaredColumn
 
 _INTEGER_BYTES = {"tinyint": 1, "smallint": 2, "mediumint": 3, "int": 4, "bigint": 8}
 _TEXT_BYTES = {"tinytext": (1 << 8) - 1, "text": (1 << 16) - 1, "mediumtext": (1 << 24) - 1, "longtext": (1 << 32) - 1}

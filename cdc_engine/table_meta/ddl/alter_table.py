@@ -10,18 +10,18 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from cdc_engine.table_meta.ddl.column_definition import (
+from sluice.cdc_engine.table_meta.ddl.column_definition import (
     ColumnDefinition,
     accept_default,
     read_charset,
     read_collation,
     read_column,
 )
-from cdc_engine.table_meta.ddl.declared_type import MYSQL
-from cdc_engine.table_meta.ddl.default_value import read_default
-from cdc_engine.table_meta.ddl.foreign_key import read_foreign_key
-from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
-from cdc_engine.table_meta.ddl.names import (
+from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
+from sluice.cdc_engine.table_meta.ddl.default_value import read_default
+from sluice.cdc_engine.table_meta.ddl.foreign_key import read_foreign_key
+from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
+from sluice.cdc_engine.table_meta.ddl.names import (
     PeriodName,
     is_vector_index,
     read_key_columns,
@@ -29,7 +29,7 @@ from cdc_engine.table_meta.ddl.names import (
     read_table_names,
     skip_to_comma,
 )
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.cdc_engine.table_meta.ddl.statement import (
     AddColumn,
     AddForeignKey,
     AlterItem,

@@ -9,13 +9,13 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from cdc_engine.binlog.charsets.collations import charset_of_collation, charset_of_name
-from cdc_engine.binlog.charsets.statement_text import Literals
-from cdc_engine.binlog.row_rules.history_rows import ROW_END, ROW_START
-from cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
-from cdc_engine.table_meta.ddl.default_value import Default, read_default, skip_value
-from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_references
-from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_collation, charset_of_name
+from sluice.cdc_engine.binlog.charsets.statement_text import Literals
+from sluice.cdc_engine.binlog.row_rules.history_rows import ROW_END, ROW_START
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, DeclaredType, read_type, read_type_attribute
+from sluice.cdc_engine.table_meta.ddl.default_value import Default, read_default, skip_value
+from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_references
+from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 
 NATIONAL_CHARSET = "utf8mb3"
 # These follow the last column of an ALTER without a comma.

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from cdc_engine.binlog.row_rules.history_rows import ROW_END
-from cdc_engine.table_meta.ddl.column_definition import (
+from sluice.cdc_engine.binlog.row_rules.history_rows import ROW_END
+from sluice.cdc_engine.table_meta.ddl.column_definition import (
     ColumnDefinition,
     accept_default,
     read_charset,
     read_collation,
     read_column,
 )
-from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_foreign_key
-from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
-from cdc_engine.table_meta.ddl.names import (
+from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_foreign_key
+from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
+from sluice.cdc_engine.table_meta.ddl.names import (
     PeriodName,
     is_vector_index,
     read_key_columns,
@@ -23,7 +23,7 @@ from cdc_engine.table_meta.ddl.names import (
     read_table_names,
     skip_to_comma,
 )
-from cdc_engine.table_meta.ddl.statement import CreateTable, TableName
+from sluice.cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 
 _INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|VECTOR INDEX|VECTOR KEY|CHECK) ")
 _PRIMARY = re.compile(r"PRIMARY KEY ")

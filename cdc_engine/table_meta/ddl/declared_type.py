@@ -11,11 +11,11 @@ import dataclasses
 import functools
 import re
 
-from cdc_engine.binlog.charsets.statement_text import raw_literal
-from cdc_engine.binlog.events.table_map import BLOB_COMPRESSED, VARCHAR_COMPRESSED
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.table_meta.ddl.default_value import bytes_of
-from cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind, UnreadableError, tokens
+from sluice.cdc_engine.binlog.charsets.statement_text import raw_literal
+from sluice.cdc_engine.binlog.events.table_map import BLOB_COMPRESSED, VARCHAR_COMPRESSED
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.table_meta.ddl.default_value import bytes_of
+from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind, UnreadableError, tokens
 
 MYSQL, MARIADB = "mysql", "mariadb"
 OLD_UUID = "uuid /* old */"  # as in MariaDB's information_schema

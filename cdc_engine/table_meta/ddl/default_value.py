@@ -10,8 +10,8 @@ import dataclasses
 import enum
 import re
 
-from cdc_engine.binlog.charsets.collations import charset_of_name
-from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
+from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 
 _BITS = re.compile(r"(?:[bB]'|0b)([01]*)'?")
 _HEXADECIMAL = re.compile(r"(?:[xX]'|0[xX])([0-9a-fA-F]*)'?")

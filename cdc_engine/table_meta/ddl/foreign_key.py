@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind
+from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, TokenKind
 
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 

@@ -14,7 +14,12 @@ import enum
 import functools
 import re
 
-from cdc_engine.binlog.charsets.statement_text import BLANK_NO_BREAK_SPACE, Literals, has_no_character, word_characters
+from sluice.cdc_engine.binlog.charsets.statement_text import (
+    BLANK_NO_BREAK_SPACE,
+    Literals,
+    has_no_character,
+    word_characters,
+)
 
 
 class UnreadableError(Exception):

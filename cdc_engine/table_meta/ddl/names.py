@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cdc_engine.table_meta.ddl.declared_type import is_type
-from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
-from cdc_engine.table_meta.ddl.statement import TableName
+from sluice.cdc_engine.table_meta.ddl.declared_type import is_type
+from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
+from sluice.cdc_engine.table_meta.ddl.statement import TableName
 
 
 def read_table_name(cursor: TokenCursor) -> TableName:

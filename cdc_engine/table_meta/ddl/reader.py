@@ -10,16 +10,16 @@ import dataclasses
 import re
 from collections.abc import Callable
 
-from cdc_engine.binlog.charsets.statement_text import Literals, has_no_character
-from cdc_engine.table_meta.ddl.alter_table import read_actions
-from cdc_engine.table_meta.ddl.column_definition import accept_default, read_charset, read_collation
-from cdc_engine.table_meta.ddl.create_table import read_create_table
-from cdc_engine.table_meta.ddl.declared_type import MARIADB
-from cdc_engine.table_meta.ddl.lexer import Notation, Token, TokenCursor, TokenKind, UnreadableError, tokens
-from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.names import read_table_name
-from cdc_engine.table_meta.ddl.row_change import changed_tables
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.cdc_engine.binlog.charsets.statement_text import Literals, has_no_character
+from sluice.cdc_engine.table_meta.ddl.alter_table import read_actions
+from sluice.cdc_engine.table_meta.ddl.column_definition import accept_default, read_charset, read_collation
+from sluice.cdc_engine.table_meta.ddl.create_table import read_create_table
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB
+from sluice.cdc_engine.table_meta.ddl.lexer import Notation, Token, TokenCursor, TokenKind, UnreadableError, tokens
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.table_meta.ddl.names import read_table_name
+from sluice.cdc_engine.table_meta.ddl.row_change import changed_tables
+from sluice.cdc_engine.table_meta.ddl.statement import (
     OF_SESSION,
     AddColumn,
     AlterTable,

@@ -6,9 +6,9 @@ function or a procedure may write any table.
 
 from __future__ import annotations
 
-from cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
-from cdc_engine.table_meta.ddl.names import read_table_name
-from cdc_engine.table_meta.ddl.statement import TableName
+from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
+from sluice.cdc_engine.table_meta.ddl.names import read_table_name
+from sluice.cdc_engine.table_meta.ddl.statement import TableName
 
 _MODIFIERS = {
     *("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE", "CONCURRENT", "LOCAL"),

@@ -6,11 +6,11 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from cdc_engine.binlog.charsets.statement_text import has_no_character
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
-from cdc_engine.table_meta.ddl.default_value import Default
-from cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
-from cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.binlog.charsets.statement_text import has_no_character
+from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from sluice.cdc_engine.table_meta.ddl.default_value import Default
+from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 
 OF_SESSION = "DEFAULT"
 

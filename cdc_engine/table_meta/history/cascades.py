@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.row_rules.history_rows import HIDDEN
-from cdc_engine.table_meta.ddl.reader import defect_text
-from cdc_engine.table_meta.history.kept.known_schemas import TableKey
-from cdc_engine.table_meta.schema import DeclaredColumn, ForeignKey, TableSchema
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
+from sluice.cdc_engine.table_meta.ddl.reader import defect_text
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
+from sluice.cdc_engine.table_meta.schema import DeclaredColumn, ForeignKey, TableSchema
 
 Captured = Callable[[str, str], bool]
 _DATES = frozenset({"date", "datetime", "timestamp"})

@@ -10,17 +10,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.charsets.statement_text import Literals
-from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, LoggedStatement, StatementSession, TableChange, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.position import Position
-from cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
-from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
-from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.charsets.statement_text import Literals
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.contracts import NO_SESSION, LoggedStatement, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateTable,
     DropTables,
@@ -32,8 +32,8 @@ from cdc_engine.table_meta.ddl.statement import (
     mentioned,
     mentioned_in,
 )
-from cdc_engine.table_meta.history.kept.known_schemas import TableKey
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 
 
 class TouchedTables:

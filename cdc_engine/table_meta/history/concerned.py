@@ -7,8 +7,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.table_meta.ddl.statement import (
     DropDatabase,
     SetDatabase,
     Statement,
@@ -20,7 +20,7 @@ from cdc_engine.table_meta.ddl.statement import (
     mentioned_in,
     names_in,
 )
-from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
 
 _ABOUT_DATABASES = re.compile(r"(?<![\w$])(?:DATABASE|SCHEMA)(?![\w$])", re.IGNORECASE)
 

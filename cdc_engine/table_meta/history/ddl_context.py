@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from batch_manifest.values import Alteration
-from cdc_engine.contracts import NO_SESSION, StatementSession, TableChangeKind
-from cdc_engine.table_meta.change import foreign_keys
-from cdc_engine.table_meta.change.evolution import Fills
-from cdc_engine.table_meta.change.policy import PendingChange
-from cdc_engine.table_meta.ddl.statement import TableName
-from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
-from cdc_engine.table_meta.history.questions import Answers
-from cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
+from sluice.batch_manifest.values import Alteration
+from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChangeKind
+from sluice.cdc_engine.table_meta.change import foreign_keys
+from sluice.cdc_engine.table_meta.change.evolution import Fills
+from sluice.cdc_engine.table_meta.change.policy import PendingChange
+from sluice.cdc_engine.table_meta.ddl.statement import TableName
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
+from sluice.cdc_engine.table_meta.history.questions import Answers
+from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,10 +5,10 @@ Some types share one layout: a UUID looks like binary(16), a JSON of MariaDB lik
 
 from __future__ import annotations
 
-from cdc_engine.binlog.events.table_map import BLOB_COMPRESSED, VARCHAR_COMPRESSED
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
-from cdc_engine.table_meta.ddl.declared_type import DeclaredType
+from sluice.cdc_engine.binlog.events.table_map import BLOB_COMPRESSED, VARCHAR_COMPRESSED
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column
+from sluice.cdc_engine.table_meta.ddl.declared_type import DeclaredType
 
 _NUMBERS = {
     TypeCode.TINY: "tinyint",

@@ -14,20 +14,20 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from batch_manifest.values import Alteration
-from cdc_engine.binlog.charsets.statement_text import shown
-from cdc_engine.contracts import TableChangeKind
-from cdc_engine.states import RESOLVABLE
-from cdc_engine.table_meta.change import foreign_keys
-from cdc_engine.table_meta.change.alteration import Altered, altered, difference, followed
-from cdc_engine.table_meta.change.evolution import (
+from sluice.batch_manifest.values import Alteration
+from sluice.cdc_engine.binlog.charsets.statement_text import shown
+from sluice.cdc_engine.contracts import TableChangeKind
+from sluice.cdc_engine.states import RESOLVABLE
+from sluice.cdc_engine.table_meta.change import foreign_keys
+from sluice.cdc_engine.table_meta.change.alteration import Altered, altered, difference, followed
+from sluice.cdc_engine.table_meta.change.evolution import (
     DDL_UNSUPPORTED,
     ROWS_ELSEWHERE,
     SCHEMA_UNKNOWN,
     CannotFollowError,
     created,
 )
-from cdc_engine.table_meta.change.policy import (
+from sluice.cdc_engine.table_meta.change.policy import (
     DROP_PARTITION,
     DROP_TABLE,
     TRUNCATE,
@@ -39,10 +39,10 @@ from cdc_engine.table_meta.change.policy import (
     decide,
     items_of,
 )
-from cdc_engine.table_meta.change.renaming import is_copy, is_remains, moved
-from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.reader import defect_text
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.cdc_engine.table_meta.change.renaming import is_copy, is_remains, moved
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.table_meta.ddl.reader import defect_text
+from sluice.cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     CreateTable,
     DropDatabase,
@@ -55,13 +55,13 @@ from cdc_engine.table_meta.ddl.statement import (
     Unread,
     dropped_database,
 )
-from cdc_engine.table_meta.history.concerned import concerned
-from cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
-from cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
-from cdc_engine.table_meta.history.questions import Answers, Question, UnansweredError
-from cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
-from cdc_engine.table_meta.history.row_changes import changed_without_rows, emptied_in_doubt
-from cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
+from sluice.cdc_engine.table_meta.history.concerned import concerned
+from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
+from sluice.cdc_engine.table_meta.history.questions import Answers, Question, UnansweredError
+from sluice.cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
+from sluice.cdc_engine.table_meta.history.row_changes import changed_without_rows, emptied_in_doubt
+from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
 
 def effects_of(statement: Statement, context: DdlContext) -> tuple[DdlEffect, ...] | Question:

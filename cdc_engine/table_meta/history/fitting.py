@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.binlog.charsets.collations import charset_of_id
-from cdc_engine.binlog.events.table_map import CHARACTER, LABELLED, NUMERIC, TableMap
-from cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, ROW_END
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.errors import BinlogFormatError, TableStoppedError
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.evolution import SCHEMA_MISMATCH, SCHEMA_UNKNOWN
-from cdc_engine.table_meta.ddl.declared_type import declared_type
-from cdc_engine.table_meta.history.derived_type import derived_type
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, table_version
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_id
+from sluice.cdc_engine.binlog.events.table_map import CHARACTER, LABELLED, NUMERIC, TableMap
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN_END, ROW_END
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.change.evolution import SCHEMA_MISMATCH, SCHEMA_UNKNOWN
+from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
+from sluice.cdc_engine.table_meta.history.derived_type import derived_type
+from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema, table_version
 
 # Formats from before MySQL 5.6, which a table keeps until it is rebuilt. They have no metadata, and fractions only on MariaDB.
 _OLD_FORMATS = {

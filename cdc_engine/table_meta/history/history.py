@@ -19,32 +19,32 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.charsets.statement_text import Literals
-from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
-from cdc_engine.errors import MetaError, NotATableError, SluiceError, TableStoppedError
-from cdc_engine.position import Position
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE, SCHEMA_UNKNOWN
-from cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
-from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
-from cdc_engine.table_meta.ddl.lexer import UnreadableError
-from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.reader import defect_text, leading_words, read_statement
-from cdc_engine.table_meta.ddl.statement import OF_SESSION, DropDatabase, SetDatabase, Statement, Unread
-from cdc_engine.table_meta.history.cascades import Cascades
-from cdc_engine.table_meta.history.concerned import databases_in
-from cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
-from cdc_engine.table_meta.history.effects import effects_of, refused
-from cdc_engine.table_meta.history.fitting import fit, is_sequence
-from cdc_engine.table_meta.history.kept.holding import needed
-from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository, SchemaRepository
-from cdc_engine.table_meta.history.questions import Question, Unknown
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.charsets.statement_text import Literals
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.errors import MetaError, NotATableError, SluiceError, TableStoppedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE, SCHEMA_UNKNOWN
+from sluice.cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
+from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
+from sluice.cdc_engine.table_meta.ddl.lexer import UnreadableError
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.table_meta.ddl.reader import defect_text, leading_words, read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import OF_SESSION, DropDatabase, SetDatabase, Statement, Unread
+from sluice.cdc_engine.table_meta.history.cascades import Cascades
+from sluice.cdc_engine.table_meta.history.concerned import databases_in
+from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
+from sluice.cdc_engine.table_meta.history.effects import effects_of, refused
+from sluice.cdc_engine.table_meta.history.fitting import fit, is_sequence
+from sluice.cdc_engine.table_meta.history.kept.holding import needed
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository, SchemaRepository
+from sluice.cdc_engine.table_meta.history.questions import Question, Unknown
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
 
 logger = logging.getLogger(__name__)
 

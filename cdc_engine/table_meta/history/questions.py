@@ -12,9 +12,9 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
-from cdc_engine.table_meta.change.policy import PLANS, Policy
-from cdc_engine.table_meta.history.kept.known_schemas import TableKey
-from cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.table_meta.change.policy import PLANS, Policy
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
+from sluice.cdc_engine.table_meta.schema import TableSchema
 
 
 class Unknown(enum.Enum):

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.contracts import TableChangeKind
-from cdc_engine.table_meta.change import foreign_keys
-from cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN, CannotFollowError
-from cdc_engine.table_meta.change.renaming import is_copy, is_remains
-from cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
-from cdc_engine.table_meta.history.kept.known_schemas import TableKey
-from cdc_engine.table_meta.schema import Stopped, TableSchema
+from sluice.cdc_engine.contracts import TableChangeKind
+from sluice.cdc_engine.table_meta.change import foreign_keys
+from sluice.cdc_engine.table_meta.change.evolution import DDL_UNSUPPORTED, SCHEMA_UNKNOWN, CannotFollowError
+from sluice.cdc_engine.table_meta.change.renaming import is_copy, is_remains
+from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
+from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
 
 
 def brings_rows(context: DdlContext, name: TableKey, origin: TableKey) -> bool:

@@ -10,9 +10,9 @@ import hashlib
 import json
 from pathlib import Path
 
-from cdc_engine.errors import MetaError
-from cdc_engine.records.location import record_store
-from cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.table_meta.schema import TableSchema
 
 FOLDER = "schema-resolutions"
 

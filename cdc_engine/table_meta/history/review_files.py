@@ -15,9 +15,9 @@ import urllib.parse
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.errors import MetaError
-from cdc_engine.records.location import record_store
-from cdc_engine.table_meta.change.policy import PendingChange, described
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.records.location import record_store
+from sluice.cdc_engine.table_meta.change.policy import PendingChange, described
 
 FOLDER = "schema-changes"
 HELD, APPROVED = "held", "approved"

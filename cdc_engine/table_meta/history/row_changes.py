@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.evolution import CannotFollowError
-from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.statement import mentioned
-from cdc_engine.table_meta.history.cascades import Cascades
-from cdc_engine.table_meta.history.kept.known_schemas import TableKey
-from cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.change.evolution import CannotFollowError
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.table_meta.ddl.statement import mentioned
+from sluice.cdc_engine.table_meta.history.cascades import Cascades
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
+from sluice.cdc_engine.table_meta.schema import TableSchema
 
 _UNKNOWN = "a statement that changed rows was logged as a statement, so which rows changed, and how, is unknown"
 _WAY_OUT = "set binlog_format=ROW in every session, and re-snapshot the table and those that its triggers write to"

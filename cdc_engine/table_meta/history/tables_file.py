@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.row_rules.history_rows import HIDDEN
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.durable_files import keep_file
-from cdc_engine.errors import MetaError
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.durable_files import keep_file
+from sluice.cdc_engine.errors import MetaError
 
 TABLES_FILE = "tables.json"  # name in a destination's folder
 FORMAT = 2

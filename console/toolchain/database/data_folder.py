@@ -12,10 +12,10 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from console.toolchain.cache import locked, open_cache
-from console.toolchain.database.options import Options, merged_options
-from console.toolchain.database_packages import ServerHome
-from console.toolchain.errors import ServerError
+from sluice.console.toolchain.cache import locked, open_cache
+from sluice.console.toolchain.database.options import Options, merged_options
+from sluice.console.toolchain.database_packages import ServerHome
+from sluice.console.toolchain.errors import ServerError
 
 # Options that are fixed, or cost the server a conversion, once the data directory exists. All others belong to the start.
 AT_BIRTH = {

@@ -13,13 +13,13 @@ from typing import Any
 
 import pymysql
 
-from console.toolchain.database.data_folder import provide_data_folder
-from console.toolchain.database.options import Options, merged_options, option_arguments
-from console.toolchain.database_packages import ServerHome
-from console.toolchain.errors import PortTakenError, ServerError
-from console.toolchain.ports import LOOPBACK, free_port, require_free
-from console.toolchain.process import ChildProcess, last_lines
-from console.toolchain.setup import set_up
+from sluice.console.toolchain.database.data_folder import provide_data_folder
+from sluice.console.toolchain.database.options import Options, merged_options, option_arguments
+from sluice.console.toolchain.database_packages import ServerHome
+from sluice.console.toolchain.errors import PortTakenError, ServerError
+from sluice.console.toolchain.ports import LOOPBACK, free_port, require_free
+from sluice.console.toolchain.process import ChildProcess, last_lines
+from sluice.console.toolchain.setup import set_up
 
 START_SECONDS_MAX = 90.0
 STOP_SECONDS_MAX = 30.0

@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from console.toolchain.cache import Cache
-from console.toolchain.java import Java
-from console.toolchain.spark.home import spark_home
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.java import Java
+from sluice.console.toolchain.spark.home import spark_home
 
 KEPT_MAX = 3  # 0.2 GB each, one per Java and pyspark
 

@@ -12,8 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from console.toolchain.cache import Cache
-from console.toolchain.python_packages import pyspark_home
+from sluice.console.toolchain.cache import Cache
+from sluice.console.toolchain.python_packages import pyspark_home
 
 # The parts that a server, a worker of a cluster and their Python processes read.
 PARTS = ("bin", "sbin", "jars", "python")

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.errors import ServerError
-from console.toolchain.setup import Toolchain
-from console.toolchain.spark.class_archive import can_archive, class_archive, remove_oldest
-from console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.setup import Toolchain
+from sluice.console.toolchain.spark.class_archive import can_archive, class_archive, remove_oldest
+from sluice.console.toolchain.spark.server import SparkConnectServer
 
 WARM_SECONDS_MAX = 300.0
 END_SECONDS_MAX = 300.0  # the classes are written when the server ends

@@ -13,20 +13,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from console.toolchain.cache import PROJECT_ROOT, open_cache
-from console.toolchain.errors import PortTakenError, ServerError
-from console.toolchain.grpc_probe import GrpcProbe
-from console.toolchain.java import Java
-from console.toolchain.ports import LOOPBACK, free_port, require_free
-from console.toolchain.process import ChildProcess, last_lines
-from console.toolchain.setup import set_up
-from console.toolchain.spark.class_archive import class_archive, reading_options, writing_options
-from console.toolchain.spark.home import spark_home
+from sluice.console.toolchain.cache import PROJECT_ROOT, open_cache
+from sluice.console.toolchain.errors import PortTakenError, ServerError
+from sluice.console.toolchain.grpc_probe import GrpcProbe
+from sluice.console.toolchain.java import Java
+from sluice.console.toolchain.ports import LOOPBACK, free_port, require_free
+from sluice.console.toolchain.process import ChildProcess, last_lines
+from sluice.console.toolchain.setup import set_up
+from sluice.console.toolchain.spark.class_archive import class_archive, reading_options, writing_options
+from sluice.console.toolchain.spark.home import spark_home
 
 SETTINGS_FILE = PROJECT_ROOT / "conf" / "spark-defaults.conf"
 LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
-WARM_UP = "console.toolchain.spark.warmup"
+WARM_UP = "sluice.console.toolchain.spark.warmup"
 START_SECONDS_MAX = 180.0
 POLL_SECONDS = 0.1
 STOP_SECONDS_MAX = 20.0

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pyspark.sql.connect.session import SparkSession
 
-from spark_jobs.session import SparkSettings
-from spark_jobs.small.job import why_no_small_tables
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.small.job import why_no_small_tables
 
 MERGES = 2
 

@@ -12,21 +12,21 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import ConfigurationError, PositionLostError
-from cdc_engine.position import Position
-from cdc_engine.time_text import time_text
-from orchestration.base.lake_settings import storage_options, target
-from orchestration.base.ports import MergeFailedError
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import ConfigurationError, PositionLostError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.time_text import time_text
+from sluice.orchestration.base.lake_settings import storage_options, target
+from sluice.orchestration.base.ports import MergeFailedError
 
 if TYPE_CHECKING:
-    from cdc_engine.config import DestinationConfig
-    from cdc_engine.instance.backfill.plan import BinlogInterval
-    from cdc_engine.instance.backfill.rules import RequestedInterval
-    from cdc_engine.instance.backfill.work import BackfillReading
-    from orchestration.run.backfill.request import BackfillListener, BackfillRequest
-    from spark_jobs.tables.commit_record import Interval
-    from spark_jobs.tables.delta_table import DeltaTable
+    from sluice.cdc_engine.config import DestinationConfig
+    from sluice.cdc_engine.instance.backfill.plan import BinlogInterval
+    from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+    from sluice.cdc_engine.instance.backfill.work import BackfillReading
+    from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
+    from sluice.spark_jobs.tables.commit_record import Interval
+    from sluice.spark_jobs.tables.delta_table import DeltaTable
 
 NAME = re.compile(r"[^./\s]+\.[^./\s]+")
 
@@ -70,7 +70,7 @@ def place_of(config: SluiceConfig, request: BackfillRequest) -> str:
 
 def _taken(config: SluiceConfig) -> set[str]:
     """Returns the paths of all known tables and of their change logs and histories."""
-    from cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables  # noqa: PLC0415
+    from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables  # noqa: PLC0415
 
     found = set()
     for name, destination in config.destinations.items():
@@ -88,9 +88,9 @@ def run_into(
     """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence each; then nothing is left at the
     table's path.
     """
-    from cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
-    from cdc_engine.instance.backfill.work import BackfillReading  # noqa: PLC0415
-    from spark_jobs.errors import SparkJobError  # noqa: PLC0415
+    from sluice.cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
+    from sluice.cdc_engine.instance.backfill.work import BackfillReading  # noqa: PLC0415
+    from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
 
     path, directory = place_of(config, request), config.destination_dir(request.destination)
     asked = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
@@ -124,8 +124,8 @@ def _from_a_version(
     config: SluiceConfig, request: BackfillRequest, asked: Any, chosen: list[Interval]
 ) -> BinlogInterval:
     """Returns the interval to read, but from the end position of the base version."""
-    from cdc_engine.instance.backfill.plan import is_followed, locate_interval  # noqa: PLC0415
-    from spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
+    from sluice.cdc_engine.instance.backfill.plan import is_followed, locate_interval  # noqa: PLC0415
+    from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
 
     place, ledger, directory = locate_interval(*asked), asked[1], config.destination_dir(request.destination)
     live = _live(config, request, ledger.ledger_id)
@@ -174,9 +174,9 @@ def _is_before(end: Position, begin: Position) -> bool:
 
 
 def _live(config: SluiceConfig, request: BackfillRequest, ledger_id: str) -> DeltaTable:
-    from spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
-    from spark_jobs.table_owner import Owner  # noqa: PLC0415
-    from spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
+    from sluice.spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
+    from sluice.spark_jobs.table_owner import Owner  # noqa: PLC0415
+    from sluice.spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
 
     (name,) = request.tables
     owner = Owner(ledger_id=ledger_id, destination=request.destination, table=name)
@@ -190,10 +190,10 @@ def _live(config: SluiceConfig, request: BackfillRequest, ledger_id: str) -> Del
 def _build(
     config: SluiceConfig, request: BackfillRequest, reading: BackfillReading, base: Interval, where: tuple[str, Path]
 ) -> RebuiltTable:
-    from spark_jobs.backfill.fold import folded  # noqa: PLC0415
-    from spark_jobs.backfill.into import PastState, build  # noqa: PLC0415
-    from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.staged_batch import read_staged_batch  # noqa: PLC0415
+    from sluice.spark_jobs.backfill.fold import folded  # noqa: PLC0415
+    from sluice.spark_jobs.backfill.into import PastState, build  # noqa: PLC0415
+    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.staged_batch import read_staged_batch  # noqa: PLC0415
 
     (name,), (path, folder) = request.tables, where
     tables = [table for batch in reading.staged for table in read_staged_batch(batch.path).tables if table.name == name]

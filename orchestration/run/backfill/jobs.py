@@ -12,16 +12,16 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.errors import SluiceError
-from cdc_engine.time_text import SECOND_US, time_us
-from orchestration.base.one_destination import one_destination, with_destination
-from orchestration.base.ports import MergeFailedError, Ports, TableOutcome
-from orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
-from orchestration.checks.stopped import FlowingTables
-from orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from orchestration.run.backfill.run import Done, run_backfill
-from orchestration.run.merge_run import failure
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.time_text import SECOND_US, time_us
+from sluice.orchestration.base.one_destination import one_destination, with_destination
+from sluice.orchestration.base.ports import MergeFailedError, Ports, TableOutcome
+from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
+from sluice.orchestration.checks.stopped import FlowingTables
+from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from sluice.orchestration.run.backfill.run import Done, run_backfill
+from sluice.orchestration.run.merge_run import failure
 
 JOB = "backfill_from_timestamp"
 STEP = "take_again_from_timestamp"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from cdc_engine.time_text import time_text
-from orchestration.base.ports import TableOutcome
+from sluice.cdc_engine.time_text import time_text
+from sluice.orchestration.base.ports import TableOutcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

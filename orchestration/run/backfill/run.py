@@ -12,18 +12,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cdc_engine.config import SluiceConfig
-from orchestration.base import failpoints, lake_settings
-from orchestration.base.lake_settings import spark_settings, storage_options
-from orchestration.base.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
-from orchestration.run.backfill.into import RebuiltTable, place_of, run_into
-from orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from orchestration.run.merge_run import only_writer_of_rows_read
-from orchestration.run.spark_merge import KeptRecords
-from orchestration.run.table_locks import table_locks_of, written_target
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.orchestration.base import failpoints, lake_settings
+from sluice.orchestration.base.lake_settings import spark_settings, storage_options
+from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
+from sluice.orchestration.run.backfill.into import RebuiltTable, place_of, run_into
+from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from sluice.orchestration.run.merge_run import only_writer_of_rows_read
+from sluice.orchestration.run.spark_merge import KeptRecords
+from sluice.orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
-    from cdc_engine.instance.backfill.work import BackfillReading
+    from sluice.cdc_engine.instance.backfill.work import BackfillReading
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,8 +61,8 @@ def run_backfill(
 
     Always safe to repeat. `wait_seconds`: how long to wait for another backfill of the destination.
     """
-    from cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
-    from cdc_engine.instance.backfill.work import BackfillReading, folder_of  # noqa: PLC0415
+    from sluice.cdc_engine.instance.backfill.rules import RequestedInterval  # noqa: PLC0415  imports the engine's packages
+    from sluice.cdc_engine.instance.backfill.work import BackfillReading, folder_of  # noqa: PLC0415
 
     directory, given = config.destination_dir(request.destination), config.destinations[request.destination]
     asked = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
@@ -109,12 +109,12 @@ def _merge(  # noqa: PLR0917  one caller
     refusal: Callable[[], str],
 ) -> list[TableOutcome]:
     """Merges what was read; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
-    from cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
-    from spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
-    from spark_jobs.backfill.merge import merge_backfill  # noqa: PLC0415
-    from spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
-    from spark_jobs.fence import Fence  # noqa: PLC0415
-    from spark_jobs.staged_batch import Backfill  # noqa: PLC0415
+    from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
+    from sluice.spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
+    from sluice.spark_jobs.backfill.merge import merge_backfill  # noqa: PLC0415
+    from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.staged_batch import Backfill  # noqa: PLC0415
 
     ledger_id, cursor = reading.catch_up()
     for name, why in reading.refused.items():

@@ -8,21 +8,21 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.position import Position
-from cdc_engine.snapshot.records import SnapshotRecords
-from orchestration.base.lake_settings import storage_options, target, told
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.run.merge_run import only_writer
-from orchestration.run.spark_merge import KeptRecords
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import LakeTables, read_ledger
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.orchestration.base.lake_settings import storage_options, target, told
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.merge_run import only_writer
+from sluice.orchestration.run.spark_merge import KeptRecords
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from spark_jobs.backfill.swap import PastTable
-    from spark_jobs.table_owner import Owner
-    from spark_jobs.tables.delta_table import DeltaTable
+    from sluice.spark_jobs.backfill.swap import PastTable
+    from sluice.spark_jobs.table_owner import Owner
+    from sluice.spark_jobs.tables.delta_table import DeltaTable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -66,9 +66,9 @@ def run_swap(
     """Swaps the tables and returns the resulting version of the live table. Raises SluiceError or MergeFailedError with a sentence. Safe
     to repeat.
     """
-    from spark_jobs.backfill.swap import swap  # noqa: PLC0415
-    from spark_jobs.errors import SparkJobError  # noqa: PLC0415
-    from spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.backfill.swap import swap  # noqa: PLC0415
+    from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
+    from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
 
     with only_writer(ports, config, request.destination, say) as refusal:
         table, owner, rebuilt = _both(config, request)
@@ -83,11 +83,11 @@ def run_swap(
 
 
 def _both(config: SluiceConfig, request: SwapRequest) -> tuple[DeltaTable, Owner, PastTable]:
-    from spark_jobs.backfill.swap import read_rebuilt  # noqa: PLC0415
-    from spark_jobs.errors import SparkJobError  # noqa: PLC0415
-    from spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
-    from spark_jobs.table_owner import Owner  # noqa: PLC0415
-    from spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
+    from sluice.spark_jobs.backfill.swap import read_rebuilt  # noqa: PLC0415
+    from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
+    from sluice.spark_jobs.staged_batch import app_id_of  # noqa: PLC0415
+    from sluice.spark_jobs.table_owner import Owner  # noqa: PLC0415
+    from sluice.spark_jobs.tables.delta_table import DeltaTable  # noqa: PLC0415
 
     options = storage_options(config.storage_options)
     ledger = read_ledger(config.destination_dir(request.destination))
@@ -104,7 +104,7 @@ def _both(config: SluiceConfig, request: SwapRequest) -> tuple[DeltaTable, Owner
 
 
 def _plan(config: SluiceConfig, request: SwapRequest, table: DeltaTable, owner: Owner, rebuilt: PastTable) -> SwapPlan:
-    from spark_jobs.backfill.swap import refusal, told_of  # noqa: PLC0415
+    from sluice.spark_jobs.backfill.swap import refusal, told_of  # noqa: PLC0415
 
     place = Position.from_json(dict(rebuilt.up_to)) if rebuilt.up_to else None
     up_to, size = place.order_key if place else -1, table.size

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pymysql
 import pytest
 
-from cdc_engine.binlog.charsets.collations import CHARSETS, charset_of_collation, charset_of_id, charset_of_name
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.charsets.collations import CHARSETS, charset_of_collation, charset_of_id, charset_of_name
+from sluice.console.toolchain.database.server import DatabaseServer
 
 MYSQL_COLLATIONS = "SELECT id, collation_name, character_set_name FROM information_schema.collations"
 MARIADB_COLLATIONS = (

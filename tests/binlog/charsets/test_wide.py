@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from cdc_engine.binlog.charsets import wide
-from cdc_engine.binlog.charsets.collations import CHARSETS
-from cdc_engine.binlog.column_types import ValueRefusedError, transcoding
+from sluice.cdc_engine.binlog.charsets import wide
+from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
+from sluice.cdc_engine.binlog.column_types import ValueRefusedError, transcoding
 from tests.binlog.plain_kernels import Guarded, GuardedRoom, plain
 from tests.binlog.rows.test_column_types import values
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.binlog.events.table_map import TableMap, parse_table_map
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.binlog.events.table_map import TableMap, parse_table_map
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.table_meta.schema import TableSchema
 
 
 def packed(number: int) -> bytes:

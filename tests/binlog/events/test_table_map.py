@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.events.table_map import Field, TableMap, parse_table_map
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.errors import BinlogFormatError
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.events.table_map import Field, TableMap, parse_table_map
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.errors import BinlogFormatError
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.binlog.events.table_map_writer import ColumnBytes, bitmap, column_bytes, packed, packed_text, table_map_body
 
 PLAIN = [TypeCode.TINY, TypeCode.SHORT, TypeCode.INT24, TypeCode.LONG, TypeCode.LONGLONG, TypeCode.YEAR, TypeCode.DATE]

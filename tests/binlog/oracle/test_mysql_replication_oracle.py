@@ -14,8 +14,8 @@ import pytest
 from pymysqlreplication import BinLogStreamReader
 from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
-from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_binlog import Recording, execute
 
 pytestmark = pytest.mark.servers

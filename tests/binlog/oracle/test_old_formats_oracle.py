@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.comparison import expected, printed
 from tests.fidelity.pipeline import Pipeline, images, run
 

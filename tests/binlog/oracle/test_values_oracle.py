@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_binlog import Recording, execute
 
 pytestmark = pytest.mark.servers

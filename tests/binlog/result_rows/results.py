@@ -5,9 +5,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Sequence
 
-from cdc_engine import limits
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, TableVersion
 
 Value = int | bytes | None
 INT, BLOB_LENGTH_BYTES = 63, 4

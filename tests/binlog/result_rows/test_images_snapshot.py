@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.column_types import ValueRefusedError, Values
-from cdc_engine.binlog.result_rows.result_types import result_type
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
+from sluice.cdc_engine.binlog.column_types import ValueRefusedError, Values
+from sluice.cdc_engine.binlog.result_rows.result_types import result_type
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column
 
 PRECISION_MAX, SCALE_MAX = 65, 30
 FIRST_INSTANT, LAST_INSTANT = dt.datetime.fromisoformat("1970-01-01 00:00:01"), dt.datetime.fromisoformat("2106-02-07")

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pymysql.connections import Connection
 
-from cdc_engine import limits
-from cdc_engine.binlog.result_rows.decoder import ResultDecoder
-from cdc_engine.binlog.result_rows.result_reader import ResultReader, ServerRefusedError
-from cdc_engine.contracts import Column
-from cdc_engine.errors import SluiceError, SourceConnectionError
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.result_rows.decoder import ResultDecoder
+from sluice.cdc_engine.binlog.result_rows.result_reader import ResultReader, ServerRefusedError
+from sluice.cdc_engine.contracts import Column
+from sluice.cdc_engine.errors import SluiceError, SourceConnectionError
 from tests.binlog.result_rows.results import COLUMNS, EOF, Value, in_pieces, packets, result, row_payload, version
 
 ERROR = b"\xff" + (1317).to_bytes(2, "little") + b"#70100Query execution was interrupted"

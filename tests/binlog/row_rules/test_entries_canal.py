@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from canal_client import messages
-from cdc_engine.binlog.entries.elements import ROWS
-from cdc_engine.binlog.entries.messages import EntryMaker
-from cdc_engine.binlog.entries.numbers import SqlType
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.binlog.row_rules.masks import ColumnMask
-from cdc_engine.binlog.row_rules.rules import RowRules
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.contracts import Block, Int8s, Int64s, RowEventKind, TableVersion
-from cdc_engine.errors import ConsumerStoppedError
-from cdc_engine.sink.column_filter import ColumnFilter
+from sluice.canal_client import messages
+from sluice.cdc_engine.binlog.entries.elements import ROWS
+from sluice.cdc_engine.binlog.entries.messages import EntryMaker
+from sluice.cdc_engine.binlog.entries.numbers import SqlType
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.binlog.row_rules.masks import ColumnMask
+from sluice.cdc_engine.binlog.row_rules.rules import RowRules
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.contracts import Block, Int8s, Int64s, RowEventKind, TableVersion
+from sluice.cdc_engine.errors import ConsumerStoppedError
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from tests.binlog.rows.event_bytes import ORDERS, Row, block, event
 
 INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.row_rules.condition import Condition, ConditionRefusedError
-from cdc_engine.binlog.row_rules.expression import columns_of, parse
-from cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.binlog.row_rules.condition import Condition, ConditionRefusedError
+from sluice.cdc_engine.binlog.row_rules.expression import columns_of, parse
+from sluice.cdc_engine.errors import ConfigurationError
 
 ROWS: dict[str, Any] = {
     "country": pa.array(["DE", "de", None, "it's"]),

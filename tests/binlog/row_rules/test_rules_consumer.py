@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.row_rules.history_rows import ROW_END
-from cdc_engine.binlog.row_rules.masks import ColumnMask, hashed
-from cdc_engine.binlog.row_rules.rules import RowRules
-from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.contracts import Operation, RowEventKind, TableVersion
-from cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.binlog.row_rules.history_rows import ROW_END
+from sluice.cdc_engine.binlog.row_rules.masks import ColumnMask, hashed
+from sluice.cdc_engine.binlog.row_rules.rules import RowRules
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.contracts import Operation, RowEventKind, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
 from tests.binlog.rows.event_bytes import AMOUNT, ID, KEYLESS, NOTE, ORDERS, Row, block, event
 
 INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE

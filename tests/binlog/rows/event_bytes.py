@@ -5,8 +5,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Block, Column, RowEventKind, TableVersion
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Block, Column, RowEventKind, TableVersion
 from tests.fix_binlog import block_of
 
 HEADER_BYTES = 19

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from cdc_engine.binlog.documents import jsonb
+from sluice.cdc_engine.binlog.documents import jsonb
 
 REPLACE, INSERT, REMOVE = range(3)
 LITERALS = {None: 0, True: 1, False: 2}

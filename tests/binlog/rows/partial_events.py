@@ -7,8 +7,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, RowEventKind, TableVersion
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, RowEventKind, TableVersion
 from tests.binlog.rows.event_bytes import HEADER_BYTES, image
 
 Values = Mapping[str, Any]

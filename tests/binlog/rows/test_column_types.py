@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, type_of
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, RowEventKind, TableVersion
+from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRefusedError, Values, type_of
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, RowEventKind, TableVersion
 from tests.binlog.rows.event_bytes import ID, block, event
 
 

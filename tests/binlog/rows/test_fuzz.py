@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.contracts import Block, TableVersion
-from cdc_engine.errors import BinlogFormatError, TableStoppedError
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.contracts import Block, TableVersion
+from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_binlog import Recording, block_of, execute
 
 pytestmark = pytest.mark.servers

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdc_engine.binlog.row_rules.history_rows import of_now
-from cdc_engine.contracts import Operation
+from sluice.cdc_engine.binlog.row_rules.history_rows import of_now
+from sluice.cdc_engine.contracts import Operation
 
 NEVER, LATER, ENDED = "7fffffff0f423f", "ffffffff0f423f", "6b028b02085b29"
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog import little_endian
-from cdc_engine.binlog.column_types import ValueRefusedError, Values
-from cdc_engine.binlog.documents import (
+from sluice.cdc_engine.binlog import little_endian
+from sluice.cdc_engine.binlog.column_types import ValueRefusedError, Values
+from sluice.cdc_engine.binlog.documents import (
     changes,
     containers,
     doubles,
@@ -24,8 +24,8 @@ from cdc_engine.binlog.documents import (
     statuses,
     trees,
 )
-from cdc_engine.binlog.documents.jsonb import JsonFormatError
-from cdc_engine.binlog.rows import diffs
+from sluice.cdc_engine.binlog.documents.jsonb import JsonFormatError
+from sluice.cdc_engine.binlog.rows import diffs
 from tests.binlog.plain_kernels import Guarded, GuardedRoom, plain
 from tests.binlog.rows.json_bytes import INSERT, REMOVE, REPLACE, Path, difference, document, path_text
 from tests.binlog.rows.test_json_diff import at, places

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.documents.json_diff import changed, legs_of
-from cdc_engine.binlog.documents.jsonb import JsonFormatError
+from sluice.cdc_engine.binlog.documents.json_diff import changed, legs_of
+from sluice.cdc_engine.binlog.documents.jsonb import JsonFormatError
 from tests.binlog.rows.json_bytes import INSERT, REMOVE, REPLACE, Path, difference, document, path_text, text_of
 
 KEYS = st.text(st.characters(codec="utf-8"), max_size=4) | st.sampled_from(["a", "b", "$x", "é", "k k", 'q"\\\n', ""])

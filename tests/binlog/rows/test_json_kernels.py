@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog import little_endian
-from cdc_engine.binlog.column_types import ValueRefusedError, type_of
-from cdc_engine.binlog.documents import (
+from sluice.cdc_engine.binlog import little_endian
+from sluice.cdc_engine.binlog.column_types import ValueRefusedError, type_of
+from sluice.cdc_engine.binlog.documents import (
     containers,
     doubles,
     jsonb,
@@ -24,8 +24,8 @@ from cdc_engine.binlog.documents import (
     print_values,
     statuses,
 )
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column
 from tests.binlog.plain_kernels import Guarded, GuardedRoom, plain
 from tests.binlog.rows.json_bytes import INTEGERS, Scalar, document, integer, opaque, render
 from tests.binlog.rows.test_column_types import values

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.documents.jsonb import JsonFormatError, printed_double
+from sluice.cdc_engine.binlog.documents.jsonb import JsonFormatError, printed_double
 from tests.binlog.rows.json_bytes import render
 
 DOCUMENT = bytes.fromhex("00 0300 2f00 1900 0100 1a00 0100 1b00 0100 0b 0100 05 0700 02 1c00 61 62 63".replace(" ", ""))

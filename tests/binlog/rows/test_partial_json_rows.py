@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cdc_engine.binlog.rows import decoder as rows
-from cdc_engine.binlog.rows import diffs as rows_diffs
-from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
-from cdc_engine.binlog.rows.refused_values import QUARANTINE, ValuePolicy
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, RowEventKind, TableVersion
-from cdc_engine.errors import BinlogFormatError, TableStoppedError
+from sluice.cdc_engine.binlog.rows import decoder as rows
+from sluice.cdc_engine.binlog.rows import diffs as rows_diffs
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
+from sluice.cdc_engine.binlog.rows.refused_values import QUARANTINE, ValuePolicy
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, RowEventKind, TableVersion
+from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
 from tests.binlog.rows.event_bytes import HEADER_BYTES, ID, block
 from tests.binlog.rows.json_bytes import REPLACE, difference, document
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.rows import decoder as rows
-from cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
-from cdc_engine.contracts import RowEventKind, TableVersion
-from cdc_engine.errors import BinlogFormatError, TableStoppedError
+from sluice.cdc_engine.binlog.rows import decoder as rows
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder
+from sluice.cdc_engine.contracts import RowEventKind, TableVersion
+from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
 from tests.binlog.rows.event_bytes import block
 from tests.binlog.rows.partial_events import Change, number, partial_event, text
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.rows import decoder as rows
-from cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
-from cdc_engine.contracts import Block, Operation, RowEventKind, TableVersion
-from cdc_engine.errors import BinlogFormatError, TableStoppedError
-from cdc_engine.position import OFFSET_MAX, order_key
+from sluice.cdc_engine.binlog.rows import decoder as rows
+from sluice.cdc_engine.binlog.rows.decoder import COMMIT_TIME, OPERATION, ORDER_KEY, RowDecoder
+from sluice.cdc_engine.contracts import Block, Operation, RowEventKind, TableVersion
+from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
+from sluice.cdc_engine.position import OFFSET_MAX, order_key
 from tests.binlog.rows.event_bytes import KEYLESS, ORDERS, Row, block, event
 
 INSERT, UPDATE, DELETE = RowEventKind.INSERT, RowEventKind.UPDATE, RowEventKind.DELETE

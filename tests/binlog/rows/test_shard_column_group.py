@@ -9,15 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cdc_engine.binlog.result_rows.decoder import ResultDecoder
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.binlog.rows.partial import with_presence
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.binlog.rows.shard_column import ShardColumn
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.contracts import Column, Operation, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.states import TableState
+from sluice.cdc_engine.binlog.result_rows.decoder import ResultDecoder
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.binlog.rows.partial import with_presence
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.binlog.rows.shard_column import ShardColumn
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.contracts import Column, Operation, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.states import TableState
 
 SHARD = ShardColumn(column="shop", name="Köln's")
 POLICY = ValuePolicy(shard=SHARD)

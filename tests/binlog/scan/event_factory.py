@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from batch_manifest.values import Cascade
-from cdc_engine.binlog.events.table_map import TableMap
-from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import NO_SESSION, Block, Bytes, StatementSession, TableChange, TableVersion
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.position import Position
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.binlog.events.table_map import TableMap
+from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.contracts import NO_SESSION, Block, Bytes, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.position import Position
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 TIME = 1_700_000_000

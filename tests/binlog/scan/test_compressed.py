@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine import limits
-from cdc_engine.binlog.events.compressed import FIELD_BYTES_MAX
-from cdc_engine.contracts import Block
-from cdc_engine.errors import BinlogFormatError
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.binlog.events.compressed import FIELD_BYTES_MAX
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import BinlogFormatError
 from tests.binlog.scan.compressed_events import (
     field,
     inner,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.binlog.scan.file_track import FileTrack
-from cdc_engine.errors import FilesRenumberedError, PositionLostError
-from cdc_engine.position import Position
+from sluice.cdc_engine.binlog.scan.file_track import FileTrack
+from sluice.cdc_engine.errors import FilesRenumberedError, PositionLostError
+from sluice.cdc_engine.position import Position
 
 CREATED = 1_700_000_000
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog import little_endian
-from cdc_engine.binlog.scan import gtid_kernel as scan_gtid
-from cdc_engine.binlog.scan import kernel as scan_kernel
-from cdc_engine.binlog.scan import state as at
-from cdc_engine.binlog.scan.state import ScanMemory, ScanStatus
-from cdc_engine.errors import SluiceError
+from sluice.cdc_engine.binlog import little_endian
+from sluice.cdc_engine.binlog.scan import gtid_kernel as scan_gtid
+from sluice.cdc_engine.binlog.scan import kernel as scan_kernel
+from sluice.cdc_engine.binlog.scan import state as at
+from sluice.cdc_engine.binlog.scan.state import ScanMemory, ScanStatus
+from sluice.cdc_engine.errors import SluiceError
 from tests.binlog.plain_kernels import Guarded, plain
 from tests.binlog.scan.event_factory import EventFactory, as_buffer, packets, scanner, varlen
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pymysqlreplication.gtid import GtidSet as LibraryGtidSet
 
-from cdc_engine.gtid import GtidSet, MariadbPosition, common_executed, executed_after, same_executed
+from sluice.cdc_engine.gtid import GtidSet, MariadbPosition, common_executed, executed_after, same_executed
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

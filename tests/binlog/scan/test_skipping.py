@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.scan.framing import PacketFramer
-from cdc_engine.binlog.scan.skipping import FileBeginning
-from cdc_engine.contracts import Block
-from cdc_engine.errors import BinlogFormatError, PositionLostError
+from sluice.cdc_engine.binlog.scan.framing import PacketFramer
+from sluice.cdc_engine.binlog.scan.skipping import FileBeginning
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import BinlogFormatError, PositionLostError
 from tests.binlog.scan.event_factory import START, EventFactory, packets, scanner
 from tests.binlog.scan.test_framing import what
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.binlog.scan.table_references import stopped_change
-from cdc_engine.errors import BinlogFormatError, TableStoppedError
+from sluice.cdc_engine.binlog.scan.table_references import stopped_change
+from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
 from tests.binlog.scan.event_factory import START, EventFactory, NoHistory, feed, scanner
 
 

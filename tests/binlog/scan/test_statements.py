@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.binlog.events.statements import StatementKind, savepoint_name, statement_kind, xa_name
+from sluice.cdc_engine.binlog.events.statements import StatementKind, savepoint_name, statement_kind, xa_name
 
 
 @pytest.mark.parametrize(

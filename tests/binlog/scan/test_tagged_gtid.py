@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.errors import BinlogFormatError, UnknownEventError
-from cdc_engine.gtid import GtidSet
+from sluice.cdc_engine.errors import BinlogFormatError, UnknownEventError
+from sluice.cdc_engine.gtid import GtidSet
 from tests.binlog.scan.event_factory import SERVER, TIME, EventFactory, feed, scanner, varlen
 
 MYSQL_9 = bytes.fromhex(  # the body of an event as a server of version 9.2 wrote it, before its checksum

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.config import load_config
-from cdc_engine.errors import ConfigurationError, MetaError
-from cdc_engine.meta.left_consumers import FILE_NAME, left_consumers
-from cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
-from cdc_engine.position import Position
-from console.canal_import.convert import Imported, import_canal
-from console.canal_import.cursors import from_zookeeper
-from console.canal_import.filters import not_captured
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.errors import ConfigurationError, MetaError
+from sluice.cdc_engine.meta.left_consumers import FILE_NAME, left_consumers
+from sluice.cdc_engine.meta.stored_ledger import LEDGER as LEDGER_FILE
+from sluice.cdc_engine.position import Position
+from sluice.console.canal_import.convert import Imported, import_canal
+from sluice.console.canal_import.cursors import from_zookeeper
+from sluice.console.canal_import.filters import not_captured
 from tests.console.canal_import.fix_canal import canal_folder, meta
 
 BEGIN = Position(epoch=1, file="mysql-bin.000009", offset=4)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.config import load_config
-from console.canal_import.convert import Imported, import_canal
+from sluice.cdc_engine.config import load_config
+from sluice.console.canal_import.convert import Imported, import_canal
 
 # Each key of canal.properties, with a value that says something where the file has none.
 SERVER = {

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from canal_client import CanalClient
-from cdc_engine.config import load_config
-from cdc_engine.instance.engine.engine import Engine
-from console.main import app
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
+from sluice.canal_client import CanalClient
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.main import app
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 from tests.console.canal_import.fix_canal import canal_folder, meta
 from tests.instance.fix_destination import Captured
 

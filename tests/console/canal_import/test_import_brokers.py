@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.brokers import rabbitmq
-from cdc_engine.brokers.kafka import KafkaPublisher, settings_of
-from cdc_engine.config import load_config
-from cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig, SecretConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.consumers.sending import rules_of
-from cdc_engine.meta.left_consumers import FILE_NAME
-from console.canal_import.convert import import_canal
+from sluice.cdc_engine.brokers import rabbitmq
+from sluice.cdc_engine.brokers.kafka import KafkaPublisher, settings_of
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig, SecretConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.consumers.sending import rules_of
+from sluice.cdc_engine.meta.left_consumers import FILE_NAME
+from sluice.console.canal_import.convert import import_canal
 from tests.console.canal_import.fix_canal import canal_folder, meta
 
 SERVER = r"""

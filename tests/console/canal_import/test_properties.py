@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import ConfigurationError
-from console.canal_import.properties import Settings, instances, parsed
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.console.canal_import.properties import Settings, instances, parsed
 from tests.console.canal_import.fix_canal import canal_folder
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from console.demo.home import DemoHome, demo_ports
-from console.demo.source import PASSWORD_VARIABLE, DemoSource
-from console.stack.processes import MARK
-from console.stack.stack import Stack
-from console.toolchain.errors import SetupError
+from sluice.console.demo.home import DemoHome, demo_ports
+from sluice.console.demo.source import PASSWORD_VARIABLE, DemoSource
+from sluice.console.stack.processes import MARK
+from sluice.console.stack.stack import Stack
+from sluice.console.toolchain.errors import SetupError
 
 
 @pytest.mark.servers

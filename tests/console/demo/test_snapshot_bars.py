@@ -8,11 +8,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cdc_engine.position import Position
-from cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from console.acts.snapshot_bars import SnapshotBars, figures
-from console.demo.rows_before import RowsBefore
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.console.acts.snapshot_bars import SnapshotBars, figures
+from sluice.console.demo.rows_before import RowsBefore
 from tests.waiting import wait_for
 
 NAME, ROWS = "shop.visits", 2_000_000

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from console.demo.pace import TrafficThread, load_shop, run_transaction
-from console.demo.schema import (
+from sluice.console.demo.pace import TrafficThread, load_shop, run_transaction
+from sluice.console.demo.schema import (
     DATABASE,
     TABLES,
     add_column_statement,
@@ -18,9 +18,9 @@ from console.demo.schema import (
     create_statements,
     old_statements,
 )
-from console.demo.traffic import DemoTraffic, Shop, Transaction
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.errors import SetupError
+from sluice.console.demo.traffic import DemoTraffic, Shop, Transaction
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.errors import SetupError
 from tests.fix_servers import ServerFactory
 
 

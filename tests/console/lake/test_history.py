@@ -11,14 +11,14 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.table_meta.history.tables_file import write_tables
-from console.lake import history, life
-from console.lake.history import HistoryTable
-from console.main import app
-from spark_jobs.staged_batch import COMMIT_TIME, DELETED, ORDER_KEY
-from spark_jobs.tables.commit_record import Interval, batches, read_commit
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.console.lake import history, life
+from sluice.console.lake.history import HistoryTable
+from sluice.console.main import app
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, ORDER_KEY
+from sluice.spark_jobs.tables.commit_record import Interval, batches, read_commit
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 SECOND_US = 1_000_000

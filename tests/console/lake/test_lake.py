@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from console.demo.lake import Changes, DemoTable, freshness_seconds, percentile, sum_metrics
-from console.demo.summary import Before
+from sluice.console.demo.lake import Changes, DemoTable, freshness_seconds, percentile, sum_metrics
+from sluice.console.demo.summary import Before
 
 MARKERS = pa.schema([pa.field("id", pa.int64()), pa.field("sent_at", pa.timestamp("us"))])
 LOG_FIELDS: list[pa.Field[Any]] = [pa.field("number", pa.int64()), pa.field("_sluice_operation", pa.string())]

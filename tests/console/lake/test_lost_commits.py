@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.table_owner import Owner, TableRecord
-from spark_jobs.tables.lost_commits import lost_commits, newest_merged
+from sluice.spark_jobs.table_owner import Owner, TableRecord
+from sluice.spark_jobs.tables.lost_commits import lost_commits, newest_merged
 
 OWNER = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 

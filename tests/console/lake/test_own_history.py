@@ -7,12 +7,12 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.destination_files import run_lock
-from console.lake.tables import DestinationLake
-from console.toolchain.errors import SetupError
-from spark_jobs.side_tables.side_table import side_app_id_of
-from spark_jobs.table_owner import OWNER_PROPERTY, Owner
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.destination_files import run_lock
+from sluice.console.lake.tables import DestinationLake
+from sluice.console.toolchain.errors import SetupError
+from sluice.spark_jobs.side_tables.side_table import side_app_id_of
+from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
 from tests.spark.side_tables.fix_beside import NAME, Beside, changes, insert
 
 

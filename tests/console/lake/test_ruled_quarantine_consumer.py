@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from cdc_engine.config import SluiceConfig
-from console.lake.quarantine import RULED, _replay_column
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.console.lake.quarantine import RULED, _replay_column
 
 
 def test_a_quarantined_value_is_not_put_back_past_a_mask() -> None:

@@ -12,19 +12,19 @@ import yaml
 from deltalake import CommitProperties
 from typer.testing import CliRunner
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.config.shards import ShardsConfig
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.destination_files import run_lock
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from console.lake.history import captured_table, history_of
-from console.lake.life import known_life
-from console.lake.tables import DestinationLake
-from console.main import app
-from console.shards_check import shards_problems, shards_sentence, shards_warnings
-from orchestration.run.cuts import _as_they_stand
-from spark_jobs.table_owner import Owner, TableRecord
-from spark_jobs.targets.shards import owners
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.config.shards import ShardsConfig
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.destination_files import run_lock
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.console.lake.history import captured_table, history_of
+from sluice.console.lake.life import known_life
+from sluice.console.lake.tables import DestinationLake
+from sluice.console.main import app
+from sluice.console.shards_check import shards_problems, shards_sentence, shards_warnings
+from sluice.orchestration.run.cuts import _as_they_stand
+from sluice.spark_jobs.table_owner import Owner, TableRecord
+from sluice.spark_jobs.targets.shards import owners
 
 RULE = {"tables": r"shop_(\d)\.orders", "into": "shop/orders", "column": "shop", "name": "{1}"}
 NAMES = ("shop_1.orders", "shop_2.orders")

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.contracts import TableVersion
-from cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from console.lake import sql as lake_sql
-from console.main import app
-from console.toolchain.errors import SetupError
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
+from sluice.console.lake import sql as lake_sql
+from sluice.console.main import app
+from sluice.console.toolchain.errors import SetupError
 
 RUNNER = CliRunner()
 ROWS = {

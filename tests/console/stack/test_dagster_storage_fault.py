@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
-from console.stack.dagster_storage import MAKING_SECONDS_MAX, daemon_sentence, lost_storage
+from sluice.console.stack.dagster_storage import MAKING_SECONDS_MAX, daemon_sentence, lost_storage
 
 LONG = MAKING_SECONDS_MAX + 1
 

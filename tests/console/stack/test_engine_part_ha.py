@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.config import EngineConfig, SluiceConfig
-from console.stack.processes import ENGINE, engine_port, part_names
-from console.stack.stack import STOP_ORDER, Stack
+from sluice.cdc_engine.config import EngineConfig, SluiceConfig
+from sluice.console.stack.processes import ENGINE, engine_port, part_names
+from sluice.console.stack.stack import STOP_ORDER, Stack
 
 FAR: dict[str, Any] = {"token_env": "T", "authority": Path("/ca.pem")}
 

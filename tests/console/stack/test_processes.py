@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from console.stack import processes
-from console.stack.processes import MARK, ProcessFile, ProcessRecord, StopStep
+from sluice.console.stack import processes
+from sluice.console.stack.processes import MARK, ProcessFile, ProcessRecord, StopStep
 from tests.waiting import wait_for
 
 SLEEP = "import time; time.sleep(600)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from console.stack import signals
+from sluice.console.stack import signals
 
 
 def test_duckdbs_word_for_an_interrupt_is_one_fault() -> None:

@@ -12,14 +12,23 @@ from pathlib import Path
 
 import pytest
 
-from console.stack import supervisor
-from console.stack.parts import ProcessPart, WarmUp
-from console.stack.processes import ProcessFile
-from console.stack.signals import heard
-from console.stack.supervisor import FOREGROUND, UP, PartRecord, Patience, State, Supervisor, SupervisorStep, next_step
-from console.toolchain.errors import ServerError
-from console.toolchain.ports import LOOPBACK, free_port
-from console.toolchain.process import ChildProcess
+from sluice.console.stack import supervisor
+from sluice.console.stack.parts import ProcessPart, WarmUp
+from sluice.console.stack.processes import ProcessFile
+from sluice.console.stack.signals import heard
+from sluice.console.stack.supervisor import (
+    FOREGROUND,
+    UP,
+    PartRecord,
+    Patience,
+    State,
+    Supervisor,
+    SupervisorStep,
+    next_step,
+)
+from sluice.console.toolchain.errors import ServerError
+from sluice.console.toolchain.ports import LOOPBACK, free_port
+from sluice.console.toolchain.process import ChildProcess
 
 NO_WAIT = Patience(restarts_max=3, first_seconds=0.0)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from console.stack.processes import MARK, ProcessFile, find
-from console.stack.stack import CODE_SERVER, DAEMON, SPARK, SUPERVISOR, WEBSERVER
+from sluice.console.stack.processes import MARK, ProcessFile, find
+from sluice.console.stack.stack import CODE_SERVER, DAEMON, SPARK, SUPERVISOR, WEBSERVER
 from tests.waiting import wait_for
 
 PROCESSES = (CODE_SERVER, SPARK, WEBSERVER, DAEMON)

@@ -9,13 +9,13 @@ import functools
 import sys
 from pathlib import Path
 
-from cdc_engine.config import load_config
-from console.stack import signals, stack
-from console.stack.foreground import keep_up
-from console.stack.parts import ProcessPart, WarmUp
-from console.stack.processes import ProcessRecord, StopStep, terminate
-from console.stack.supervisor import StackPart
-from console.toolchain.process import ChildProcess
+from sluice.cdc_engine.config import load_config
+from sluice.console.stack import signals, stack
+from sluice.console.stack.foreground import keep_up
+from sluice.console.stack.parts import ProcessPart, WarmUp
+from sluice.console.stack.processes import ProcessRecord, StopStep, terminate
+from sluice.console.stack.supervisor import StackPart
+from sluice.console.toolchain.process import ChildProcess
 
 FOLDER = Path(sys.argv[1])
 AFTER: dict[str, tuple[str, ...]] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.fuzzing.fuzz import fuzz, write_corpus
-from console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.database.server import DatabaseServer
 
 pytestmark = pytest.mark.servers
 

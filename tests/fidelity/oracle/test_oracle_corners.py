@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.binlog.charsets.collations import BINARY, Charset, charset_of_name
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.charsets.collations import BINARY, Charset, charset_of_name
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, row_metadata, run
 
 pytestmark = pytest.mark.servers

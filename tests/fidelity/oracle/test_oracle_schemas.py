@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.rows.decoder import OPERATION
-from cdc_engine.contracts import Operation
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.targets.report import TableTarget
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION
+from sluice.cdc_engine.contracts import Operation
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.binlog.oracle.test_values_oracle import CASES, Case
 from tests.fidelity.comparison import expected, printed
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, run

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from cdc_engine import limits
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine import limits
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import run
 from tests.fidelity.replay import assert_replayed, pipeline_with
 

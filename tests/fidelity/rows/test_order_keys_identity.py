@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from batch_manifest.values import ChangesSegment, SchemaSegment
-from cdc_engine.binlog.rows.decoder import ORDER_KEY
-from cdc_engine.position import Position
-from cdc_engine.staging import StagingResult
-from cdc_engine.staging.segment_writer import ROW
-from console.toolchain.database.options import Options
-from console.toolchain.database.server import DatabaseServer
+from sluice.batch_manifest.values import ChangesSegment, SchemaSegment
+from sluice.cdc_engine.binlog.rows.decoder import ORDER_KEY
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.staging import StagingResult
+from sluice.cdc_engine.staging.segment_writer import ROW
+from sluice.console.toolchain.database.options import Options
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, run
 from tests.fidelity.replay import pipeline_with
 from tests.fidelity.rows.test_transactions import xa

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from cdc_engine.binlog.column_types import Values
-from cdc_engine.binlog.column_types.entry import AnyArray
-from cdc_engine.binlog.documents import json_diff
-from cdc_engine.binlog.rows import diffs
-from cdc_engine.binlog.rows.decoder import OPERATION
-from cdc_engine.binlog.rows.locate_diffs import ROW
-from cdc_engine.contracts import Int64s
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.column_types import Values
+from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.documents import json_diff
+from sluice.cdc_engine.binlog.rows import diffs
+from sluice.cdc_engine.binlog.rows.decoder import OPERATION
+from sluice.cdc_engine.binlog.rows.locate_diffs import ROW
+from sluice.cdc_engine.contracts import Int64s
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import images, run
 from tests.fidelity.replay import GONE, folded, pipeline_with, selected
 from tests.fidelity.rows.test_row_images import changes

@@ -20,13 +20,13 @@ import pyarrow as pa
 import pytest
 from pymysql.constants import FIELD_TYPE
 
-from batch_manifest.values import ChangesSegment
-from cdc_engine.staging import StagingResult
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.targets.report import TableTarget
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.cdc_engine.staging import StagingResult
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import SERVERS, Pipeline, run
 from tests.staging.staged_rows import read_rows
 

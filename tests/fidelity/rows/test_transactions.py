@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.states import TableState
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.states import TableState
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, run
 from tests.fidelity.replay import assert_replayed, pipeline_with
 

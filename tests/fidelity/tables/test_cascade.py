@@ -18,19 +18,19 @@ import pyarrow.parquet as pq
 import pymysql
 import pytest
 
-from batch_manifest.values import ChangesSegment, StagedTable, TruncateSegment
-from cdc_engine.staging import StagingResult
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch import run_batch
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.cascades import files as cascade_files
-from spark_jobs.cascades.derive import carried_out
-from spark_jobs.errors import MergeError
-from spark_jobs.merging.merge import merge_table
-from spark_jobs.session import SparkSettings
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.batch_manifest.values import ChangesSegment, StagedTable, TruncateSegment
+from sluice.cdc_engine.staging import StagingResult
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch import run_batch
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.cascades import files as cascade_files
+from sluice.spark_jobs.cascades.derive import carried_out
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.merging.merge import merge_table
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 from tests.fidelity.pipeline import Pipeline, images, run
 from tests.fidelity.tables.cascade_tree import (
     DATABASE,

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from batch_manifest.values import StagedTable
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from console.toolchain.database.server import DatabaseServer
-from spark_jobs.cascades.derive import carried_out
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.targets.report import TableTarget
+from sluice.batch_manifest.values import StagedTable
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.spark_jobs.cascades.derive import carried_out
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, run
 from tests.fidelity.tables.test_cascade import folded
 

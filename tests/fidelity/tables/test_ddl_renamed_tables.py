@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import ChangesSegment, TruncateSegment
-from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from spark_jobs.targets.report import TableTarget
+from sluice.batch_manifest.values import ChangesSegment, TruncateSegment
+from sluice.cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, run
 from tests.fix_servers import ServerFactory
 

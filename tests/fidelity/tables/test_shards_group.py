@@ -13,21 +13,21 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig, TableConfig
-from cdc_engine.config.shards import ShardsConfig
-from cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from cdc_engine.source.server import Source
-from cdc_engine.source.settings import SourceConfig
-from cdc_engine.staging import StagingResult
-from cdc_engine.table_meta.change.policy import SchemaDecisions
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent, Verdict
-from orchestration.base.lake_settings import target
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.targets.ways import SmallSetting
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig, SparkConfig, TableConfig
+from sluice.cdc_engine.config.shards import ShardsConfig
+from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.staging import StagingResult
+from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent, Verdict
+from sluice.orchestration.base.lake_settings import target
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.equality.unwritten import NothingToWaitFor
 from tests.fidelity.pipeline import Pipeline, run
 from tests.spark.staged import Records

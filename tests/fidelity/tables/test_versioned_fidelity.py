@@ -12,10 +12,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import ChangesSegment
-from cdc_engine.binlog.rows.refused_values import ValuePolicy
-from cdc_engine.staging import StagingResult
-from console.toolchain.database.server import DatabaseServer
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
+from sluice.cdc_engine.staging import StagingResult
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import Pipeline, images, row_metadata, run
 from tests.staging.staged_rows import read_rows
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import ActRefusedError, PositionLostError
-from cdc_engine.instance.backfill import plan as planning
-from cdc_engine.instance.backfill.plan import Plan, make_plan
-from cdc_engine.instance.backfill.rules import RequestedInterval
-from cdc_engine.time_text import time_us
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.errors import ActRefusedError, PositionLostError
+from sluice.cdc_engine.instance.backfill import plan as planning
+from sluice.cdc_engine.instance.backfill.plan import Plan, make_plan
+from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+from sluice.cdc_engine.time_text import time_us
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.instance.test_start_time_backfill import insert_at
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.instance.backfill import rules
-from cdc_engine.instance.backfill.rules import REFUSALS, RequestedInterval, TableFacts
-from cdc_engine.parser.server_facts import BinaryLog
-from cdc_engine.position import Position
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.instance.backfill import rules
+from sluice.cdc_engine.instance.backfill.rules import REFUSALS, RequestedInterval, TableFacts
+from sluice.cdc_engine.parser.server_facts import BinaryLog
+from sluice.cdc_engine.position import Position
 
 READY = TableFacts(name="shop.orders", key=("id",))
 LOGS = tuple(BinaryLog(file=f"b.{number:06}", size_bytes=1000 * number) for number in (1, 2, 3))

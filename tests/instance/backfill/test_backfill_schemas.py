@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
+from sluice.cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 
 NAMES = ("items", "orders")
 

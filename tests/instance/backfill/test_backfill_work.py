@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.instance.backfill.rules import RequestedInterval
-from cdc_engine.instance.backfill.work import BackfillReading, folder_of
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+from sluice.cdc_engine.instance.backfill.work import BackfillReading, folder_of
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_ledgers import FileLedger
 from tests.instance.fix_destination import Captured, running
 from tests.instance.test_start_time_backfill import insert_at

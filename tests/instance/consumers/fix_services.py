@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from cdc_engine.binlog.entries.elements import ROWS
-from cdc_engine.binlog.rows.decoder import RowDecoder
-from cdc_engine.instance.consumers.consumer_stream import Chosen
-from cdc_engine.instance.consumers.consumers import Service
+from sluice.cdc_engine.binlog.entries.elements import ROWS
+from sluice.cdc_engine.binlog.rows.decoder import RowDecoder
+from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
+from sluice.cdc_engine.instance.consumers.consumers import Service
 from tests.waiting import wait_for
 
 

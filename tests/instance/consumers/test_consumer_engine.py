@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import BatchNotFoundError, NotSubscribedError
-from cdc_engine.instance.consumers.consumer_stream import Chosen
-from cdc_engine.instance.consumers.consumers import Service
-from cdc_engine.instance.consumers.subscriptions import ALONE, IN_STEP
-from cdc_engine.instance.engine.engine import Engine
-from console.status.consumers import consumers_of
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.errors import BatchNotFoundError, NotSubscribedError
+from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
+from sluice.cdc_engine.instance.consumers.consumers import Service
+from sluice.cdc_engine.instance.consumers.subscriptions import ALONE, IN_STEP
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.status.consumers import consumers_of
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 from tests.instance.consumers.fix_services import numbers_in, taken
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for

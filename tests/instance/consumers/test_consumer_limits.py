@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.acts.consumer import forget
-from cdc_engine.durable_files import keep_file
-from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.instance.consumers import subscriptions as room
-from cdc_engine.instance.consumers.client_filter import client_tables
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.subscriptions import forget_requested
-from cdc_engine.meta.ledger_record import ledger_to_text
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.acts.consumer import forget
+from sluice.cdc_engine.durable_files import keep_file
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.instance.consumers import subscriptions as room
+from sluice.cdc_engine.instance.consumers.client_filter import client_tables
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.subscriptions import forget_requested
+from sluice.cdc_engine.meta.ledger_record import ledger_to_text
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER
 from tests.fix_ledgers import MemoryLedger
 from tests.waiting import wait_for

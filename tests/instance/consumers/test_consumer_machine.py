@@ -14,13 +14,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cdc_engine.contracts import Block
-from cdc_engine.instance.consumers.consumer_stream import Chosen
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.positions import WindowPosition, WindowReading
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading
+from sluice.cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER, Source, numbers_of
 from tests.fix_ledgers import MemoryLedger
 

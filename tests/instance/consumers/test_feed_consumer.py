@@ -6,17 +6,17 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.binlog.entries.elements import BEGIN, END, ROWS
-from cdc_engine.errors import ConsumerStoppedError
-from cdc_engine.instance.consumers.consumer_stream import DestinationStream, OwnStream, Selection, StreamPosition
-from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.readable import Readable
-from cdc_engine.instance.tables.value_policies import policies_of
-from cdc_engine.sink.column_filter import ColumnFilter
-from cdc_engine.sink.event_sink import CapturedTables
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.positions import WindowPosition
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.binlog.entries.elements import BEGIN, END, ROWS
+from sluice.cdc_engine.errors import ConsumerStoppedError
+from sluice.cdc_engine.instance.consumers.consumer_stream import DestinationStream, OwnStream, Selection, StreamPosition
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.readable import Readable
+from sluice.cdc_engine.instance.tables.value_policies import policies_of
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.sink.event_sink import CapturedTables
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.window.positions import WindowPosition
+from sluice.cdc_engine.store.window.window import Window
 from tests.binlog.rows.event_bytes import ORDERS as ROWS_TABLE
 from tests.fix_blocks import ORDERS, Source
 from tests.instance.test_row_rules_consumer import destination

@@ -6,13 +6,13 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.errors import PositionLostError
-from cdc_engine.instance.consumers.own_start import known_position, own_start
-from cdc_engine.parser.positions.scan_ddl import has_come_to
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.instance.consumers.own_start import known_position, own_start
+from sluice.cdc_engine.parser.positions.scan_ddl import has_come_to
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
 HERE = Position(epoch=1, file="b.000002", offset=500, gtid_set="0-1-5,7-1-5", server_uuid="one")
 THERE = dataclasses.replace(HERE, epoch=2, file="b.000001", offset=90, server_uuid="two")

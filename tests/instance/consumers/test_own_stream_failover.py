@@ -6,17 +6,17 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.instance.consumers.consumer_stream import StreamReader
-from cdc_engine.instance.consumers.own_stream import OwnStreams, in_live_epoch
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import DumpStart, Epochs, Lost, in_new_epoch
-from cdc_engine.parser.stream.event_parser import EventParser
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.source.server import Source
-from cdc_engine.store.window.positions import WindowPosition
-from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
+from sluice.cdc_engine.instance.consumers.consumer_stream import StreamReader
+from sluice.cdc_engine.instance.consumers.own_stream import OwnStreams, in_live_epoch
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import DumpStart, Epochs, Lost, in_new_epoch
+from sluice.cdc_engine.parser.stream.event_parser import EventParser
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.store.window.positions import WindowPosition
+from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 from tests.fix_blocks import SERVER
 
 FLAVOUR = {"flavour": "mysql", "charset": "utf8mb4"}

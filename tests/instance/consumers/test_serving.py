@@ -8,12 +8,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from cdc_engine.config import CanalServerConfig, load_config
-from cdc_engine.errors import ConfigurationError, LeaseLostError, NotStartedError
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.served import Serving
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.health import Vitals, troubles
+from sluice.cdc_engine.config import CanalServerConfig, load_config
+from sluice.cdc_engine.errors import ConfigurationError, LeaseLostError, NotStartedError
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.served import Serving
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.health import Vitals, troubles
 
 
 def nobody() -> Consumers:

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from canal_client import CanalClient
-from canal_client.errors import CanalError
-from cdc_engine.acts.stopped_table import approve
-from cdc_engine.brokers.publisher import MemoryBroker
-from cdc_engine.instance.consumers import sending
-from cdc_engine.instance.consumers.group.engine import GroupEngine
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
+from sluice.canal_client import CanalClient
+from sluice.canal_client.errors import CanalError
+from sluice.cdc_engine.acts.stopped_table import approve
+from sluice.cdc_engine.brokers.publisher import MemoryBroker
+from sluice.cdc_engine.instance.consumers import sending
+from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.instance.consumers.consumer_stream import OwnStream, StreamReader
-from cdc_engine.instance.consumers.stored_stream import StoredStream, StoredStreams
-from cdc_engine.sink.event_sink import EventSink
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.file_store import FileEventStore
-from cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.instance.consumers.consumer_stream import OwnStream, StreamReader
+from sluice.cdc_engine.instance.consumers.stored_stream import StoredStream, StoredStreams
+from sluice.cdc_engine.sink.event_sink import EventSink
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.file_store import FileEventStore
+from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
+from sluice.cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER, Source, gtid_set, numbers_of
 from tests.store.fix_stores import START, log_in, make_store
 

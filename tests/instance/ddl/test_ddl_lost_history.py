@@ -7,11 +7,11 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from cdc_engine.acts.stopped_table import resolve
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.engine.kept_state import SCHEMA_FILE
+from sluice.cdc_engine.acts.stopped_table import resolve
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.engine.kept_state import SCHEMA_FILE
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

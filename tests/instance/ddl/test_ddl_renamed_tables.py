@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.acts.stopped_table import approve
-from cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.acts.stopped_table import approve
+from sluice.cdc_engine.destination_files import read_ledger
 from tests.instance.ddl.test_ddl_review import Pipeline, pipeline
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.errors import MetaError
-from cdc_engine.instance.tables.resume import take_up
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, request, requests
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.position import Position
-from cdc_engine.records.memory import MemoryRecordStore
-from cdc_engine.states import TableState
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.instance.tables.resume import take_up
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.resume_requests import ResumeKind, ResumeRequest, request, requests
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.memory import MemoryRecordStore
+from sluice.cdc_engine.states import TableState
 from tests.fix_ledgers import MemoryLedger, home_of
 
 SERVER = "3e11fa47-71ca-11e1-9e33-c80aa9429562"

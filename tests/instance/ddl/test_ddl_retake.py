@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.errors import MetaError, SourceConnectionError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.published_history import PublishedHistory
-from cdc_engine.instance.tables.resnapshot import (
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.destination_files import LakeTables, read_ledger
+from sluice.cdc_engine.errors import MetaError, SourceConnectionError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.published_history import PublishedHistory
+from sluice.cdc_engine.instance.tables.resnapshot import (
     PAUSE_SECONDS_MIN,
     ResnapshotDependencies,
     Resnapshots,
@@ -23,19 +23,19 @@ from cdc_engine.instance.tables.resnapshot import (
     resnapshot,
     schema_after,
 )
-from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.position import Position
-from cdc_engine.snapshot.record import SnapshotRecord
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.work import run_all
-from cdc_engine.states import SnapshotState, TableState
-from cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base.lake_settings import target
-from orchestration.run.spark_merge import KeptRecords, OpenSnapshots
-from orchestration.run.spark_publish import spark_publish
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import SnapshotRecord
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.work import run_all
+from sluice.cdc_engine.states import SnapshotState, TableState
+from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.lake_settings import target
+from sluice.orchestration.run.spark_merge import KeptRecords, OpenSnapshots
+from sluice.orchestration.run.spark_publish import spark_publish
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
 from tests.fix_ledgers import FileLedger
 from tests.instance.ddl.test_ddl_review import Pipeline
 from tests.instance.fix_destination import Captured, running
@@ -89,7 +89,7 @@ def test_ddl_conf_says_which_tables_are_taken_anew(tmp_path: Path, word: str, ow
 
 
 def conf_of(folder: Path, tables: str, word: str = "") -> Any:
-    from cdc_engine.config import load_config  # noqa: PLC0415
+    from sluice.cdc_engine.config import load_config  # noqa: PLC0415
 
     (folder / "conf" / "destinations").mkdir(parents=True)
     (folder / "conf" / "sluice.yaml").write_text(f"data_dir: {folder}/data\n")

@@ -12,17 +12,17 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from cdc_engine.acts.stopped_table import approve
-from cdc_engine.config import load_config
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.instance.engine.engine import Engine
-from console.acts.schema import pending_changes_of, pending_json, schema_json
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base.lake_settings import target
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
+from sluice.cdc_engine.acts.stopped_table import approve
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.acts.schema import pending_changes_of, pending_json, schema_json
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.lake_settings import target
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

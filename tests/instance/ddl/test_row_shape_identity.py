@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.config import DestinationConfig, TableConfig
-from cdc_engine.config.shards import ShardsConfig
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
-from cdc_engine.instance.tables.row_shape import (
+from sluice.cdc_engine.config import DestinationConfig, TableConfig
+from sluice.cdc_engine.config.shards import ShardsConfig
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.instance.tables.filter_change import may_resume, take_rules, take_up_new_tables
+from sluice.cdc_engine.instance.tables.row_shape import (
     OF_DESTINATION,
     OF_SHARDS,
     OF_TABLE,
@@ -20,8 +20,8 @@ from cdc_engine.instance.tables.row_shape import (
     changed_settings,
     shape_of,
 )
-from cdc_engine.meta.resume_requests import request, requests
-from cdc_engine.states import TableState
+from sluice.cdc_engine.meta.resume_requests import request, requests
+from sluice.cdc_engine.states import TableState
 from tests.binlog.rows.event_bytes import ORDERS
 from tests.fix_ledgers import MemoryLedger, at
 

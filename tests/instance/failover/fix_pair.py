@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import SluiceError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.keeping.launcher import EngineSlot
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.keeping.launcher import EngineSlot
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.waiting import wait_for
 

@@ -12,9 +12,9 @@ import pyarrow.fs as pafs
 import pytest
 
 from benchmarks.servers.s3 import ACCESS_KEY, REGION, SECRET_KEY, S3Server
-from cdc_engine.config_paths import archive_location
-from cdc_engine.errors import PositionLostError, SourceConnectionError
-from cdc_engine.source.archive import Archive
+from sluice.cdc_engine.config_paths import archive_location
+from sluice.cdc_engine.errors import PositionLostError, SourceConnectionError
+from sluice.cdc_engine.source.archive import Archive
 
 CONTENT = b"\xfebin" + bytes(range(256)) * 50
 

@@ -10,20 +10,20 @@ from typing import cast
 
 import pytest
 
-from batch_manifest.values import Cascade
-from cdc_engine.config import DestinationConfig
-from cdc_engine.contracts import TableVersion
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine.stager import keyed_tables
-from cdc_engine.instance.failover.by_time import by_time_of, cannot_repeat, stops_of
-from cdc_engine.instance.parts import EngineParts
-from cdc_engine.parser.positions.by_time import behind, started
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import DumpStart, StartChoice
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.source.in_use import address_in_use
-from cdc_engine.source.server import Source
+from sluice.batch_manifest.values import Cascade
+from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.instance.engine.stager import keyed_tables
+from sluice.cdc_engine.instance.failover.by_time import by_time_of, cannot_repeat, stops_of
+from sluice.cdc_engine.instance.parts import EngineParts
+from sluice.cdc_engine.parser.positions.by_time import behind, started
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import DumpStart, StartChoice
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.source.in_use import address_in_use
+from sluice.cdc_engine.source.server import Source
 from tests.fix_servers import ServerFactory
 from tests.instance.failover.fix_pair import Pair, run
 from tests.waiting import wait_for

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.source.in_use import address_in_use, use
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.source.in_use import address_in_use, use
+from sluice.console.toolchain.ports import free_port
 from tests.fix_servers import ServerFactory
 from tests.instance.consumers.fix_services import taken
 from tests.instance.failover.fix_pair import DATABASE, Pair, run

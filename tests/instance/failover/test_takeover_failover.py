@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.acts.stopped_destination import stopped_destination
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.instance.failover import failover
-from cdc_engine.instance.failover.failover import Failover, FailoverDependencies
-from cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_turn, refusal
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.start_position import Epochs
-from cdc_engine.position import Position
-from cdc_engine.source.in_use import SOURCE_FILE, address_in_use, use
-from cdc_engine.source.server import Source
-from console.source.switch import listed, switch
+from sluice.cdc_engine.acts.stopped_destination import stopped_destination
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.instance.failover import failover
+from sluice.cdc_engine.instance.failover.failover import Failover, FailoverDependencies
+from sluice.cdc_engine.instance.failover.takeover import Beats, TakeoverAnswer, in_turn, refusal
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.start_position import Epochs
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.in_use import SOURCE_FILE, address_in_use, use
+from sluice.cdc_engine.source.server import Source
+from sluice.console.source.switch import listed, switch
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -17,8 +17,8 @@ from tests.waiting import wait_for
 READS = """
 import sys, time
 from pathlib import Path
-from cdc_engine.config import load_config
-from cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.instance.engine.engine import Engine
 Engine(load_config(Path(sys.argv[1])), "shop").start()
 time.sleep(600)
 """

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import PositionLostError
-from cdc_engine.instance.backfill.plan import make_plan
-from cdc_engine.instance.backfill.reading import binlog_files
-from cdc_engine.instance.backfill.rules import RequestedInterval
-from cdc_engine.parser.positions.binlog_files import archived_before
-from cdc_engine.parser.positions.time_search import earliest_on_offer
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.start_position import Lost
-from cdc_engine.parser.stream.archived import Header, files_between, foreign, is_closed, rotate_to
-from cdc_engine.position import Position
-from console.acts.position import move as move_to
-from console.acts.position import request
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.instance.backfill.plan import make_plan
+from sluice.cdc_engine.instance.backfill.reading import binlog_files
+from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
+from sluice.cdc_engine.parser.positions.binlog_files import archived_before
+from sluice.cdc_engine.parser.positions.time_search import earliest_on_offer
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.start_position import Lost
+from sluice.cdc_engine.parser.stream.archived import Header, files_between, foreign, is_closed, rotate_to
+from sluice.cdc_engine.position import Position
+from sluice.console.acts.position import move as move_to
+from sluice.console.acts.position import request
+from sluice.console.toolchain.ports import free_port
 from tests.fix_servers import ServerFactory
 from tests.instance.consumers.fix_services import taken
 from tests.instance.failover.fix_pair import asked

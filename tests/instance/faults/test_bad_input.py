@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.errors import ConfigurationError, MetaError, SluiceError, SourceCheckError, StagingError
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
-from spark_jobs.errors import StagedBatchError
-from spark_jobs.staged_batch import read_staged_batch
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.errors import ConfigurationError, MetaError, SluiceError, SourceCheckError, StagingError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.spark_jobs.errors import StagedBatchError
+from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.fix_servers import ServerFactory
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for

@@ -9,17 +9,23 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import ConfigurationError, EngineStartingError, LeaseLostError, LedgerLostError, SluiceError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.keeping import launcher
-from cdc_engine.keeping.acts import start
-from cdc_engine.keeping.failed_start import note_failed_start
-from console.acts.position import move, request
-from console.check import check_engine
-from console.status.report import find_problems, read_destination
-from console.toolchain.database.server import DatabaseServer
-from orchestration.checks.stopped import read_failures
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import (
+    ConfigurationError,
+    EngineStartingError,
+    LeaseLostError,
+    LedgerLostError,
+    SluiceError,
+)
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.keeping import launcher
+from sluice.cdc_engine.keeping.acts import start
+from sluice.cdc_engine.keeping.failed_start import note_failed_start
+from sluice.console.acts.position import move, request
+from sluice.console.check import check_engine
+from sluice.console.status.report import find_problems, read_destination
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.orchestration.checks.stopped import read_failures
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

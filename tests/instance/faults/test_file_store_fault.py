@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import StoreUnfitError
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.errors import StoreUnfitError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.faults.fix_stored import purge_before_now, reading, wait_until_read
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from cdc_engine import limits
-from cdc_engine.errors import ReplicaClashError
-from cdc_engine.instance import pulse
-from cdc_engine.instance.health import Vitals, revive_seconds, troubles
-from cdc_engine.position import Position
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.errors import ReplicaClashError
+from sluice.cdc_engine.instance import pulse
+from sluice.cdc_engine.instance.health import Vitals, revive_seconds, troubles
+from sluice.cdc_engine.position import Position
 
 WELL = {"destination": "shop", "tick_seconds": 5.0}
 

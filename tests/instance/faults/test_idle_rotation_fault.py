@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.states import EngineState
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.states import EngineState
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import EngineStartingError, LeaseLostError, SluiceError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.keeping import launcher
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import EngineStartingError, LeaseLostError, SluiceError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.keeping import launcher
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.ha.test_lease import holding_process
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import LedgerLostError
-from cdc_engine.instance.engine.engine import Engine
-from console.acts.position import move, request
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import LedgerLostError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.acts.position import move, request
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.errors import LeaseLostError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.meta.resume_requests import request
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.errors import LeaseLostError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.meta.resume_requests import request
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance import engine_process
 from tests.instance.fix_destination import Captured, running
 from tests.parser.test_stream import DUMPS

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine import limits
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 

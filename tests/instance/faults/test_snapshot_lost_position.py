@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.acts import snapshot
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.snapshot.record import wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.acts import snapshot
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.fix_destination import Captured, running
 from tests.waiting import wait_for
 

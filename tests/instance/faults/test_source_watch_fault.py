@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.engine.source_watch import UNASKED_LOOKS_MAX, SourceWatch
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.stream.watch import StreamState
-from cdc_engine.position import Position
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.engine.source_watch import UNASKED_LOOKS_MAX, SourceWatch
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.stream.watch import StreamState
+from sluice.cdc_engine.position import Position
 from tests.fix_servers import ServerFactory
 from tests.instance.fix_destination import Captured
 from tests.parser.providers.imitation import RDS_MARKS, amazon

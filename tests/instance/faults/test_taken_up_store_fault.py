@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.acts import snapshot, stopped_table
-from cdc_engine.destination_files import read_ledger
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.meta.resume_requests import requests
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.acts import snapshot, stopped_table
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.meta.resume_requests import requests
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.instance.engine_process import ROOT
 from tests.instance.faults.fix_stored import purge_before_now, reading, wait_until_read
 from tests.instance.fix_destination import Captured, running
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.servers
 DIES = """
 import os, signal, sys
 from pathlib import Path
-from cdc_engine.config import load_config
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.tables import engine_acts, resume
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.tables import engine_acts, resume
 
 def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cdc_engine.config import EngineConfig, SluiceConfig
-from orchestration.base.ports import EngineHost
-from orchestration.rpc.process import serve
-from orchestration.rpc.remote_host import RemoteHost
-from orchestration.rpc.server import RpcServer
+from sluice.cdc_engine.config import EngineConfig, SluiceConfig
+from sluice.orchestration.base.ports import EngineHost
+from sluice.orchestration.rpc.process import serve
+from sluice.orchestration.rpc.remote_host import RemoteHost
+from sluice.orchestration.rpc.server import RpcServer
 from tests.orchestration.fix_location import make_config
 
 

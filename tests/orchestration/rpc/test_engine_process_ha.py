@@ -14,17 +14,17 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.config import load_config
-from cdc_engine.destination_files import lease_holder
-from cdc_engine.errors import SluiceError
-from cdc_engine.keeping import acts
-from cdc_engine.keeping.in_use import VARIABLE
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
-from console.toolchain.process import ChildProcess
-from orchestration.base.batch_reference import delivery_of
-from orchestration.rpc.remote_host import RemoteEngine, RemoteHost
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.destination_files import lease_holder
+from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.keeping import acts
+from sluice.cdc_engine.keeping.in_use import VARIABLE
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.process import ChildProcess
+from sluice.orchestration.base.batch_reference import delivery_of
+from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
@@ -41,7 +41,7 @@ class House:
 
     def begun(self) -> ChildProcess:
         environment = {**os.environ, "SLUICE_CONF": str(self.captured.conf), "PYTHONPATH": str(PROJECT_ROOT)}
-        command = [sys.executable, "-m", "orchestration.rpc.process"]
+        command = [sys.executable, "-m", "sluice.orchestration.rpc.process"]
         return ChildProcess(command, self.log, environment=environment, die_with_parent=True)
 
     def engine(self) -> RemoteEngine:
@@ -87,8 +87,8 @@ def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_goes_on_after_
     # Dagster's definitions, as `dagster dev` loads them
     monkeypatch.setenv("SLUICE_CONF", str(captured.conf))
     monkeypatch.setenv(VARIABLE, "")
-    monkeypatch.delitem(sys.modules, "orchestration.definitions", raising=False)
-    definitions = importlib.import_module("orchestration.definitions")
+    monkeypatch.delitem(sys.modules, "sluice.orchestration.definitions", raising=False)
+    definitions = importlib.import_module("sluice.orchestration.definitions")
     sensor = definitions.defs.resolve_sensor_def("shop_engine")
     with (
         dg.DagsterInstance.ephemeral() as instance,
@@ -96,7 +96,7 @@ def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_goes_on_after_
     ):
         (request,) = sensor.evaluate_tick(context).run_requests
     assert delivery_of(request.tags) == str(batch.delivery)
-    monkeypatch.delitem(sys.modules, "orchestration.definitions")
+    monkeypatch.delitem(sys.modules, "sluice.orchestration.definitions")
 
     assert acts.restart("shop", load_config(captured.conf).destination_dir("shop")).done
     assert house.token() > token
@@ -120,13 +120,13 @@ def test_ha_an_engine_of_its_own_process_outlives_its_callers_and_goes_on_after_
 def test_ha_an_engine_that_conf_wants_inside_the_code_server_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from console.main import app  # noqa: PLC0415
+    from sluice.console.main import app  # noqa: PLC0415
     from tests.console.conftest import RUNNER  # noqa: PLC0415
 
     (tmp_path / "conf" / "destinations").mkdir(parents=True)
     monkeypatch.setenv("SLUICE_CONF", str(tmp_path / "conf"))
     monkeypatch.setenv(VARIABLE, "")
-    monkeypatch.setattr("orchestration.rpc.process.until_signal", threading.Event)
+    monkeypatch.setattr("sluice.orchestration.rpc.process.until_signal", threading.Event)
     answer = RUNNER.invoke(app, ["engine"])
     assert answer.exit_code == 1
     assert "engine: {kind: remote}" in str(answer.exception)

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cdc_engine.config import EngineConfig
-from cdc_engine.contracts import StoppedTable
-from cdc_engine.errors import (
+from sluice.cdc_engine.config import EngineConfig
+from sluice.cdc_engine.contracts import StoppedTable
+from sluice.cdc_engine.errors import (
     BatchNotFoundError,
     ConfigurationError,
     EngineStartingError,
@@ -23,15 +23,15 @@ from cdc_engine.errors import (
     PositionLostError,
     StagingError,
 )
-from cdc_engine.states import TableState
-from orchestration.base.ports import EngineHandle, EngineSnapshot
-from orchestration.base.testing import FakeEngine, FakeHost, FakeState, position
-from orchestration.rpc import connection, remote_host
-from orchestration.rpc.access import TOKEN_FILE
-from orchestration.rpc.connection import Connection, EngineAwayError
-from orchestration.rpc.engine_methods import METHODS, engine_methods
-from orchestration.rpc.remote_host import RemoteEngine, RemoteHost
-from orchestration.rpc.wire import EngineRefusedError, RemoteState, state_of, state_to_json
+from sluice.cdc_engine.states import TableState
+from sluice.orchestration.base.ports import EngineHandle, EngineSnapshot
+from sluice.orchestration.base.testing import FakeEngine, FakeHost, FakeState, position
+from sluice.orchestration.rpc import connection, remote_host
+from sluice.orchestration.rpc.access import TOKEN_FILE
+from sluice.orchestration.rpc.connection import Connection, EngineAwayError
+from sluice.orchestration.rpc.engine_methods import METHODS, engine_methods
+from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
+from sluice.orchestration.rpc.wire import EngineRefusedError, RemoteState, state_of, state_to_json
 from tests.certificates import make_certificate
 from tests.orchestration.rpc.fix_host import called, config_at, server_of
 from tests.waiting import wait_for

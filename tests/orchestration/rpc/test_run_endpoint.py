@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, SluiceError, StagingError
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
-from orchestration.base.testing import FakeEngine, FakeHost
-from orchestration.rpc import connection, run_caller, run_endpoint
-from orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
-from orchestration.rpc.connection import EngineAwayError
-from orchestration.rpc.run_caller import RunCaller
-from orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE, RunEndpoint
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, SluiceError, StagingError
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
+from sluice.orchestration.base.testing import FakeEngine, FakeHost
+from sluice.orchestration.rpc import connection, run_caller, run_endpoint
+from sluice.orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
+from sluice.orchestration.rpc.connection import EngineAwayError
+from sluice.orchestration.rpc.run_caller import RunCaller
+from sluice.orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE, RunEndpoint
 from tests.waiting import wait_for
 
 

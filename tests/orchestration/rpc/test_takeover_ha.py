@@ -19,13 +19,13 @@ from sqlalchemy import create_engine, text
 from benchmarks.canal.server import java_command
 from benchmarks.servers.postgres import PostgresServer
 from benchmarks.servers.zookeeper import ZooKeeperServer
-from canal_client import CanalClient, CanalError
-from cdc_engine.config import load_config
-from cdc_engine.keeping import acts
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
-from console.toolchain.process import ChildProcess
+from sluice.canal_client import CanalClient, CanalError
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.keeping import acts
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.process import ChildProcess
 from tests.instance.fix_destination import Captured
 from tests.waiting import wait_for
 
@@ -50,7 +50,7 @@ class Host:
 
     def _begun(self) -> ChildProcess:
         environment = {**os.environ, "SLUICE_CONF": str(self.conf), "PYTHONPATH": str(PROJECT_ROOT)}
-        command = [sys.executable, "-m", "orchestration.rpc.process"]
+        command = [sys.executable, "-m", "sluice.orchestration.rpc.process"]
         return ChildProcess(command, self._root / "engine.log", environment=environment, die_with_parent=True)
 
     @property

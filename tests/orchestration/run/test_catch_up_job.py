@@ -9,11 +9,11 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.acts.catch_up import Progress
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.position import Position
-from orchestration.run import catch_up_job as module
-from orchestration.run.catch_up_job import catch_up_job
+from sluice.cdc_engine.acts.catch_up import Progress
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.position import Position
+from sluice.orchestration.run import catch_up_job as module
+from sluice.orchestration.run.catch_up_job import catch_up_job
 from tests.orchestration.fix_location import make_config
 
 FACTS = ServerFacts(version="8.0.31", mariadb=False, server_uuid="", gtid_enabled=False, file="b.000007", offset=500)

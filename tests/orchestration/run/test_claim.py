@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.errors import StagingError
-from orchestration.base.batch_reference import BATCH, BATCH_TAG, RUNS_TAG, BatchReference, delivery_of
-from orchestration.base.testing import FakePorts
-from orchestration.code_location import build_definitions
+from sluice.cdc_engine.errors import StagingError
+from sluice.orchestration.base.batch_reference import BATCH, BATCH_TAG, RUNS_TAG, BatchReference, delivery_of
+from sluice.orchestration.base.testing import FakePorts
+from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"

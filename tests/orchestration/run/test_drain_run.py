@@ -9,15 +9,15 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.config import DrainConfig
-from cdc_engine.errors import StagingError
-from orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
-from orchestration.base.ports import RunEngineAwayError
-from orchestration.base.testing import FakePorts
-from orchestration.checks.observations import TABLE_CHECK
-from orchestration.code_location import build_definitions
-from orchestration.run import drain_run
-from orchestration.run.drain_rules import Attached, why_leave
+from sluice.cdc_engine.config import DrainConfig
+from sluice.cdc_engine.errors import StagingError
+from sluice.orchestration.base.batch_reference import BATCH_TAG, DRAIN, RUNS_TAG, BatchReference, delivery_of
+from sluice.orchestration.base.ports import RunEngineAwayError
+from sluice.orchestration.base.testing import FakePorts
+from sluice.orchestration.checks.observations import TABLE_CHECK
+from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.run import drain_run
+from sluice.orchestration.run.drain_rules import Attached, why_leave
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 JOB = "merge_shop_job"

@@ -8,8 +8,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.keeping import orders
-from orchestration.run.instance_jobs import instance_job
+from sluice.cdc_engine.keeping import orders
+from sluice.orchestration.run.instance_jobs import instance_job
 from tests.orchestration.fix_location import make_config
 
 

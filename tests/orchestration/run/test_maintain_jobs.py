@@ -12,17 +12,17 @@ import dagster as dg
 import pytest
 import yaml
 
-from cdc_engine.config.operation import MaintenanceConfig
-from cdc_engine.destination_files import LakeTables
-from orchestration.base.ports import MergeFailedError
-from orchestration.code_location import build_definitions
-from orchestration.run import maintain_jobs, maintain_run, repair_jobs
-from orchestration.run.maintain_jobs import minute_of
-from orchestration.run.maintain_run import Looked, MaintainRequest
-from orchestration.run.spark_merge import KeptRecords
-from spark_jobs.maintain.rule import FileFacts, MaintenanceAct
-from spark_jobs.maintain.tables import Maintained, MaintainedTable
-from spark_jobs.table_owner import Owner, TableRecord
+from sluice.cdc_engine.config.operation import MaintenanceConfig
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.run import maintain_jobs, maintain_run, repair_jobs
+from sluice.orchestration.run.maintain_jobs import minute_of
+from sluice.orchestration.run.maintain_run import Looked, MaintainRequest
+from sluice.orchestration.run.spark_merge import KeptRecords
+from sluice.spark_jobs.maintain.rule import FileFacts, MaintenanceAct
+from sluice.spark_jobs.maintain.tables import Maintained, MaintainedTable
+from sluice.spark_jobs.table_owner import Owner, TableRecord
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 MADE = Maintained(

@@ -8,18 +8,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.errors import ActRefusedError, ConfigurationError
-from equality.canonical import Canonical
-from equality.scope import Scope
-from equality.tables import DifferingKey
-from equality.values import TableResult, Verdict
-from orchestration.base.table_catalog import delta_key, source_key
-from orchestration.base.testing import FakeOutcome
-from orchestration.checks.equality import EQUAL_CHECK
-from orchestration.code_location import build_definitions
-from orchestration.run import repair_jobs
-from orchestration.run.repair_jobs import JOB, STEP, OfDestination, request_of
-from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, TableRepair
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.equality.canonical import Canonical
+from sluice.equality.scope import Scope
+from sluice.equality.tables import DifferingKey
+from sluice.equality.values import TableResult, Verdict
+from sluice.orchestration.base.table_catalog import delta_key, source_key
+from sluice.orchestration.base.testing import FakeOutcome
+from sluice.orchestration.checks.equality import EQUAL_CHECK
+from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.run import repair_jobs
+from sluice.orchestration.run.repair_jobs import JOB, STEP, OfDestination, request_of
+from sluice.orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, TableRepair
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 KEY = Canonical(name="id", type="BIGINT", select="`id`", from_text="{}", from_delta="{}")

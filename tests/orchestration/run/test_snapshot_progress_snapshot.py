@@ -10,12 +10,12 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.position import Position
-from cdc_engine.snapshot import work
-from cdc_engine.snapshot.record import SnapshotRecord, wanted
-from cdc_engine.snapshot.work import SnapshotDependencies
-from orchestration.base.table_catalog import delta_key
-from orchestration.code_location import build_definitions
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot import work
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
+from sluice.cdc_engine.snapshot.work import SnapshotDependencies
+from sluice.orchestration.base.table_catalog import delta_key
+from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 ROWS_EXPECTED, ROWS, SECONDS = 1000, 250, 10.0

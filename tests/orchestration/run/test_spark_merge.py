@@ -9,15 +9,15 @@ from typing import Any
 import deltalake
 import pytest
 
-from cdc_engine.config import SluiceConfig, SparkConfig, TableConfig
-from console.toolchain.ports import free_port
-from console.toolchain.spark.server import SparkConnectServer
-from lake_cut import read_cut, spark_views
-from orchestration.base.lake_settings import storage_options, target
-from orchestration.base.ports import MergeFailedError, MergeOrder, TableOutcome
-from orchestration.code_server import WARM_MODULES
-from orchestration.run.spark_merge import spark_merge
-from spark_jobs.session import SparkSettings, open_sessions
+from sluice.cdc_engine.config import SluiceConfig, SparkConfig, TableConfig
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.lake_cut import read_cut, spark_views
+from sluice.orchestration.base.lake_settings import storage_options, target
+from sluice.orchestration.base.ports import MergeFailedError, MergeOrder, TableOutcome
+from sluice.orchestration.code_server import WARM_MODULES
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.session import SparkSettings, open_sessions
 from tests.orchestration.fix_location import make_config
 from tests.spark.staged import DELETE, INSERT, Changes, Image, Schema, stage
 

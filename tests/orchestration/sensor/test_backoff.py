@@ -15,8 +15,8 @@ from dagster import DagsterRunStatus as S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestration.base.batch_reference import delivery_of
-from orchestration.sensor.backoff import (
+from sluice.orchestration.base.batch_reference import delivery_of
+from sluice.orchestration.sensor.backoff import (
     AWAY_SECONDS_MAX,
     MERGE_SECONDS_MAX,
     Failed,
@@ -92,7 +92,7 @@ class FailingShop(Shop):
         real = time.time
         self.passed_seconds = 0.0
         monkeypatch.setattr(
-            "orchestration.sensor.runs.time", SimpleNamespace(time=lambda: real() + self.passed_seconds)
+            "sluice.orchestration.sensor.runs.time", SimpleNamespace(time=lambda: real() + self.passed_seconds)
         )
 
     def fail(self, request: dg.RunRequest, reason: str = "shop.items: a type differs", *, away: bool = False) -> None:

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from orchestration.base.testing import FakeState
-from orchestration.checks.chart import POINTS_MAX, chart, drawn, later
-from orchestration.checks.observations import PublishedObservations, due
+from sluice.orchestration.base.testing import FakeState
+from sluice.orchestration.checks.chart import POINTS_MAX, chart, drawn, later
+from sluice.orchestration.checks.observations import PublishedObservations, due
 
 
 def test_the_highest_bar_is_full_and_nothing_is_the_lowest() -> None:

@@ -11,25 +11,25 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
 
-from cdc_engine.destination_files import LakeTables
-from cdc_engine.instance.status import EngineStatus, write_status
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.snapshot.record import wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from console.status.report import find_problems, read_destination
-from orchestration.base.testing import LEDGER_ID, position
-from orchestration.checks.stopped import read_failures
-from orchestration.run_kinds import run_kinds
-from orchestration.sensor.failing_runs import LOOK_SECONDS, FailingRuns
-from orchestration.sensor.runs import RunStore
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.instance.status import EngineStatus, write_status
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.console.status.report import find_problems, read_destination
+from sluice.orchestration.base.testing import LEDGER_ID, position
+from sluice.orchestration.checks.stopped import read_failures
+from sluice.orchestration.run_kinds import run_kinds
+from sluice.orchestration.sensor.failing_runs import LOOK_SECONDS, FailingRuns
+from sluice.orchestration.sensor.runs import RunStore
 from tests.fix_ledgers import FileLedger
 from tests.orchestration.sensor.test_tick import JOB, Shop
 
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr("orchestration.sensor.tick.TICK_SECONDS_MAX", 0.4)
-    monkeypatch.setattr("orchestration.sensor.failing_runs.LOOK_SECONDS", 0.0)
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.TICK_SECONDS_MAX", 0.4)
+    monkeypatch.setattr("sluice.orchestration.sensor.failing_runs.LOOK_SECONDS", 0.0)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         yield Shop(tmp_path, instance)
 

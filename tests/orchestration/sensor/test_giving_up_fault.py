@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from orchestration.base.ports import TableFailure
-from orchestration.sensor.giving_up import TRIES_MAX, tables_to_stop
+from sluice.orchestration.base.ports import TableFailure
+from sluice.orchestration.sensor.giving_up import TRIES_MAX, tables_to_stop
 
 FAILED = TableFailure("MERGE_FAILED", "a type differs")
 OWNED = TableFailure("TABLE_OWNED", "it belongs to another", for_good=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from orchestration.sensor.runs import KeptInstance
+from sluice.orchestration.sensor.runs import KeptInstance
 
 
 def test_one_instance_serves_the_ticks_of_one_dagster(tmp_path: Path) -> None:

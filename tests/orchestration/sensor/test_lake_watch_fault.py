@@ -11,13 +11,13 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.destination_files import LakeTables
-from cdc_engine.limits import LAKE_WATCH_SECONDS
-from orchestration.sensor import lake_watch
-from orchestration.sensor.lake_watch import LOOK_SECONDS_MAX, LakeWatch
-from spark_jobs.table_owner import Owner, TableRecord
-from spark_jobs.tables.lake_look import LakeLook
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.limits import LAKE_WATCH_SECONDS
+from sluice.orchestration.sensor import lake_watch
+from sluice.orchestration.sensor.lake_watch import LOOK_SECONDS_MAX, LakeWatch
+from sluice.spark_jobs.table_owner import Owner, TableRecord
+from sluice.spark_jobs.tables.lake_look import LakeLook
 from tests.orchestration.fix_location import make_config, write_tables
 from tests.orchestration.sensor.test_tick import Shop
 from tests.waiting import wait_for

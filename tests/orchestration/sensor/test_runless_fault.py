@@ -10,13 +10,13 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationPlanned
 
-from cdc_engine.instance.status import EngineStatus, write_status
-from cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
-from orchestration.base.table_catalog import engine_key
-from orchestration.checks.observations import ENGINE_CHECK, result_of
-from orchestration.checks.stopped import STATUS_FILE
-from orchestration.sensor import runless, silence
-from orchestration.sensor.runless import Voice
+from sluice.cdc_engine.instance.status import EngineStatus, write_status
+from sluice.cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
+from sluice.orchestration.base.table_catalog import engine_key
+from sluice.orchestration.checks.observations import ENGINE_CHECK, result_of
+from sluice.orchestration.checks.stopped import STATUS_FILE
+from sluice.orchestration.sensor import runless, silence
+from sluice.orchestration.sensor.runless import Voice
 
 KEY = dg.AssetCheckKey(engine_key("shop"), ENGINE_CHECK)
 NO_TICK = "no tick of the sensor shop_engine for 120 s"

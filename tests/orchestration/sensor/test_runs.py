@@ -9,10 +9,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from cdc_engine.contracts import OutstandingBatch
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.table_catalog import SOURCE
-from orchestration.code_location import build_definitions
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.table_catalog import SOURCE
+from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 ORDERS, ITEMS, NEW = (dg.AssetKey(["shop", table]) for table in ("orders", "items", "created_since"))

@@ -9,8 +9,8 @@ from dagster import DagsterRunStatus as S
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.limits import RUN_SECONDS_MAX
-from orchestration.sensor.settle import (
+from sluice.cdc_engine.limits import RUN_SECONDS_MAX
+from sluice.orchestration.sensor.settle import (
     LOCK_FREE_SECONDS_MAX,
     RULES,
     STARTING_SECONDS_MAX,

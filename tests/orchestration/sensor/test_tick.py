@@ -17,18 +17,18 @@ import pytest
 import yaml
 from dagster import DagsterRunStatus as S
 
-from cdc_engine.contracts import OutstandingBatch, StoppedTable
-from cdc_engine.errors import ConfigurationError, StagingError
-from cdc_engine.limits import TICK_SECONDS_MAX
-from cdc_engine.states import TableState
-from orchestration.base.batch_reference import BatchReference, delivery_of
-from orchestration.base.ports import EngineHost
-from orchestration.base.testing import LEDGER_ID, FakePorts, FakeState, position
-from orchestration.code_location import build_definitions
-from orchestration.sensor import silence
-from orchestration.sensor.runs import RunStore
-from orchestration.sensor.settle import RunRecord
-from orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, DestinationSensor, Ticker, tick_seconds
+from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable
+from sluice.cdc_engine.errors import ConfigurationError, StagingError
+from sluice.cdc_engine.limits import TICK_SECONDS_MAX
+from sluice.cdc_engine.states import TableState
+from sluice.orchestration.base.batch_reference import BatchReference, delivery_of
+from sluice.orchestration.base.ports import EngineHost
+from sluice.orchestration.base.testing import LEDGER_ID, FakePorts, FakeState, position
+from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.sensor import silence
+from sluice.orchestration.sensor.runs import RunStore
+from sluice.orchestration.sensor.settle import RunRecord
+from sluice.orchestration.sensor.tick import LOOK_SECONDS, SENSOR_WORKERS, DestinationSensor, Ticker, tick_seconds
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 from tests.orchestration.rpc.fix_host import called
 
@@ -106,8 +106,8 @@ def _look_at(clock: list[float]) -> float:
 @pytest.fixture(params=["embedded", "remote"])
 def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     """With the engine in this process, and with one that is called over gRPC: all that a tick does is the same."""
-    monkeypatch.setattr("orchestration.sensor.tick.TICK_SECONDS_MAX", TICK_SECONDS)
-    monkeypatch.setattr("orchestration.sensor.tick.LOOK_SECONDS", LOOK_SECONDS / 4)
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.TICK_SECONDS_MAX", TICK_SECONDS)
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.LOOK_SECONDS", LOOK_SECONDS / 4)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         if request.param == "embedded":
             yield Shop(tmp_path, instance)
@@ -238,7 +238,7 @@ def test_a_started_run_whose_process_is_gone_is_ended_and_rolled_back(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("orchestration.sensor.tick.time.monotonic", lambda: _look_at(clock))
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.time.monotonic", lambda: _look_at(clock))
     shop.engine.capture(5)
     run = shop.run(shop.request(), S.STARTED)
     shop.fakes.files.held_by = 77
@@ -257,7 +257,7 @@ def test_a_started_run_whose_process_is_gone_is_ended_and_rolled_back(
 
 def test_a_lost_run_of_an_old_delivery_is_ended_too(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("orchestration.sensor.tick.time.monotonic", lambda: _look_at(clock))
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.time.monotonic", lambda: _look_at(clock))
     shop.engine.capture(5)
     old = shop.request()
     shop.run(old, S.FAILURE)
@@ -374,7 +374,7 @@ def test_ticks_that_break_are_tried_less_and_less_often(monkeypatch: pytest.Monk
     )
     ticker, nobody = Ticker(line, lambda: cast("EngineHost", None)), cast("RunStore", None)
     monkeypatch.setattr(ticker, "_tick", broken)
-    monkeypatch.setattr("orchestration.sensor.tick.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.time.monotonic", lambda: now[0])
     told = list[str]()
     for _ in range(40):
         with contextlib.suppress(OSError):
@@ -456,7 +456,7 @@ def test_observations_are_a_minute_apart_and_have_the_same_numbers(shop: Shop, m
     start = 1_700_000_000.0
     clock = [start]
     clocks = SimpleNamespace(time=lambda: clock[0], monotonic=time.monotonic)  # of the tick alone
-    monkeypatch.setattr("orchestration.sensor.tick.time", clocks)
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.time", clocks)
     shop.engine.state = FakeState(position=position(9), cursor=position(4))
     found = []
     for clock[0] in (start, start + 5, start + 59, start + 61, start + 70):

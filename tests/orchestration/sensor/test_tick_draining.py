@@ -10,19 +10,19 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
 
-from cdc_engine.contracts import OutstandingBatch
-from orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference, delivery_of
-from orchestration.rpc import run_endpoint
-from orchestration.run.claim import claim_of
-from orchestration.sensor import tick
-from orchestration.sensor.runs import RunStore
-from orchestration.sensor.settle import EndRun, Reissue, Rollback, RunRecord, SettleWait, decide
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference, delivery_of
+from sluice.orchestration.rpc import run_endpoint
+from sluice.orchestration.run.claim import claim_of
+from sluice.orchestration.sensor import tick
+from sluice.orchestration.sensor.runs import RunStore
+from sluice.orchestration.sensor.settle import EndRun, Reissue, Rollback, RunRecord, SettleWait, decide
 from tests.orchestration.sensor.test_tick import JOB, TICK_SECONDS, Shop
 
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
-    monkeypatch.setattr("orchestration.sensor.tick.TICK_SECONDS_MAX", TICK_SECONDS)
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.TICK_SECONDS_MAX", TICK_SECONDS)
     monkeypatch.setattr(tick, "DRAINING_LOOK_SECONDS", 0.05)
     with dg.DagsterInstance.ephemeral(tempdir=str(tmp_path)) as instance:
         made = Shop(tmp_path, instance, runs="drain")
@@ -169,7 +169,7 @@ def test_an_idle_run_that_holds_the_drain_lock_is_not_lost(shop: Shop, monkeypat
         clock[0] += 0.05
         return clock[0]
 
-    monkeypatch.setattr("orchestration.sensor.tick.time.monotonic", look)
+    monkeypatch.setattr("sluice.orchestration.sensor.tick.time.monotonic", look)
     run = attached(shop)
     shop.fakes.files.drained_by = 77
     for clock[0] in (2000.0, 3000.0):

@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 from dagster import DagsterRunStatus as S
 
-from orchestration.base.batch_reference import BATCH, RUNS_TAG, BatchReference, delivery_of
-from orchestration.run.claim import claim_of
-from orchestration.sensor import tick
-from orchestration.sensor.settle import Reissue, RunRecord, SettleWait, decide
+from sluice.orchestration.base.batch_reference import BATCH, RUNS_TAG, BatchReference, delivery_of
+from sluice.orchestration.run.claim import claim_of
+from sluice.orchestration.sensor import tick
+from sluice.orchestration.sensor.settle import Reissue, RunRecord, SettleWait, decide
 from tests.orchestration.sensor.test_tick import TICK_SECONDS, Shop
 
 

@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.contracts import NO_SESSION, Block, LoggedStatement
-from cdc_engine.parser.positions.by_time import held_twice, start_by_time
-from cdc_engine.parser.positions.time_search import LATE_US, SearchedInterval, interval_of
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.start_position import NO_EPOCHS, Lost
-from cdc_engine.position import Position
-from cdc_engine.source.server import Source as SourceServer
-from cdc_engine.time_text import SECOND_US
+from sluice.cdc_engine.contracts import NO_SESSION, Block, LoggedStatement
+from sluice.cdc_engine.parser.positions.by_time import held_twice, start_by_time
+from sluice.cdc_engine.parser.positions.time_search import LATE_US, SearchedInterval, interval_of
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.start_position import NO_EPOCHS, Lost
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.server import Source as SourceServer
+from sluice.cdc_engine.time_text import SECOND_US
 from tests.fix_blocks import Source
 
 READ_US = 1_700_000_000 * SECOND_US + 5

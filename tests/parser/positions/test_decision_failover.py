@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.parser.positions.decision import BeginOf, Decision, OfTime, RequestedPosition, decide
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.parser.start_position import DumpStart, Epochs, Lost
-from cdc_engine.position import Position
+from sluice.cdc_engine.parser.positions.decision import BeginOf, Decision, OfTime, RequestedPosition, decide
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.start_position import DumpStart, Epochs, Lost
+from sluice.cdc_engine.position import Position
 
 A = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 B = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

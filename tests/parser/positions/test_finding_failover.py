@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.errors import PositionLostError
-from cdc_engine.parser.positions.decision import RequestedPosition
-from cdc_engine.parser.positions.finding import exact_position
-from cdc_engine.parser.start_position import StartChoice
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.parser.positions.decision import RequestedPosition
+from sluice.cdc_engine.parser.positions.finding import exact_position
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.parser.positions.test_time_search_backfill import SECOND_US, Clocked
 from tests.parser.recording import capturing, source_of
 

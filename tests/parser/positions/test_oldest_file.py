@@ -6,9 +6,9 @@ import math
 
 import pytest
 
-from cdc_engine.parser.positions.oldest_file import OldestFile, purges_early
-from cdc_engine.parser.positions.retention_left import kept_until, short_retention
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.parser.positions.oldest_file import OldestFile, purges_early
+from sluice.cdc_engine.parser.positions.retention_left import kept_until, short_retention
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
 
 NOW, HOUR = 1_000_000.0, 3600
 

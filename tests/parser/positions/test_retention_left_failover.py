@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.parser.positions.retention_left import is_gone, kept_until, next_file, short_retention
-from cdc_engine.parser.server_facts import BinaryLog, ServerFacts
-from cdc_engine.position import Position
+from sluice.cdc_engine.parser.positions.retention_left import is_gone, kept_until, next_file, short_retention
+from sluice.cdc_engine.parser.server_facts import BinaryLog, ServerFacts
+from sluice.cdc_engine.position import Position
 
 NOW, HOUR = 1_000_000.0, 3600
 FACTS = ServerFacts(

@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdc_engine.parser.positions.time_position import CreationTimeRequest, Gone, Within, file_of_time, first_at_or_after
+from sluice.cdc_engine.parser.positions.time_position import (
+    CreationTimeRequest,
+    Gone,
+    Within,
+    file_of_time,
+    first_at_or_after,
+)
 
 SECOND_US = 1_000_000
 FILES = ("b.000003", "b.000004", "b.000005")

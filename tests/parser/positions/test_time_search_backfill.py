@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from cdc_engine.errors import PositionLostError
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.positions.binlog_files import BinlogFiles
-from cdc_engine.parser.positions.time_search import choice_at
-from cdc_engine.parser.server_facts import ServerFacts, read_facts
-from cdc_engine.parser.start_position import StartChoice
-from cdc_engine.time_text import time_us
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
+from sluice.cdc_engine.parser.positions.time_search import choice_at
+from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
+from sluice.cdc_engine.parser.start_position import StartChoice
+from sluice.cdc_engine.time_text import time_us
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.parser.recording import capturing, source_of
 
 pytestmark = pytest.mark.servers

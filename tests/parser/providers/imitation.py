@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdc_engine.parser import server_facts
-from cdc_engine.parser.connection import SourceConnection
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.parser import server_facts
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.parser.fix_shop import run
 from tests.parser.proxy import Proxy
 

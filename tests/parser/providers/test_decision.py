@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.parser.providers.advice import ADVICE
-from cdc_engine.parser.providers.decision import Provider, provider_of, retention_of
-from cdc_engine.parser.providers.facts import RDS_PROCEDURE, RDS_RETENTION, ProviderFacts, read_provider_facts
+from sluice.cdc_engine.parser.providers.advice import ADVICE
+from sluice.cdc_engine.parser.providers.decision import Provider, provider_of, retention_of
+from sluice.cdc_engine.parser.providers.facts import RDS_PROCEDURE, RDS_RETENTION, ProviderFacts, read_provider_facts
 
 pytestmark = pytest.mark.managed
 

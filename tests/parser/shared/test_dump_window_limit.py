@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cdc_engine import limits
-from cdc_engine.parser.shared.stream import SharedStream
-from cdc_engine.position import Position
-from cdc_engine.source.server import Source
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.parser.shared.stream import SharedStream
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.server import Source
 
 
 @pytest.mark.parametrize("buffers", [2, 3])

@@ -8,15 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdc_engine import limits
-from cdc_engine.contracts import Block
-from cdc_engine.parser.shared import sharing
-from cdc_engine.parser.shared.sharing import SharedStreams
-from cdc_engine.parser.shared.stream import SharedStream
-from cdc_engine.parser.stream.event_parser import RECONNECTING, STREAMING
-from cdc_engine.position import Position
-from cdc_engine.source.server import Source
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.parser.shared import sharing
+from sluice.cdc_engine.parser.shared.sharing import SharedStreams
+from sluice.cdc_engine.parser.shared.stream import SharedStream
+from sluice.cdc_engine.parser.stream.event_parser import RECONNECTING, STREAMING
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.server import Source
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.parser.fix_shop import insert, run
 from tests.parser.recording import LATEST, Capture, in_shop, source_of
 from tests.parser.test_stream import DUMPS, assert_each_once_in_order, kill_dumps
@@ -151,7 +151,7 @@ def test_one_alone_has_a_connection_of_its_own_and_a_stream_that_cannot_begin_is
             begun.append(begin)
 
     monkeypatch.setattr(sharing, "SharedStream", Counted)
-    monkeypatch.setattr("cdc_engine.parser.connection.DUMP_OFFSET_MAX", 4)
+    monkeypatch.setattr("sluice.cdc_engine.parser.connection.DUMP_OFFSET_MAX", 4)
     with pair.one.running():
         pair.write(1)
         pair.arrived(both=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.shared.sharing import has_caught_up
-from cdc_engine.position import Position
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.shared.sharing import has_caught_up
+from sluice.cdc_engine.position import Position
 
 
 @pytest.mark.parametrize(

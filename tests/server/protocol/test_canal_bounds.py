@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.server.protocol import packets
-from cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, Connection
-from cdc_engine.server.protocol.listener import SEND_BYTES, SILENCE_SECONDS, WRITE_SECONDS, Address, _answered, _write
-from cdc_engine.server.protocol.packets import PacketType
-from cdc_engine.server.protocol.session import FETCH_BYTES_MAX, ClientAnswer
+from sluice.cdc_engine.server.protocol import packets
+from sluice.cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, Connection
+from sluice.cdc_engine.server.protocol.listener import (
+    SEND_BYTES,
+    SILENCE_SECONDS,
+    WRITE_SECONDS,
+    Address,
+    _answered,
+    _write,
+)
+from sluice.cdc_engine.server.protocol.packets import PacketType
+from sluice.cdc_engine.server.protocol.session import FETCH_BYTES_MAX, ClientAnswer
 from tests.server.protocol.test_canal_protocol import GET, SUBSCRIPTION, Example, admitted
 
 

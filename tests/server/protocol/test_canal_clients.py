@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured
 
 pytestmark = pytest.mark.servers

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.server.protocol import packets
-from cdc_engine.server.protocol.listener import Address, CanalListener
-from cdc_engine.server.protocol.packets import Packet, PacketType, parsed
+from sluice.cdc_engine.server.protocol import packets
+from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
+from sluice.cdc_engine.server.protocol.packets import Packet, PacketType, parsed
 from tests.canal_client.fix_served import CANAL, Destination
 from tests.parser.test_connection import write_certificate
 from tests.server.protocol.test_canal_protocol import received

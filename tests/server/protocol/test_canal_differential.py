@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from benchmarks.canal.server import ACCOUNT, canal_server
-from canal_client import CanalClient, messages
-from canal_client.messages import EntryType
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
+from sluice.canal_client import CanalClient, messages
+from sluice.canal_client.messages import EntryType
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 from tests.instance.fix_destination import Captured
 from tests.server.protocol.test_canal_clients import INSERT, TABLE
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks.canal.server import java_command
-from canal_client import CanalClient
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.server.protocol.listener import Address, CanalListener
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
+from sluice.canal_client import CanalClient
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
 from tests.canal_client.fix_served import Destination
 from tests.instance.fix_destination import Captured
 

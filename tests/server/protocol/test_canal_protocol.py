@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.errors import BatchNotFoundError, ConfigurationError, NotSubscribedError
-from cdc_engine.server.protocol import packets
-from cdc_engine.server.protocol.listener import Address, CanalListener, listen
-from cdc_engine.server.protocol.packets import Packet, PacketType, parsed
-from cdc_engine.server.protocol.session import Access, ClientSession
-from cdc_engine.server.protocol.token import knows_password
+from sluice.cdc_engine.errors import BatchNotFoundError, ConfigurationError, NotSubscribedError
+from sluice.cdc_engine.server.protocol import packets
+from sluice.cdc_engine.server.protocol.listener import Address, CanalListener, listen
+from sluice.cdc_engine.server.protocol.packets import Packet, PacketType, parsed
+from sluice.cdc_engine.server.protocol.session import Access, ClientSession
+from sluice.cdc_engine.server.protocol.token import knows_password
 from tests.parser.test_connection import write_certificate
 
 HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
@@ -210,7 +210,7 @@ def test_two_destinations_share_an_address_only_if_they_agree() -> None:
 
 
 def _port_of(_destination: str) -> int:
-    from cdc_engine.server.protocol import listener  # noqa: PLC0415  the register of those that listen
+    from sluice.cdc_engine.server.protocol import listener  # noqa: PLC0415  the register of those that listen
 
     return next(iter(listener._listeners))[1]
 

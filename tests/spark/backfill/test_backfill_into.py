@@ -8,25 +8,25 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from cdc_engine import destination_files
-from cdc_engine.config import load_config
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.position import Position
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.run.backfill.into import after_a_quiet_time, base_of, place_of
-from orchestration.run.backfill.request import BackfillListener, BackfillRequest
-from orchestration.run.backfill.run import Done, run_backfill
-from orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
-from orchestration.run.spark_merge import spark_merge
-from spark_jobs.backfill.fold import folded
-from spark_jobs.backfill.into import PastState, build
-from spark_jobs.errors import TableError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.tables.commit_record import Interval
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.position import Position
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.backfill.into import after_a_quiet_time, base_of, place_of
+from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
+from sluice.orchestration.run.backfill.run import Done, run_backfill
+from sluice.orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.backfill.fold import folded
+from sluice.spark_jobs.backfill.into import PastState, build
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.tables.commit_record import Interval
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline
 from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update

@@ -12,7 +12,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.backfill.fold import last_of_keys
+from sluice.spark_jobs.backfill.fold import last_of_keys
 from tests.spark.fix_stream import Image, stream
 
 KEYS = st.integers(0, 3)

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine import destination_files
-from cdc_engine.errors import ActRefusedError
-from cdc_engine.snapshot.record import wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.time_text import time_text
-from console.lake.history import captured_table, history_of
-from console.main import app
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base import failpoints
-from orchestration.run.backfill.run import Done
-from orchestration.run.spark_merge import KeptRecords
-from spark_jobs.table_owner import Owner
-from spark_jobs.tables.lake_look import LakeLook
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.time_text import time_text
+from sluice.console.lake.history import captured_table, history_of
+from sluice.console.main import app
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.run.backfill.run import Done
+from sluice.orchestration.run.spark_merge import KeptRecords
+from sluice.spark_jobs.table_owner import Owner
+from sluice.spark_jobs.tables.lake_look import LakeLook
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline, killed_at
 
@@ -159,7 +159,7 @@ def test_a_backfill_that_is_killed_anywhere_is_right_when_it_is_done_again_backf
             for path in (pipeline.path, others):
                 pipeline.by_another_hand(f"DELETE FROM delta.`{path}` WHERE n = 1")
             (gates / point).touch()
-            command = [sys.executable, "-m", "console.main", "backfill", "shop", "--from", begin]
+            command = [sys.executable, "-m", "sluice.console.main", "backfill", "shop", "--from", begin]
             killed_at(gates / point, command, environment)
             again = subprocess.run(command, env=environment, capture_output=True, timeout=180, check=False)
             assert again.returncode == 0, again.stderr.decode()

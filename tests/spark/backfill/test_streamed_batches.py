@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_jobs.backfill import into
+from sluice.spark_jobs.backfill import into
 
 SCHEMA = pa.schema([("id", pa.int64())])
 BATCHES = 50

@@ -13,18 +13,18 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from cdc_engine import destination_files
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.position import Position
-from console.main import app
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
-from orchestration.run.spark_merge import spark_merge
-from spark_jobs.backfill.into import PastState, build
-from spark_jobs.backfill.swap import PastTable, refusal
-from spark_jobs.fence import BY_HAND
-from spark_jobs.table_owner import Owner
-from spark_jobs.tables.commit_record import Interval, read_commit
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.position import Position
+from sluice.console.main import app
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.backfill.swap import SwapRequest, plan_swap, run_swap
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.backfill.into import PastState, build
+from sluice.spark_jobs.backfill.swap import PastTable, refusal
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.table_owner import Owner
+from sluice.spark_jobs.tables.commit_record import Interval, read_commit
 from tests.fix_ledgers import FileLedger
 from tests.spark.side_tables.fix_beside import NAME, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID
@@ -144,7 +144,7 @@ def test_a_crash_before_the_record_leaves_a_table_that_goes_on_and_can_be_swappe
 def test_another_hand_that_is_faster_costs_the_swap_and_nothing_else_backfill(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_jobs.backfill import swap as swapping  # noqa: PLC0415
+    from sluice.spark_jobs.backfill import swap as swapping  # noqa: PLC0415
 
     record = swapping._record
 
@@ -216,7 +216,7 @@ def test_what_is_refused_backfill(changed: Mapping[str, Any], more: tuple[Interv
 @pytest.mark.found
 def test_a_swap_that_is_late_writes_nothing_ha(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Number 5: the run lock was asked for before the plan alone. A host that stood still then wrote over what another had merged."""
-    from spark_jobs.backfill import swap as swapping  # noqa: PLC0415
+    from sluice.spark_jobs.backfill import swap as swapping  # noqa: PLC0415
 
     record = swapping._record
 

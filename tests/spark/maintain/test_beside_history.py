@@ -7,11 +7,11 @@ from pathlib import Path
 import deltalake
 import pyarrow as pa
 
-from spark_jobs.fence import BY_HAND
-from spark_jobs.maintain.rule import SMALL_FILES_MAX
-from spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum
-from spark_jobs.maintain.tables import MaintainedTable
-from spark_jobs.table_owner import Owner
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.maintain.rule import SMALL_FILES_MAX
+from sluice.spark_jobs.maintain.side_tables import MaintainedSideTable, compact, planned, vacuum
+from sluice.spark_jobs.maintain.tables import MaintainedTable
+from sluice.spark_jobs.table_owner import Owner
 from tests.spark.side_tables.fix_beside import NAME, Beside, changes, insert
 from tests.spark.staged import LEDGER_ID
 

@@ -16,19 +16,19 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine import destination_files
-from console.lake.history import captured_table, history_of
-from console.main import app
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from lake_cut.cut import SCHEMA, CutError, cuts_path, read_cut
-from orchestration.base import failpoints
-from orchestration.base.ports import Ports
-from orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
-from orchestration.run.spark_merge import spark_merge
-from spark_jobs.fence import BY_HAND
-from spark_jobs.maintain import rule
-from spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
+from sluice.cdc_engine import destination_files
+from sluice.console.lake.history import captured_table, history_of
+from sluice.console.main import app
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.lake_cut.cut import SCHEMA, CutError, cuts_path, read_cut
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.ports import Ports
+from sluice.orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.maintain import rule
+from sluice.spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline, killed_at
 
@@ -137,7 +137,7 @@ def test_maintenance_that_is_killed_anywhere_leaves_tables_right_and_is_done_aga
     command = [
         sys.executable,
         "-m",
-        "console.main",
+        "sluice.console.main",
         "maintain",
         "shop",
         "--optimize",

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.maintain.rule import (
+from sluice.spark_jobs.maintain.rule import (
     CLUSTER_BYTES_MAX,
     COMPACT_BYTES_MAX,
     DELETED_SHARE_MAX,
@@ -30,8 +30,15 @@ from spark_jobs.maintain.rule import (
     hours_of,
     log_hours,
 )
-from spark_jobs.maintain.tables import CLUSTERED_PROPERTY, MaintainedTable, catch_up, facts_of, lags, logged_hours
-from spark_jobs.table_owner import NoRecords, Owner, TableRecord
+from sluice.spark_jobs.maintain.tables import (
+    CLUSTERED_PROPERTY,
+    MaintainedTable,
+    catch_up,
+    facts_of,
+    lags,
+    logged_hours,
+)
+from sluice.spark_jobs.table_owner import NoRecords, Owner, TableRecord
 
 DEEP = FileFacts(files=9, large_files=9, fresh_files=3, rows=9, depth=DEPTH_MAX + 0.1)
 
@@ -150,7 +157,7 @@ def test_files_count_as_fresh_until_all_is_in_order(tmp_path: Path, monkeypatch:
     table = MaintainedTable(
         owner=Owner(ledger_id="0" * 12, destination="shop", table="shop.t"), path=str(tmp_path / "t"), key="n"
     )
-    monkeypatch.setattr("spark_jobs.maintain.tables.SMALL_BYTES", 1)
+    monkeypatch.setattr("sluice.spark_jobs.maintain.tables.SMALL_BYTES", 1)
     deltalake.write_deltalake(table.path, pa.table({"n": [1, 2]}))
     before = facts_of(table)
     assert before is not None

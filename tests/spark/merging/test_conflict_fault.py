@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.errors import TableError
-from spark_jobs.merging.merge import TRIES_MAX, _TableMerge
-from spark_jobs.table_owner import OWNER_PROPERTY, FoundTable, LakeWriter, Owner, TableRecord
-from spark_jobs.tables.delta_table import CommitCounts, DeltaSnapshot
-from spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging.merge import TRIES_MAX, _TableMerge
+from sluice.spark_jobs.table_owner import OWNER_PROPERTY, FoundTable, LakeWriter, Owner, TableRecord
+from sluice.spark_jobs.tables.delta_table import CommitCounts, DeltaSnapshot
+from sluice.spark_jobs.targets.report import TableTarget
 
 OURS = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 WRITER = LakeWriter(owner=OURS, epoch=1, delivery=1)

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs import session
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.targets.ways import SmallSetting
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs import session
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.errors import MergeError
-from spark_jobs.session import SparkSettings
-from spark_jobs.table_owner import OWNER_PROPERTY, Owner
-from spark_jobs.targets.report import TableReport
-from spark_jobs.targets.ways import SmallSetting
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
+from sluice.spark_jobs.targets.report import TableReport
+from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
     DELETE,

@@ -16,14 +16,14 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from batch_manifest.values import ChangesSegment
-from cdc_engine.contracts import Batch, Block, BlockSlice, RowEventKind, TableVersion
-from cdc_engine.position import Position
-from cdc_engine.staging import stage
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.errors import MergeError
-from spark_jobs.session import SparkSettings
-from spark_jobs.targets.ways import SmallSetting
+from sluice.batch_manifest.values import ChangesSegment
+from sluice.cdc_engine.contracts import Batch, Block, BlockSlice, RowEventKind, TableVersion
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.staging import stage
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.binlog.rows.event_bytes import block
 from tests.binlog.rows.partial_events import Change, number, partial_event, text
 from tests.spark.conftest import Lake

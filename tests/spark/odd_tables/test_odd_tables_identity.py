@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine import destination_files
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.meta.resume_requests import request
-from cdc_engine.snapshot.record import SnapshotRecord, wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.values import Verdict
-from orchestration.base.ports import Ports
-from orchestration.run.maintain_run import MaintainRequest, run_maintenance
-from orchestration.run.spark_merge import spark_merge
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.meta.resume_requests import request
+from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.values import Verdict
+from sluice.orchestration.base.ports import Ports
+from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
+from sluice.orchestration.run.spark_merge import spark_merge
 from tests.instance.fix_destination import running
 from tests.spark.odd_tables.test_raising_tables import Raising
 

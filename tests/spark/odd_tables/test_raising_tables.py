@@ -11,22 +11,22 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.meta.resume_requests import request
-from cdc_engine.snapshot.record import wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.staging.table_files import TableFiles
-from cdc_engine.states import SnapshotState
-from cdc_engine.table_meta.history import effects, history
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.values import Verdict
-from lake_cut import read_cut
-from orchestration.base.ports import MergeFailedError
-from orchestration.run import cuts, table_locks
-from spark_jobs.batch import run_batch
-from spark_jobs.cascades import derive
-from spark_jobs.snapshot import table_buffering
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.meta.resume_requests import request
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.staging.table_files import TableFiles
+from sluice.cdc_engine.states import SnapshotState
+from sluice.cdc_engine.table_meta.history import effects, history
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.values import Verdict
+from sluice.lake_cut import read_cut
+from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.run import cuts, table_locks
+from sluice.spark_jobs.batch import run_batch
+from sluice.spark_jobs.cascades import derive
+from sluice.spark_jobs.snapshot import table_buffering
 from tests.instance.fix_destination import running
 from tests.spark.snapshot.test_changed_settings_snapshot import Shop
 from tests.waiting import wait_for

@@ -14,15 +14,15 @@ from typing import Any
 import deltalake
 import pytest
 
-from cdc_engine import destination_files
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base.lake_settings import SESSIONS_FILE
-from orchestration.base.ports import MergeFailedError, Ports
-from orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
-from orchestration.run.spark_merge import spark_merge
-from spark_jobs.session import LakeSession
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.lake_settings import SESSIONS_FILE
+from sluice.orchestration.base.ports import MergeFailedError, Ports
+from sluice.orchestration.run.maintain_run import Looked, MaintainRequest, run_maintenance
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.session import LakeSession
 from tests.instance.fix_destination import running
 from tests.spark.repair.test_repair_on_spark_equality import Broken
 from tests.waiting import wait_for

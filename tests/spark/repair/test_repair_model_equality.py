@@ -17,10 +17,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_manifest.values import ChangesSegment, LakeColumn
-from spark_jobs.errors import TableError
-from spark_jobs.repair.fold import Read, cleared, repaired
-from spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
+from sluice.batch_manifest.values import ChangesSegment, LakeColumn
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.repair.fold import Read, cleared, repaired
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 from tests.spark.fix_stream import AFTER, DELETE, INSERT, Image, stream
 
 KEYS = st.integers(0, 4)

@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine import destination_files
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.repair.rows import RowsRead, SourceRows
-from console.lake.history import captured_table, history_of
-from console.lake.life import row_life
-from console.main import app
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base import failpoints
-from orchestration.base.ports import Ports
-from orchestration.checks.equality import evaluation_of
-from orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
-from orchestration.run.spark_merge import spark_merge
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.repair.rows import RowsRead, SourceRows
+from sluice.console.lake.history import captured_table, history_of
+from sluice.console.lake.life import row_life
+from sluice.console.main import app
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.ports import Ports
+from sluice.orchestration.checks.equality import evaluation_of
+from sluice.orchestration.run.repair_run import Repaired, RepairListener, RepairRequest, plan_repair, run_repair
+from sluice.orchestration.run.spark_merge import spark_merge
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline, killed_at
 
@@ -200,7 +200,7 @@ def test_a_repair_that_is_killed_anywhere_is_right_when_it_is_done_again_repair_
         pipeline.captured.insert(range(3))
         pipeline.merge(engine)
         others = pipeline.config.table_path("shop", *other.split("."))
-        command = [sys.executable, "-m", "console.main", "repair", "shop", "--yes"]
+        command = [sys.executable, "-m", "sluice.console.main", "repair", "shop", "--yes"]
         for path in (pipeline.path, others):
             pipeline.by_another_hand(f"UPDATE delta.`{path}` SET filler = 'wrong' WHERE n = 1")
         wrong = 2

@@ -14,20 +14,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import LakeColumn
-from console.toolchain.spark.server import SparkConnectServer
-from object_stores.stored_files import StoredFiles
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.errors import MergeError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.session import SparkSettings, open_sessions
-from spark_jobs.snapshot.publication import Publication, PublishedSnapshot
-from spark_jobs.snapshot.publish import publish_snapshot
-from spark_jobs.sql_text import delta_path
-from spark_jobs.table_owner import Owner
-from spark_jobs.targets.report import TableReport, TableTarget
-from spark_jobs.targets.shards import Shard
-from spark_jobs.targets.ways import SmallSetting
+from sluice.batch_manifest.values import LakeColumn
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.session import SparkSettings, open_sessions
+from sluice.spark_jobs.snapshot.publication import Publication, PublishedSnapshot
+from sluice.spark_jobs.snapshot.publish import publish_snapshot
+from sluice.spark_jobs.sql_text import delta_path
+from sluice.spark_jobs.table_owner import Owner
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.shards import Shard
+from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
     ARROW_TYPES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from spark_jobs.small.job import TABLES_A_TASK, _shares
-from spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.small.job import TABLES_A_TASK, _shares
+from sluice.spark_jobs.targets.report import TableTarget
 
 
 def test_shards_of_a_table_are_one_tasks_in_a_group() -> None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import LedgerLocation
-from cdc_engine.destination_files import TableLock
-from spark_jobs import table_locks as room
-from spark_jobs.errors import SparkUnavailableError, TableError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.table_locks import TableLocks, Writing
+from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.destination_files import TableLock
+from sluice.spark_jobs import table_locks as room
+from sluice.spark_jobs.errors import SparkUnavailableError, TableError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.table_locks import TableLocks, Writing
 from tests.waiting import wait_for
 
 NAME, PATH = "shop.orders", "/lake/shop/orders"

@@ -13,26 +13,26 @@ import pyarrow as pa
 import pytest
 import yaml
 
-from cdc_engine import destination_files
-from cdc_engine.acts import snapshot
-from cdc_engine.config import SluiceConfig, load_config
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.sources import source_of
-from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.work import run_all
-from console.lake.accept import Acceptance, accept
-from console.shards_check import shards_sentence
-from console.source.query import known_path_clashes
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent
-from orchestration.base.ports import MergeFailedError, MergeOrder, Ports
-from orchestration.run.maintain_run import MaintainRequest, run_maintenance
-from orchestration.run.spark_merge import spark_merge
-from orchestration.run.spark_publish import spark_publish
-from orchestration.run.table_locks import writers_of
+from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.acts import snapshot
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.work import run_all
+from sluice.console.lake.accept import Acceptance, accept
+from sluice.console.shards_check import shards_sentence
+from sluice.console.source.query import known_path_clashes
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent
+from sluice.orchestration.base.ports import MergeFailedError, MergeOrder, Ports
+from sluice.orchestration.run.maintain_run import MaintainRequest, run_maintenance
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.orchestration.run.spark_publish import spark_publish
+from sluice.orchestration.run.table_locks import writers_of
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]

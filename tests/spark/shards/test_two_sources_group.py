@@ -12,19 +12,19 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.contracts import LedgerLocation
-from cdc_engine.destination_files import TableLock
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.errors import MergeError
-from spark_jobs.session import SparkSettings, open_sessions
-from spark_jobs.staged_batch import app_id_of
-from spark_jobs.table_locks import TableLocks, Writing
-from spark_jobs.table_owner import Owner, behind_our_back
-from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.targets.report import TableReport
-from spark_jobs.targets.shards import LOCKS_PROPERTY, Shard
-from spark_jobs.targets.ways import SmallSetting
+from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.destination_files import TableLock
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.session import SparkSettings, open_sessions
+from sluice.spark_jobs.staged_batch import app_id_of
+from sluice.spark_jobs.table_locks import TableLocks, Writing
+from sluice.spark_jobs.table_owner import Owner, behind_our_back
+from sluice.spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.targets.report import TableReport
+from sluice.spark_jobs.targets.shards import LOCKS_PROPERTY, Shard
+from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.shards.test_shards_group import changes, image
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Records, Segment, Truncate

@@ -11,11 +11,11 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
-from spark_jobs.fence import BY_HAND
-from spark_jobs.side_tables.write import Share, write_side_tables
-from spark_jobs.small.merge import SmallJob, merge_small
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.side_tables.write import Share, write_side_tables
+from sluice.spark_jobs.small.merge import SmallJob, merge_small
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 from tests.spark.staged import (
     DELETE,
     INSERT,

@@ -9,26 +9,26 @@ from pathlib import Path
 import deltalake
 import pytest
 
-from cdc_engine.acts import snapshot
-from cdc_engine.destination_files import LakeTables
-from cdc_engine.errors import ActRefusedError, ConfigurationError
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.sources import source_of
-from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.work import run_all
-from console.lake.accept import Acceptance, accept
-from console.lake.history import captured_table, history_of
-from console.lake.life import known_life
-from console.lake.sql import ask
-from console.lake.tables import DestinationLake
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent, TableResult
-from lake_cut import read_cut
-from orchestration.run.repair_run import RepairRequest, plan_repair
-from orchestration.run.spark_publish import spark_publish
+from sluice.cdc_engine.acts import snapshot
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.work import run_all
+from sluice.console.lake.accept import Acceptance, accept
+from sluice.console.lake.history import captured_table, history_of
+from sluice.console.lake.life import known_life
+from sluice.console.lake.sql import ask
+from sluice.console.lake.tables import DestinationLake
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent, TableResult
+from sluice.lake_cut import read_cut
+from sluice.orchestration.run.repair_run import RepairRequest, plan_repair
+from sluice.orchestration.run.spark_publish import spark_publish
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline
 from tests.waiting import wait_for

@@ -10,19 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import LakeColumn
-from cdc_engine.config import load_config
-from cdc_engine.destination_files import LakeTables
-from equality.history_side import HistorySide
-from equality.table_plan import ORDER_KEY
-from lake_cut import read_cut
-from object_stores.stored_files import StoredFiles
-from orchestration.run.cuts import keep_cut
-from spark_jobs.fence import BY_HAND
-from spark_jobs.snapshot.publication import Publication
-from spark_jobs.snapshot.publish import publish
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.table_owner import Owner
+from sluice.batch_manifest.values import LakeColumn
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.equality.history_side import HistorySide
+from sluice.equality.table_plan import ORDER_KEY
+from sluice.lake_cut import read_cut
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.orchestration.run.cuts import keep_cut
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.snapshot.publication import Publication
+from sluice.spark_jobs.snapshot.publish import publish
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.table_owner import Owner
 from tests.fix_ledgers import FileLedger, full_ledger
 from tests.spark.side_tables.fix_beside import NAME, changes, delete, insert, update
 from tests.spark.side_tables.test_alone_history import Alone

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.cascades.files import DERIVED
-from spark_jobs.errors import StagedBatchError, TableError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.session import SparkSettings
-from spark_jobs.side_tables.write import Share, write_side_tables
-from spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.cascades.files import DERIVED
+from sluice.spark_jobs.errors import StagedBatchError, TableError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.side_tables.write import Share, write_side_tables
+from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, before, changes, delete, insert, update
 from tests.spark.staged import Changes, Image, Schema, SchemaChange, Truncate
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.errors import TableError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.side_tables.side_table import SideTable
-from spark_jobs.side_tables.write import Share, names_given, write_side_tables
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.side_tables.side_table import SideTable
+from sluice.spark_jobs.side_tables.write import Share, names_given, write_side_tables
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.side_tables.fix_beside import ORDERS, Beside, changes, delete, insert, update
 from tests.spark.staged import Changes, Image, Schema, SchemaChange, stage
 

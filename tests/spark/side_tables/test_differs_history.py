@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import QueryBuilder
 
-from spark_jobs.side_tables.history import _quoted
-from spark_jobs.side_tables.history_sql import HistoryDifference
-from spark_jobs.side_tables.versions import FROM_KEY, IS_CURRENT
-from spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY
+from sluice.spark_jobs.side_tables.history import _quoted
+from sluice.spark_jobs.side_tables.history_sql import HistoryDifference
+from sluice.spark_jobs.side_tables.versions import FROM_KEY, IS_CURRENT
+from sluice.spark_jobs.staged_batch import COMMIT_TIME, ORDER_KEY
 
 
 @pytest.mark.found

@@ -12,18 +12,18 @@ import pytest
 from deltalake import TableFeatures
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from cdc_engine.states import HEALED_BY_ROWS, TableState
-from object_stores.stored_files import StoredFiles
-from spark_jobs.errors import TableError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.side_tables import change_log, columns, history, side_table, write
-from spark_jobs.side_tables.history import History
-from spark_jobs.side_tables.side_table import SideTable, side_app_id_of
-from spark_jobs.snapshot import publish
-from spark_jobs.snapshot.publication import Publication
-from spark_jobs.staged_batch import app_id_of
-from spark_jobs.table_owner import OWNER_PROPERTY, Owner
-from spark_jobs.tables.delta_table import DeltaTable
+from sluice.cdc_engine.states import HEALED_BY_ROWS, TableState
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.side_tables import change_log, columns, history, side_table, write
+from sluice.spark_jobs.side_tables.history import History
+from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
+from sluice.spark_jobs.snapshot import publish
+from sluice.spark_jobs.snapshot.publication import Publication
+from sluice.spark_jobs.staged_batch import app_id_of
+from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
+from sluice.spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID, TIME_US, SchemaChange, Segment, Truncate
 

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.fence import BY_HAND
-from spark_jobs.session import open_sessions
-from spark_jobs.side_tables.history import History
-from spark_jobs.side_tables.side_table import SideTable, side_app_id
-from spark_jobs.side_tables.write import Share, write_side_tables
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.session import open_sessions
+from sluice.spark_jobs.side_tables.history import History
+from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id
+from sluice.spark_jobs.side_tables.write import Share, write_side_tables
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.conftest import Lake
 from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update
 from tests.spark.staged import DELETE, Changes, Image, Schema, SchemaChange, Truncate

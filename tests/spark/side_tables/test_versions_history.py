@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_jobs.side_tables.versions import FROM_KEY, IS_CURRENT, TO_KEY, VALID_FROM, VALID_TO, folded
+from sluice.spark_jobs.side_tables.versions import FROM_KEY, IS_CURRENT, TO_KEY, VALID_FROM, VALID_TO, folded
 from tests.spark.staged import ARROW_TYPES, DELETE, INSERT, TIME_US, UPDATE_AFTER, UPDATE_BEFORE
 
 Version = tuple[int, str, int, int | None]  # key, value, from, to

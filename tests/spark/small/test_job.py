@@ -12,11 +12,11 @@ import psutil
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.errors import MergeError
-from spark_jobs.small import job as small_job
-from spark_jobs.small import merge as small_merge
-from spark_jobs.small.job import why_no_small_tables
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.small import job as small_job
+from sluice.spark_jobs.small import merge as small_merge
+from sluice.spark_jobs.small.job import why_no_small_tables
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment, Truncate
 

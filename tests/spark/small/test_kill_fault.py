@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.errors import SparkUnavailableError
-from spark_jobs.session import SparkSettings
-from spark_jobs.small import merge as small_merge
-from spark_jobs.targets.ways import SmallSetting
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.errors import SparkUnavailableError
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.small import merge as small_merge
+from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
 from tests.waiting import wait_for

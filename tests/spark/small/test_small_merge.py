@@ -16,15 +16,15 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from spark_jobs import durable_lake
-from spark_jobs.errors import TableError
-from spark_jobs.merging import merge as merging
-from spark_jobs.small import merge as small_merge
-from spark_jobs.small.merge import Declined, SmallJob, merge_small
-from spark_jobs.staged_batch import app_id_of, read_staged_batch
-from spark_jobs.table_owner import TABLE_OWNED, TABLE_REPLACED, Owner, TableRecord
-from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs import durable_lake
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.merging import merge as merging
+from sluice.spark_jobs.small import merge as small_merge
+from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
+from sluice.spark_jobs.staged_batch import app_id_of, read_staged_batch
+from sluice.spark_jobs.table_owner import TABLE_OWNED, TABLE_REPLACED, Owner, TableRecord
+from sluice.spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 from tests.durability.disk import Disk
 from tests.spark.staged import (
     ARROW_TYPES,

@@ -8,8 +8,15 @@ from typing import Any
 
 import pytest
 
-from batch_manifest.values import Alteration, AlterationKind, ChangesSegment, LakeColumn, SchemaSegment, TruncateSegment
-from spark_jobs.targets.ways import ASKED, BYTES_MAX, ROWS_MAX, MergeChoice, MergeFacts, choose
+from sluice.batch_manifest.values import (
+    Alteration,
+    AlterationKind,
+    ChangesSegment,
+    LakeColumn,
+    SchemaSegment,
+    TruncateSegment,
+)
+from sluice.spark_jobs.targets.ways import ASKED, BYTES_MAX, ROWS_MAX, MergeChoice, MergeFacts, choose
 
 ID, NOTE = LakeColumn(name="id", type="bigint", nullable=False), LakeColumn(name="note", type="string")
 CHANGES = ChangesSegment(

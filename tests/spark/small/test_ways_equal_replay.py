@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.session import SparkSettings
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.session import SparkSettings
 from tests.spark.conftest import Lake
 from tests.spark.merging.test_fold_equals_replay import STREAMS, compare, deliveries, merge_all, replay
 

@@ -12,18 +12,18 @@ import deltalake
 import pytest
 from typer.testing import CliRunner
 
-from cdc_engine.acts import snapshot
-from cdc_engine.destination_files import LakeTables, read_ledger
-from cdc_engine.instance.engine.engine import Engine
-from console.lake.accept import Acceptance, accept
-from console.lake.tables import DestinationLake
-from console.main import app
-from console.status.report import find_problems, read_status
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.values import Verdict
-from orchestration.base.ports import MergeFailedError
-from orchestration.sensor.giving_up import tables_to_stop
+from sluice.cdc_engine.acts import snapshot
+from sluice.cdc_engine.destination_files import LakeTables, read_ledger
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.lake.accept import Acceptance, accept
+from sluice.console.lake.tables import DestinationLake
+from sluice.console.main import app
+from sluice.console.status.report import find_problems, read_status
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.values import Verdict
+from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.sensor.giving_up import tables_to_stop
 from tests.instance.fix_destination import running
 from tests.spark.snapshot.test_changed_settings_snapshot import Shop
 from tests.waiting import wait_for

@@ -15,23 +15,23 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import Cascade, StagedTable
-from spark_jobs.cascades.play import ChangeOrder, Event, Passed
-from spark_jobs.errors import TableError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.session import SparkSettings
-from spark_jobs.snapshot import affected_rows, buffered_cascades
-from spark_jobs.snapshot.apply_cascades import apply_cascades, given_again
-from spark_jobs.snapshot.buffered_cascades import (
+from sluice.batch_manifest.values import Cascade, StagedTable
+from sluice.spark_jobs.cascades.play import ChangeOrder, Event, Passed
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.snapshot import affected_rows, buffered_cascades
+from sluice.spark_jobs.snapshot.apply_cascades import apply_cascades, given_again
+from sluice.spark_jobs.snapshot.buffered_cascades import (
     TooManyChangesError,
     buffer_changes,
     buffered_events,
     complete_up_to,
     mark_complete,
 )
-from spark_jobs.snapshot.buffering import buffer_table
-from spark_jobs.snapshot.publication import CascadesUnseenError
-from spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.snapshot.buffering import buffer_table
+from sluice.spark_jobs.snapshot.publication import CascadesUnseenError
+from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import Holding, Reading
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema, stage

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.acts import snapshot
-from cdc_engine.instance.sources import source_of
-from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.work import run_all
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent
-from orchestration.base.ports import PublishOutcome
-from orchestration.run.spark_publish import spark_publish
+from sluice.cdc_engine.acts import snapshot
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.work import run_all
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent
+from sluice.orchestration.base.ports import PublishOutcome
+from sluice.orchestration.run.spark_publish import spark_publish
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline
 from tests.waiting import wait_for

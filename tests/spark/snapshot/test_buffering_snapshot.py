@@ -14,19 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from batch_manifest.values import Cascade, CascadeEvents
-from spark_jobs.batch import run_batch
-from spark_jobs.cascades import derive
-from spark_jobs.cascades import files as cascade_files
-from spark_jobs.cascades.derive import carried_out
-from spark_jobs.cascades.play import ChangeOrder, Event, Lost, Passed, Play
-from spark_jobs.errors import TableError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.snapshot import buffered_cascades, table_buffering
-from spark_jobs.snapshot.buffered_cascades import buffered_events
-from spark_jobs.snapshot.table_buffering import Buffering
-from spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from spark_jobs.targets.report import TableTarget
+from sluice.batch_manifest.values import Cascade, CascadeEvents
+from sluice.spark_jobs.batch import run_batch
+from sluice.spark_jobs.cascades import derive
+from sluice.spark_jobs.cascades import files as cascade_files
+from sluice.spark_jobs.cascades.derive import carried_out
+from sluice.spark_jobs.cascades.play import ChangeOrder, Event, Lost, Passed, Play
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.snapshot import buffered_cascades, table_buffering
+from sluice.spark_jobs.snapshot.buffered_cascades import buffered_events
+from sluice.spark_jobs.snapshot.table_buffering import Buffering
+from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.snapshot.test_apply_cascades_snapshot import KEYED, NAME, TIME, foreign_key
 from tests.spark.snapshot.test_publish_snapshot import Holding
 from tests.spark.staged import DELETE, INSERT, Changes, Image, Truncate, stage

@@ -11,20 +11,20 @@ import pyarrow as pa
 import pytest
 from rich.console import Console
 
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.sources import source_of
-from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.meta.resume_requests import request
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.work import run_all
-from console.status.report import StatusReport, read_status, render
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent, TableResult, Verdict
-from lake_cut import read_cut
-from orchestration.checks.stopped import older_tables
-from orchestration.run.spark_publish import spark_publish
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.meta.resume_requests import request
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.work import run_all
+from sluice.console.status.report import StatusReport, read_status, render
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent, TableResult, Verdict
+from sluice.lake_cut import read_cut
+from sluice.orchestration.checks.stopped import older_tables
+from sluice.orchestration.run.spark_publish import spark_publish
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline
 from tests.waiting import wait_for

@@ -14,20 +14,20 @@ import pyarrow as pa
 import pymysql
 import pytest
 
-from cdc_engine.acts import snapshot
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.sources import source_of
-from cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
-from cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.snapshot.work import run_all
-from cdc_engine.states import SnapshotState
-from console.acts.snapshot import snapshots
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent
-from orchestration.run.spark_publish import spark_publish
+from sluice.cdc_engine.acts import snapshot
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotCallbacks, snapshot_dependencies
+from sluice.cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.work import run_all
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.acts.snapshot import snapshots
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent
+from sluice.orchestration.run.spark_publish import spark_publish
 from tests.fidelity.tables.cascade_tree import NAMES as TREE_NAMES
 from tests.fidelity.tables.cascade_tree import TABLES as TREE
 from tests.fidelity.tables.cascade_tree import statements

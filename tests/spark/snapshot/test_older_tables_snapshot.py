@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.values import Verdict
-from orchestration.checks.stopped import older_tables
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.values import Verdict
+from sluice.orchestration.checks.stopped import older_tables
 from tests.instance.fix_destination import running
 from tests.spark.snapshot.test_changed_settings_snapshot import Shop
 

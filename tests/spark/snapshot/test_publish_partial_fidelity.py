@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from spark_jobs.snapshot.buffering import RESTARTS_MAX
-from spark_jobs.snapshot.publication import ColumnsDifferError
+from sluice.spark_jobs.snapshot.buffering import RESTARTS_MAX
+from sluice.spark_jobs.snapshot.publication import ColumnsDifferError
 from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import Holding, Reading
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, UPDATE_BEFORE, Changes, Image, Schema

@@ -14,22 +14,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from batch_manifest.values import LakeColumn
-from cdc_engine.snapshot.read import Marks
-from console.lake.history import HistoryTable, history_of
-from console.toolchain.spark.server import SparkConnectServer
-from object_stores.stored_files import StoredFiles
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.errors import TableError
-from spark_jobs.fence import BY_HAND, Fence
-from spark_jobs.session import SparkSettings
-from spark_jobs.side_tables import change_log
-from spark_jobs.side_tables.side_table import SideTable
-from spark_jobs.snapshot.buffering import BufferedChanges
-from spark_jobs.snapshot.publication import ColumnsDifferError, Publication, PublishedSnapshot
-from spark_jobs.snapshot.publish import publish_snapshot
-from spark_jobs.table_owner import Owner
-from spark_jobs.targets.layout import PLAIN, Layout
+from sluice.batch_manifest.values import LakeColumn
+from sluice.cdc_engine.snapshot.read import Marks
+from sluice.console.lake.history import HistoryTable, history_of
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import BY_HAND, Fence
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.side_tables import change_log
+from sluice.spark_jobs.side_tables.side_table import SideTable
+from sluice.spark_jobs.snapshot.buffering import BufferedChanges
+from sluice.spark_jobs.snapshot.publication import ColumnsDifferError, Publication, PublishedSnapshot
+from sluice.spark_jobs.snapshot.publish import publish_snapshot
+from sluice.spark_jobs.table_owner import Owner
+from sluice.spark_jobs.targets.layout import PLAIN, Layout
 from tests.spark.conftest import Lake
 from tests.spark.merging.test_fold_equals_replay import CUTS, KEYED, STREAMS, Model, deliveries, replay
 from tests.spark.staged import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from batch_manifest.values import LakeColumn
-from spark_jobs.snapshot.publish_sql import Rows, incomplete, selection
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs.snapshot.publish_sql import Rows, incomplete, selection
 
 COLUMNS = (LakeColumn(name="id", type="int", nullable=False), LakeColumn(name="a", type="string"))
 

@@ -19,23 +19,23 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batch_manifest.values import LakeColumn
-from cdc_engine.snapshot.read import Marks
-from object_stores.stored_files import StoredFiles
-from spark_jobs.errors import TableError
-from spark_jobs.fence import BY_HAND, Fence
-from spark_jobs.session import SparkSettings, open_sessions
-from spark_jobs.snapshot import publish as publish_module
-from spark_jobs.snapshot import whole_files
-from spark_jobs.snapshot.buffered_keys import BufferedKeys
-from spark_jobs.snapshot.buffering import buffer_table
-from spark_jobs.snapshot.publication import PublishedSnapshot
-from spark_jobs.snapshot.publish import publish
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.tables import new_table
-from spark_jobs.tables.delta_table import NO_TABLE, DeltaTable
-from spark_jobs.tables.file_statistics import statistics
-from spark_jobs.targets.layout import Layout
+from sluice.batch_manifest.values import LakeColumn
+from sluice.cdc_engine.snapshot.read import Marks
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.fence import BY_HAND, Fence
+from sluice.spark_jobs.session import SparkSettings, open_sessions
+from sluice.spark_jobs.snapshot import publish as publish_module
+from sluice.spark_jobs.snapshot import whole_files
+from sluice.spark_jobs.snapshot.buffered_keys import BufferedKeys
+from sluice.spark_jobs.snapshot.buffering import buffer_table
+from sluice.spark_jobs.snapshot.publication import PublishedSnapshot
+from sluice.spark_jobs.snapshot.publish import publish
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.tables import new_table
+from sluice.spark_jobs.tables.delta_table import NO_TABLE, DeltaTable
+from sluice.spark_jobs.tables.file_statistics import statistics
+from sluice.spark_jobs.targets.layout import Layout
 from tests.durability.disk import Disk
 from tests.spark.conftest import Lake
 from tests.spark.merging.test_fold_equals_replay import CUTS, KEYED, Model, deliveries, replay

@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from orchestration.run import snapshot_run
+from sluice.orchestration.run import snapshot_run
 
 
 def done(definitions: dg.Definitions, wanted: dict[str, Any]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def done(definitions: dg.Definitions, wanted: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    from orchestration.definitions import defs  # noqa: PLC0415  reads conf/, as each run does
+    from sluice.orchestration.definitions import defs  # noqa: PLC0415  reads conf/, as each run does
 
     snapshot_run.WAIT_SECONDS = 0.0  # whoever asks looks again
     tables = sorted(key.path[-1] for key in defs.resolve_asset_graph().materializable_asset_keys)

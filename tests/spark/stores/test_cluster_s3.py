@@ -17,12 +17,12 @@ import yaml
 
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from benchmarks.servers.spark_cluster import SparkCluster
-from console.toolchain.artifacts import EXTRAS
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base.ports import MergeOrder
-from orchestration.run.spark_merge import spark_merge
-from spark_jobs.object_store import spark_environment, spark_settings
+from sluice.console.toolchain.artifacts import EXTRAS
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.ports import MergeOrder
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.object_store import spark_environment, spark_settings
 from tests.config.test_deployment_ha import CONFS
 from tests.instance.fix_destination import running
 from tests.spark.stores.test_staging_s3 import Destination, prefix, tables

@@ -14,23 +14,23 @@ import pytest
 from deltalake import write_deltalake
 
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
-from cdc_engine.config import SluiceConfig, SparkConfig
-from cdc_engine.source.server import Source
-from console.lake.store import store_findings
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent, Verdict
-from lake_cut import deltalake_tables, read_cut, spark_views
-from object_stores.folder import StoreFolder
-from orchestration.base.lake_settings import storage_options
-from orchestration.base.ports import MergeFailedError, MergeOrder
-from orchestration.run.spark_merge import spark_merge
-from orchestration.sensor.lake_watch import LakeWatch
-from spark_jobs.errors import MergeError
-from spark_jobs.session import SparkSettings, open_sessions
-from spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
-from spark_jobs.tables.exact_bounds import rounded_files
+from sluice.cdc_engine.config import SluiceConfig, SparkConfig
+from sluice.cdc_engine.source.server import Source
+from sluice.console.lake.store import store_findings
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent, Verdict
+from sluice.lake_cut import deltalake_tables, read_cut, spark_views
+from sluice.object_stores.folder import StoreFolder
+from sluice.orchestration.base.lake_settings import storage_options
+from sluice.orchestration.base.ports import MergeFailedError, MergeOrder
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.orchestration.sensor.lake_watch import LakeWatch
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.session import SparkSettings, open_sessions
+from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
+from sluice.spark_jobs.tables.exact_bounds import rounded_files
 from tests.equality.shelf import Shelf
 from tests.equality.unwritten import NothingToWaitFor
 from tests.orchestration.fix_location import make_config

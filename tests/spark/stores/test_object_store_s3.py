@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from object_stores.options import without_secrets
-from spark_jobs.object_store import spark_environment, spark_path, spark_settings
-from spark_jobs.sql_text import delta_path
+from sluice.object_stores.options import without_secrets
+from sluice.spark_jobs.object_store import spark_environment, spark_path, spark_settings
+from sluice.spark_jobs.sql_text import delta_path
 
 PREFIX = "spark.hadoop.fs.s3a."
 

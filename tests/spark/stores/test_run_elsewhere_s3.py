@@ -15,12 +15,12 @@ import pytest
 import yaml
 
 from benchmarks.servers.s3 import S3Server
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.states import SnapshotState
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from orchestration.base.batch_reference import BatchReference
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.states import SnapshotState
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.orchestration.base.batch_reference import BatchReference
 from tests.instance.fix_destination import running
 from tests.spark.stores.test_staging_s3 import Destination, prefix, shop
 from tests.waiting import wait_for

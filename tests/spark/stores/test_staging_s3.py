@@ -14,19 +14,19 @@ import pytest
 import yaml
 
 from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
-from cdc_engine.contracts import OutstandingBatch
-from cdc_engine.instance.engine.engine import Engine
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from object_stores.folder import StoreFolder
-from object_stores.stored_files import StoredFiles
-from orchestration.base.batch_reference import BatchReference
-from orchestration.base.ports import MergeFailedError, MergeOrder
-from orchestration.run.spark_merge import spark_merge
-from spark_jobs.batch import run_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.snapshot.buffering import BufferedChanges
-from spark_jobs.uploaded_files import Lending
+from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.object_stores.folder import StoreFolder
+from sluice.object_stores.stored_files import StoredFiles
+from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.ports import MergeFailedError, MergeOrder
+from sluice.orchestration.run.spark_merge import spark_merge
+from sluice.spark_jobs.batch import run_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.snapshot.buffering import BufferedChanges
+from sluice.spark_jobs.uploaded_files import Lending
 from tests.instance.fix_destination import Captured, running
 from tests.spark.conftest import Lake
 from tests.spark.snapshot.test_publish_snapshot import ORDERS, Holding, Reading, image
@@ -120,7 +120,7 @@ def test_s3_batches_go_through_the_store_and_leave_nothing_there(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     for room in ("cdc_engine", "object_stores", "orchestration", "spark_jobs"):
-        caplog.set_level(logging.DEBUG, logger=room)
+        caplog.set_level(logging.DEBUG, logger=f"sluice.{room}")
     name = shop.captured.database
     with running(shop.captured) as engine:
         shop.captured.run(

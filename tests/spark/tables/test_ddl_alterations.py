@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.fence import BY_HAND
-from spark_jobs.merging.merge import merge_table
-from spark_jobs.session import LakeSession, SparkSettings, open_sessions
-from spark_jobs.staged_batch import read_staged_batch
-from spark_jobs.targets.report import TableReport, TableTarget
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.merge import merge_table
+from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
+from sluice.spark_jobs.staged_batch import read_staged_batch
+from sluice.spark_jobs.targets.report import TableReport, TableTarget
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
 

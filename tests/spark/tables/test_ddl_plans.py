@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_manifest.values import Alteration, AlterationKind, LakeColumn, SchemaSegment
-from spark_jobs.tables.alterations import (
+from sluice.batch_manifest.values import Alteration, AlterationKind, LakeColumn, SchemaSegment
+from sluice.spark_jobs.tables.alterations import (
     AlterationPlan,
     closing_statements,
     giving_statements,
     plan_of,
     removing_statements,
 )
-from spark_jobs.targets.casting import converted, widens
+from sluice.spark_jobs.targets.casting import converted, widens
 
 NAMES = ("a", "b", "c", "d")
 TYPES = ("int", "bigint", "string")

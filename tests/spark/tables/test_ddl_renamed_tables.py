@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.errors import MergeError, StagedBatchError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.merging.merge import merge_table
-from spark_jobs.quarantine.replay import RowValues, put_back
-from spark_jobs.session import LakeSession, open_sessions
-from spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from spark_jobs.table_owner import TABLE_MISSING
-from spark_jobs.targets.report import TableTarget
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.errors import MergeError, StagedBatchError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.merge import merge_table
+from sluice.spark_jobs.quarantine.replay import RowValues, put_back
+from sluice.spark_jobs.session import LakeSession, open_sessions
+from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
+from sluice.spark_jobs.table_owner import TABLE_MISSING
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
     DELETE,

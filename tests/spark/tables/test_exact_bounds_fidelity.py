@@ -14,19 +14,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.backfill.into import PastState, build
-from spark_jobs.backfill.swap import read_rebuilt, swap
-from spark_jobs.errors import MergeError
-from spark_jobs.fence import BY_HAND
-from spark_jobs.maintain.rule import MaintenanceAct
-from spark_jobs.maintain.tables import MaintainedTable, looked_at, optimize
-from spark_jobs.session import LakeSession
-from spark_jobs.staged_batch import app_id_of
-from spark_jobs.table_owner import Owner
-from spark_jobs.tables import exact_bounds
-from spark_jobs.tables.delta_table import DeltaTable
-from spark_jobs.tables.exact_bounds import writer_properties
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.backfill.into import PastState, build
+from sluice.spark_jobs.backfill.swap import read_rebuilt, swap
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.maintain.rule import MaintenanceAct
+from sluice.spark_jobs.maintain.tables import MaintainedTable, looked_at, optimize
+from sluice.spark_jobs.session import LakeSession
+from sluice.spark_jobs.staged_batch import app_id_of
+from sluice.spark_jobs.table_owner import Owner
+from sluice.spark_jobs.tables import exact_bounds
+from sluice.spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.tables.exact_bounds import writer_properties
 from tests.spark.conftest import Lake
 from tests.spark.side_tables.fix_beside import Beside
 from tests.spark.staged import (

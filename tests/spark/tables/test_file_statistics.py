@@ -20,10 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batch_manifest.values import LakeColumn
-from cdc_engine.parquet_files import lake_writer
-from spark_jobs.tables.file_statistics import statistics
-from spark_jobs.tables.new_table import Contents, make_table
+from sluice.batch_manifest.values import LakeColumn
+from sluice.cdc_engine.parquet_files import lake_writer
+from sluice.spark_jobs.tables.file_statistics import statistics
+from sluice.spark_jobs.tables.new_table import Contents, make_table
 
 # around the place where texts are cut, and what JSON, UTF-16 or a reader of lines take for something else
 AWKWARD = st.text(st.sampled_from('aß\U0001f600\U0010ffff\uffff\x00\x1f"\\\u2028\x85 '), min_size=28, max_size=40)

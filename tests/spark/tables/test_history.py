@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from console.lake import history, life
-from console.lake.history import HistoryTable
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.batch.run_batch import merge_batch
-from spark_jobs.session import SparkSettings
-from spark_jobs.tables.commit_record import Interval
-from spark_jobs.targets.report import TableReport
+from sluice.console.lake import history, life
+from sluice.console.lake.history import HistoryTable
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.run_batch import merge_batch
+from sluice.spark_jobs.session import SparkSettings
+from sluice.spark_jobs.tables.commit_record import Interval
+from sluice.spark_jobs.targets.report import TableReport
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
     DELETE,

@@ -9,9 +9,9 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from spark_jobs.errors import TableError
-from spark_jobs.table_owner import Owner, TableRecord
-from spark_jobs.tables.lake_look import LakeLook
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.table_owner import Owner, TableRecord
+from sluice.spark_jobs.tables.lake_look import LakeLook
 
 OWNER = Owner(ledger_id="0123456789ab", destination="shop", table="shop.orders")
 

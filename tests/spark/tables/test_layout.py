@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from console.toolchain.spark.server import SparkConnectServer
-from spark_jobs.errors import MergeError
-from spark_jobs.targets.layout import Layout
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.errors import MergeError
+from sluice.spark_jobs.targets.layout import Layout
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
 

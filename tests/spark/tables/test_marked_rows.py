@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark_jobs.tables.marked_rows import COMMITS_MAX, marked_rows
+from sluice.spark_jobs.tables.marked_rows import COMMITS_MAX, marked_rows
 
 
 def vector(count: int) -> dict[str, Any]:

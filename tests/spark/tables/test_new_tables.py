@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from batch_manifest.values import LakeColumn
-from spark_jobs.tables import new_table
-from spark_jobs.tables.new_table import make_table
+from sluice.batch_manifest.values import LakeColumn
+from sluice.spark_jobs.tables import new_table
+from sluice.spark_jobs.tables.new_table import make_table
 from tests.spark.conftest import Lake
 from tests.spark.staged import ARROW_TYPES, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange
 

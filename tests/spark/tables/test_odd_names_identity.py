@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.instance.engine.engine import Engine
-from cdc_engine.instance.sources import source_of
-from console.lake.sql import ask, lake_tables
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.spark.server import SparkConnectServer
-from equality.destination import ComparedDestination, compare_destination
-from equality.values import Extent, Verdict
+from sluice.cdc_engine.instance.engine.engine import Engine
+from sluice.cdc_engine.instance.sources import source_of
+from sluice.console.lake.sql import ask, lake_tables
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.values import Extent, Verdict
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import Pipeline
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
-from console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.spark.server import SparkConnectServer
 
 PAGE = Path(__file__).parents[3] / "docs" / "readers.md"
 READS, REFUSES, MISREADS = "reads", "refuses", "**misreads**"

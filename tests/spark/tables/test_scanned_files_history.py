@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_jobs.errors import TableError
-from spark_jobs.tables.delta_table import DeltaTable
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.tables.delta_table import DeltaTable
 from tests.spark.side_tables.fix_beside import Beside, changes, insert, update
 
 

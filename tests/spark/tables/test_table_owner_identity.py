@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.position import EPOCH_BITS, order_key
-from spark_jobs import staged_batch
-from spark_jobs.errors import TableError
-from spark_jobs.table_owner import (
+from sluice.cdc_engine.position import EPOCH_BITS, order_key
+from sluice.spark_jobs import staged_batch
+from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.table_owner import (
     TABLE_REPLACED,
     TABLE_RESTORED,
     FoundTable,

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from spark_jobs import session as settings
-from spark_jobs.maintain.tables import VACUUM_SETTINGS
-from spark_jobs.session import LakeSession, open_sessions
-from spark_jobs.sql_text import delta_path
-from spark_jobs.table_owner import Owner, TableRecord
-from spark_jobs.tables.lake_look import LakeLook
+from sluice.spark_jobs import session as settings
+from sluice.spark_jobs.maintain.tables import VACUUM_SETTINGS
+from sluice.spark_jobs.session import LakeSession, open_sessions
+from sluice.spark_jobs.sql_text import delta_path
+from sluice.spark_jobs.table_owner import Owner, TableRecord
+from sluice.spark_jobs.tables.lake_look import LakeLook
 from tests.spark.conftest import Lake
 from tests.spark.staged import INSERT, UPDATE_AFTER, Changes, Image, Schema
 

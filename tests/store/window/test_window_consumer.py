@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, TableChange, TableChangeKind
-from cdc_engine.position import Position
-from cdc_engine.store.window.positions import WindowPiece, WindowPosition
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, TableChange, TableChangeKind
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
+from sluice.cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER, Source, gtid_set, numbers_of
 
 START = Position(epoch=1, file="mysql-bin.000001", offset=4, server_uuid=SERVER)
@@ -232,7 +232,7 @@ def test_any_cut_of_a_stream_read_in_any_steps_is_the_stream_consumer(
 
 def test_a_window_keeps_a_bounded_number_of_blocks_without_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of an idle source have transactions but no row events, so the bound on bytes never removes them."""
-    monkeypatch.setattr("cdc_engine.store.window.window.BLOCKS_MAX", 8)
+    monkeypatch.setattr("sluice.cdc_engine.store.window.window.BLOCKS_MAX", 8)
     window, source = Window(START, bytes_max=1 << 20), Source()
     ends = []
     for _ in range(20):
@@ -247,7 +247,7 @@ def test_a_window_keeps_a_bounded_number_of_blocks_without_bytes(monkeypatch: py
 
 def test_a_window_remembers_a_bounded_number_of_executed_sets(monkeypatch: pytest.MonkeyPatch) -> None:
     """A set that is forgotten is computed again, and means the same position."""
-    monkeypatch.setattr("cdc_engine.store.window.window.EXECUTED_MAX", 4)
+    monkeypatch.setattr("sluice.cdc_engine.store.window.window.EXECUTED_MAX", 4)
     window, source = Window(START, bytes_max=1 << 20), Source(transaction=1)
     window.put(source.block([1] * 20, size=16))
     place, places = WindowPosition(START), []

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.events.control import FileFormat, parse_query
-from cdc_engine.contracts import StatementSession
-from cdc_engine.table_meta.change.alteration import Altered, altered
-from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.ddl.statement import AlterTable
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
+from sluice.cdc_engine.binlog.events.control import FileFormat, parse_query
+from sluice.cdc_engine.contracts import StatementSession
+from sluice.cdc_engine.table_meta.change.alteration import Altered, altered
+from sluice.cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import AlterTable
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from tests.binlog.scan.event_factory import TIME, EventFactory
 
 T = TableSchema(database="shop", table="t", charset="utf8mb4", columns=(DeclaredColumn(name="id", type="int"),))

@@ -9,12 +9,12 @@ from pathlib import Path
 import pymysql
 import pytest
 
-from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.position import Position
-from cdc_engine.table_meta.ddl.declared_type import declared_type
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.schema import Stopped, TableSchema
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.ddl.declared_type import declared_type
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.schema import Stopped, TableSchema
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.table_meta.additions import additions
 from tests.table_meta.replay import Scene, scene
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from batch_manifest.values import Alteration, AlterationKind
-from cdc_engine.contracts import TableChangeKind
-from cdc_engine.position import Position
-from cdc_engine.table_meta.change.alteration import Altered, altered
-from cdc_engine.table_meta.ddl.reader import (
+from sluice.batch_manifest.values import Alteration, AlterationKind
+from sluice.cdc_engine.contracts import TableChangeKind
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.change.alteration import Altered, altered
+from sluice.cdc_engine.table_meta.ddl.reader import (
     ANSI_QUOTES,
     NO_BACKSLASH_ESCAPES,
     ORACLE,
@@ -18,11 +18,11 @@ from cdc_engine.table_meta.ddl.reader import (
     STRICT,
     read_statement,
 )
-from cdc_engine.table_meta.ddl.statement import AlterTable, Unread
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.known_schemas import KnownTable
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
+from sluice.cdc_engine.table_meta.ddl.statement import AlterTable, Unread
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
 
 COLUMNS = (
     DeclaredColumn(name="id", type="int", nullable=False),

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batch_manifest.values import Alteration, AlterationKind
-from cdc_engine.config import SchemaChangesConfig
-from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.errors import MetaError
-from cdc_engine.position import Position
-from cdc_engine.table_meta.change.policy import (
+from sluice.batch_manifest.values import Alteration, AlterationKind
+from sluice.cdc_engine.config import SchemaChangesConfig
+from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.change.policy import (
     DEFAULTS,
     HOLD,
     PLANS,
@@ -29,10 +29,10 @@ from cdc_engine.table_meta.change.policy import (
     decide,
     items_of,
 )
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.review_files import ReviewFiles
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 
 COLUMNS = (
     DeclaredColumn(name="id", type="int", nullable=False),

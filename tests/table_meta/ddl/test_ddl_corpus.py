@@ -10,14 +10,14 @@ from typing import Any
 import pymysql
 import pytest
 
-from cdc_engine.binlog.charsets.statement_text import UNKNOWN
-from cdc_engine.binlog.column_types.labels import HIDDEN_CHARACTER
-from cdc_engine.binlog.events.control import parse_query
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
-from cdc_engine.table_meta.schema import ROWS_ELSEWHERE, DeclaredColumn, Stopped, TableSchema
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.binlog.charsets.statement_text import UNKNOWN
+from sluice.cdc_engine.binlog.column_types.labels import HIDDEN_CHARACTER
+from sluice.cdc_engine.binlog.events.control import parse_query
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
+from sluice.cdc_engine.table_meta.schema import ROWS_ELSEWHERE, DeclaredColumn, Stopped, TableSchema
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.table_meta.ddl_corpus import Group, groups
 from tests.table_meta.replay import QUERY, Scene, events_since, file_format, scene
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.binlog.events.control import parse_query
-from cdc_engine.binlog.scan.scanner import Scanner
-from cdc_engine.contracts import TableChange
-from cdc_engine.position import Position
-from cdc_engine.table_meta.ddl.declared_type import MYSQL
-from cdc_engine.table_meta.ddl.lower_case import lowered
-from cdc_engine.table_meta.ddl.reader import ANSI_QUOTES, ORACLE, read_statement
-from cdc_engine.table_meta.ddl.statement import (
+from sluice.cdc_engine.binlog.events.control import parse_query
+from sluice.cdc_engine.binlog.scan.scanner import Scanner
+from sluice.cdc_engine.contracts import TableChange
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.table_meta.ddl.reader import ANSI_QUOTES, ORACLE, read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import (
     AlterTable,
     ChangeColumn,
     CreateTable,
@@ -23,10 +23,10 @@ from cdc_engine.table_meta.ddl.statement import (
     Truncate,
     Unread,
 )
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.binlog.scan.event_factory import START, EventFactory, feed
 
 LETTERS_A_QUERY = 800

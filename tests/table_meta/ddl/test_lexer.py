@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, declared_type, quoted
-from cdc_engine.table_meta.ddl.lexer import Token, TokenKind, UnreadableError, tokens
-from cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, declared_type, quoted
+from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenKind, UnreadableError, tokens
+from sluice.cdc_engine.table_meta.ddl.reader import read_statement
 
 TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]))
 

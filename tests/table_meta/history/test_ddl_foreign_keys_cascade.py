@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, ForeignKey, TableSchema
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, ForeignKey, TableSchema
+from sluice.console.toolchain.database.server import DatabaseServer
 
 BEGIN = Position(epoch=1, file="binlog.000001", offset=100)
 ACTIONS, PASSWORD = "ON DELETE SET NULL ON UPDATE CASCADE", "only for this test"

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import TableChangeKind
-from cdc_engine.instance.answers import SchemaAnswers
-from cdc_engine.position import Position
-from cdc_engine.source.server import Source
-from cdc_engine.table_meta.change.policy import SchemaDecisions
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.live_schema import schema_now
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import TableChangeKind
+from sluice.cdc_engine.instance.answers import SchemaAnswers
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.live_schema import schema_now
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.table_meta.replay import Scene, scene
 
 pytestmark = pytest.mark.servers

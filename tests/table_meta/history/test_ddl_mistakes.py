@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.binlog.charsets.collations import CHARSETS, charset_of_id
-from cdc_engine.binlog.events.control import parse_query
-from cdc_engine.binlog.events.table_map import parse_table_map
-from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.errors import MetaError, TableStoppedError
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history import effects, fitting, history
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
+from sluice.cdc_engine.binlog.charsets.collations import CHARSETS, charset_of_id
+from sluice.cdc_engine.binlog.events.control import parse_query
+from sluice.cdc_engine.binlog.events.table_map import parse_table_map
+from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.errors import MetaError, TableStoppedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history import effects, fitting, history
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
 from tests.binlog.scan.event_factory import EventFactory
 
 EXCEPTIONS = (

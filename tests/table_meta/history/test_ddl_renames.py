@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.position import Position
-from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
-from cdc_engine.table_meta.change.renaming import moved
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
+from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
+from sluice.cdc_engine.table_meta.change.renaming import moved
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, Stopped, TableSchema
 
 UUID = "6ace8bcef73211ea87e9f875a4d24e90"
 UUID_APART = "6ace8bce_f732_11ea_87e9_f875a4d24e90"

@@ -8,29 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.acts.stopped_table import resolve, resume, schema_of
-from cdc_engine.binlog.events.table_map import Field
-from cdc_engine.config import DestinationConfig, SluiceConfig
-from cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind, TableVersion
-from cdc_engine.errors import ActRefusedError, SourceConnectionError, TableStoppedError
-from cdc_engine.meta.ledger import Ledger
-from cdc_engine.meta.resume_requests import requests
-from cdc_engine.position import Position
-from cdc_engine.snapshot.record import wanted
-from cdc_engine.snapshot.records import SnapshotRecords
-from cdc_engine.source.settings import SourceConfig
-from cdc_engine.states import TableState
-from cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
-from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.history.ddl_context import DdlContext
-from cdc_engine.table_meta.history.effects import effects_of
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
-from cdc_engine.table_meta.history.questions import Question, Unknown
-from cdc_engine.table_meta.history.resolutions import Resolutions
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
+from sluice.cdc_engine.acts.stopped_table import resolve, resume, schema_of
+from sluice.cdc_engine.binlog.events.table_map import Field
+from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
+from sluice.cdc_engine.contracts import StoppedTable, TableChange, TableChangeKind, TableVersion
+from sluice.cdc_engine.errors import ActRefusedError, SourceConnectionError, TableStoppedError
+from sluice.cdc_engine.meta.ledger import Ledger
+from sluice.cdc_engine.meta.resume_requests import requests
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.snapshot.record import wanted
+from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.table_meta.change.policy import PLANS, SchemaDecisions
+from sluice.cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext
+from sluice.cdc_engine.table_meta.history.effects import effects_of
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
+from sluice.cdc_engine.table_meta.history.questions import Question, Unknown
+from sluice.cdc_engine.table_meta.history.resolutions import Resolutions
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from tests.binlog.events.table_map_writer import table_map_of
 from tests.fix_ledgers import FileLedger
 

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc_engine.binlog.charsets.statement_text import statement_text
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, Stopped
+from sluice.cdc_engine.binlog.charsets.statement_text import statement_text
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, Stopped
 from tests.table_meta.ddl_corpus import Group, groups
 
 GROUPS = {group.name: group for group in groups() if len(group.of("mysql80")) > 10}

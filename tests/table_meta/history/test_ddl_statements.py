@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cdc_engine.binlog.scan.table_references import NOT_CAPTURED, TableReferences
-from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.errors import NotATableError, TableStoppedError
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
+from sluice.cdc_engine.binlog.scan.table_references import NOT_CAPTURED, TableReferences
+from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.errors import NotATableError, TableStoppedError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, TableSchema
 from tests.binlog.events.table_map_writer import table_map_bytes, table_map_of
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)

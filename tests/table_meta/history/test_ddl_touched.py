@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.contracts import NO_SESSION, LoggedStatement
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.table_meta.ddl.declared_type import MYSQL
-from cdc_engine.table_meta.history.changed_tables import TouchedTables, changed_by
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, TableSchema
+from sluice.cdc_engine.contracts import NO_SESSION, LoggedStatement
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
+from sluice.cdc_engine.table_meta.history.changed_tables import TouchedTables, changed_by
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema
 
 PLACE = Position(epoch=1, file="binlog.000001", offset=4)
 SERVER = DdlServerFacts(flavour=MYSQL, charset="utf8mb4")

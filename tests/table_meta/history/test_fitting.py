@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.binlog.events.table_map import Field, TableMap, parse_table_map
-from cdc_engine.binlog.type_codes import TypeCode
-from cdc_engine.errors import TableStoppedError
-from cdc_engine.table_meta.history.fitting import fit
-from cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
+from sluice.cdc_engine.binlog.events.table_map import Field, TableMap, parse_table_map
+from sluice.cdc_engine.binlog.type_codes import TypeCode
+from sluice.cdc_engine.errors import TableStoppedError
+from sluice.cdc_engine.table_meta.history.fitting import fit
+from sluice.cdc_engine.table_meta.schema import DeclaredColumn, TableSchema
 from tests.binlog.events.table_map_writer import ColumnBytes, packed_text, table_map_body, table_map_of
 
 COLUMNS = (

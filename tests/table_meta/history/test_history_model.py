@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from cdc_engine.contracts import TableChange
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts
+from sluice.cdc_engine.contracts import TableChange
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts
 
 TABLES = ("a", "b")
 COLUMNS = ("c0", "c1", "c2", "c3")

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import TableChangeKind
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot, stable_snapshot
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.contracts import TableChangeKind
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot, stable_snapshot
+from sluice.console.toolchain.database.server import DatabaseServer
 from tests.table_meta.corpus import ALTERS, CREATES, MARIADB_ALTERS, MYSQL_ALTERS
 from tests.table_meta.replay import Scene, row_metadata, scene
 

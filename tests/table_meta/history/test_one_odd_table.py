@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.contracts import TableChangeKind
-from cdc_engine.table_meta.change import foreign_keys
-from cdc_engine.table_meta.history import cascades, history
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, Stopped, TableSchema
+from sluice.cdc_engine.contracts import TableChangeKind
+from sluice.cdc_engine.table_meta.change import foreign_keys
+from sluice.cdc_engine.table_meta.history import cascades, history
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, Stopped, TableSchema
 from tests.table_meta.history.test_ddl_mistakes import at
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)

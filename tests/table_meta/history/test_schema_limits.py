@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history import review_files
-from cdc_engine.table_meta.history.effects import STATEMENT_CHARS_MAX, shortened
-from cdc_engine.table_meta.history.source import live_schema, schema_snapshot
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history import review_files
+from sluice.cdc_engine.table_meta.history.effects import STATEMENT_CHARS_MAX, shortened
+from sluice.cdc_engine.table_meta.history.source import live_schema, schema_snapshot
 
 PLACE = Position(epoch=1, file="b.000001", offset=4)
 

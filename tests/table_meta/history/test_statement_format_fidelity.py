@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.contracts import TableChange, TableChangeKind
-from cdc_engine.position import Position
-from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.ddl.statement import StatementRowChange
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, Stopped, TableSchema
+from sluice.cdc_engine.contracts import TableChange, TableChangeKind
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import StatementRowChange
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DeclaredColumn, ForeignKey, Stopped, TableSchema
 
 ID = DeclaredColumn(name="id", type="int", nullable=False)
 LIKEWISE = {"orders", "items", "lines", "notes"}

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.source.system_zone import system_zone
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.system_zone import system_zone
 from tests.fix_servers import ServerFactory
 from tests.table_meta.replay import scene
 

@@ -8,9 +8,9 @@ import dataclasses
 
 import numpy as np
 
-from cdc_engine.contracts import Int64s
-from cdc_engine.instance.consumers.pieces import ends_in, first_transactions, parted
-from cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
+from sluice.cdc_engine.contracts import Int64s
+from sluice.cdc_engine.instance.consumers.pieces import ends_in, first_transactions, parted
+from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition, WindowReading
 
 NOTHING: Int64s = np.zeros(0, np.int64)
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from cdc_engine.contracts import Int64s
+from sluice.cdc_engine.contracts import Int64s
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -11,10 +11,10 @@ from typing import Protocol
 
 import structlog
 
-from cdc_engine.parser.connection import SourceConnection
-from cdc_engine.parser.stream.source_clock import ClockAnswer, ask_clock, begin_asking
-from cdc_engine.parser.stream.watch import StreamState
-from cdc_engine.source.server import Source
+from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.stream.source_clock import ClockAnswer, ask_clock, begin_asking
+from sluice.cdc_engine.parser.stream.watch import StreamState
+from sluice.cdc_engine.source.server import Source
 
 ASK_SECONDS = 0.25
 AGAIN_SECONDS = 2.0  # after a failed question

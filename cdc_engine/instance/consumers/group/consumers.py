@@ -8,16 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from cdc_engine.instance.consumers.consumer_stream import StreamPosition, StreamReader
-from cdc_engine.instance.consumers.group.group_stream import GroupStream, GroupStreamPosition, Run
-from cdc_engine.instance.consumers.group.members import Members, MemberStream
-from cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
-from cdc_engine.meta.ledger import GroupConsumer, Ledger
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.position import GroupPosition, Position
-from cdc_engine.server.consumer import ConsumerService
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.positions import WindowPosition, key_of
+from sluice.cdc_engine.instance.consumers.consumer_stream import StreamPosition, StreamReader
+from sluice.cdc_engine.instance.consumers.group.group_stream import GroupStream, GroupStreamPosition, Run
+from sluice.cdc_engine.instance.consumers.group.members import Members, MemberStream
+from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus, Subscriptions, reason_of, state_of
+from sluice.cdc_engine.meta.ledger import GroupConsumer, Ledger
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.position import GroupPosition, Position
+from sluice.cdc_engine.server.consumer import ConsumerService
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.window.positions import WindowPosition, key_of
 
 Runs = tuple[Run, ...]
 Service = ConsumerService[GroupStreamPosition, Runs]

@@ -13,24 +13,24 @@ from pathlib import Path
 
 import structlog
 
-from cdc_engine.config import SluiceConfig
-from cdc_engine.contracts import Holder
-from cdc_engine.errors import ConfigurationError, LeaseLostError, NotStartedError, SluiceError
-from cdc_engine.ha.leases import open_lease
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.forms import display_of
-from cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
-from cdc_engine.instance.consumers.group.members import Members
-from cdc_engine.instance.consumers.group.served import GroupEntries, GroupMessages
-from cdc_engine.instance.consumers.group.status import figures_of
-from cdc_engine.instance.consumers.sending import Sending, name_of
-from cdc_engine.instance.consumers.served import Serving, address_of
-from cdc_engine.instance.consumers.subscriptions import forget_requested
-from cdc_engine.instance.status import EngineStatus, write_status
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.meta.managers import open_meta
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.states import EngineState
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.contracts import Holder
+from sluice.cdc_engine.errors import ConfigurationError, LeaseLostError, NotStartedError, SluiceError
+from sluice.cdc_engine.ha.leases import open_lease
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.forms import display_of
+from sluice.cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
+from sluice.cdc_engine.instance.consumers.group.members import Members
+from sluice.cdc_engine.instance.consumers.group.served import GroupEntries, GroupMessages
+from sluice.cdc_engine.instance.consumers.group.status import figures_of
+from sluice.cdc_engine.instance.consumers.sending import Sending, name_of
+from sluice.cdc_engine.instance.consumers.served import Serving, address_of
+from sluice.cdc_engine.instance.consumers.subscriptions import forget_requested
+from sluice.cdc_engine.instance.status import EngineStatus, write_status
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.meta.managers import open_meta
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.states import EngineState
 
 STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
 APART_SECONDS = 10.0  # without any member here, after which another host may have the group

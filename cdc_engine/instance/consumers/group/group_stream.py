@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from cdc_engine.binlog.entries.elements import State
-from cdc_engine.contracts import Int64s
-from cdc_engine.errors import (
+from sluice.cdc_engine.binlog.entries.elements import State
+from sluice.cdc_engine.contracts import Int64s
+from sluice.cdc_engine.errors import (
     ConsumerStoppedError,
     EngineStartingError,
     EngineStoppedError,
@@ -24,14 +24,14 @@ from cdc_engine.errors import (
     NotStartedError,
     SourceConnectionError,
 )
-from cdc_engine.instance.consumers.consumer_stream import Chosen, StreamPosition
-from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.group.ahead import Ahead, size_of
-from cdc_engine.instance.consumers.group.barrier import Known, NextTransactions, decide
-from cdc_engine.instance.consumers.group.members import MemberStream, View
-from cdc_engine.instance.consumers.pieces import end_of
-from cdc_engine.position import GroupPosition, Position
-from cdc_engine.store.window.positions import WindowPiece, WindowPosition
+from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen, StreamPosition
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.group.ahead import Ahead, size_of
+from sluice.cdc_engine.instance.consumers.group.barrier import Known, NextTransactions, decide
+from sluice.cdc_engine.instance.consumers.group.members import MemberStream, View
+from sluice.cdc_engine.instance.consumers.pieces import end_of
+from sluice.cdc_engine.position import GroupPosition, Position
+from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
 LOOK_SECONDS = 0.1  # between two looks at the clocks of members that are waited for
 SILENCE_SECONDS_MAX = 1.0  # counted between two looks: a client may not have asked for an hour

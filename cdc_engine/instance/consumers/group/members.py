@@ -10,15 +10,15 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from cdc_engine.binlog.entries.elements import State
-from cdc_engine.errors import NotStartedError, SluiceError
-from cdc_engine.instance.consumers.consumer_stream import Chosen, DestinationStream, StreamReader
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.group.ahead import NOTHING, Ahead, ahead_of
-from cdc_engine.instance.consumers.group.clock import MemberClock, SourceAsker
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.positions import WindowPiece, WindowPosition
+from sluice.cdc_engine.binlog.entries.elements import State
+from sluice.cdc_engine.errors import NotStartedError, SluiceError
+from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen, DestinationStream, StreamReader
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.group.ahead import NOTHING, Ahead, ahead_of
+from sluice.cdc_engine.instance.consumers.group.clock import MemberClock, SourceAsker
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
 
 
 class Here(NamedTuple):

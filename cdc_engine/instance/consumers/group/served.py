@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.brokers.publisher import Message
-from cdc_engine.config.brokers import BrokerConfig
-from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.group.group_stream import Run
-from cdc_engine.instance.consumers.sending import message_maker
-from cdc_engine.instance.consumers.served import entry_maker
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.brokers.publisher import Message
+from sluice.cdc_engine.config.brokers import BrokerConfig
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.group.group_stream import Run
+from sluice.cdc_engine.instance.consumers.sending import message_maker
+from sluice.cdc_engine.instance.consumers.served import entry_maker
 
 MakerT = TypeVar("MakerT")
 

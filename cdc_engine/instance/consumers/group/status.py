@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cdc_engine.instance.consumers.group.members import Members
-from cdc_engine.instance.consumers.subscriptions import ConsumerStatus
-from cdc_engine.instance.status import GroupFigures, MemberFigures
+from sluice.cdc_engine.instance.consumers.group.members import Members
+from sluice.cdc_engine.instance.consumers.subscriptions import ConsumerStatus
+from sluice.cdc_engine.instance.status import GroupFigures, MemberFigures
 
 
 def figures_of(members: Members, consumers: Sequence[ConsumerStatus]) -> GroupFigures:

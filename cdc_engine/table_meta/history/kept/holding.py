@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cdc_engine.gtid import has_executed
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
+from sluice.cdc_engine.gtid import has_executed
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
 FROM_ITS_PLACE_ON = frozenset({RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT})
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
-from cdc_engine.table_meta.history.kept.timeline import Timeline
-from cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
+from sluice.cdc_engine.table_meta.history.kept.timeline import Timeline
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
 
 KnownTable = TableSchema | Stopped | DroppedTable | None
 TableKey = tuple[str, str]

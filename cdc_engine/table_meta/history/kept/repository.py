@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
-from cdc_engine.durable_files import make_folder, replace_file, sync
-from cdc_engine.errors import MetaError
-from cdc_engine.position import Position
+from sluice.cdc_engine.durable_files import make_folder, replace_file, sync
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.position import Position
 
 FORMAT = 1
 

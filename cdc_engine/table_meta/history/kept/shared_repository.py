@@ -13,9 +13,9 @@ import dataclasses
 import json
 from collections.abc import Iterable, Iterator
 
-from cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
-from cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRecord
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, holding
+from sluice.cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
+from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRecord
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, holding
 
 FORMAT = 1
 PREFIX, HEAD = "schema-", "schema-head"

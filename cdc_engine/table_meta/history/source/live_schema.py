@@ -14,10 +14,10 @@ import pymysql
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from cdc_engine.table_meta.ddl.reader import read_statement
-from cdc_engine.table_meta.ddl.statement import Nothing
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
-from cdc_engine.table_meta.schema import TableSchema
+from sluice.cdc_engine.table_meta.ddl.reader import read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import Nothing
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, read_snapshot
+from sluice.cdc_engine.table_meta.schema import TableSchema
 
 EVENTS_BEHIND_MAX = 5000  # between the position and the end; reading more takes too long
 _DEFAULT_DATABASE = re.compile(r"use `(?:[^`]|``)*`; ")

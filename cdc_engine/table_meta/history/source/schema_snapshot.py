@@ -18,23 +18,23 @@ from pymysql import MySQLError
 from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
-from cdc_engine.binlog.charsets.collations import charset_of_collation
-from cdc_engine.binlog.charsets.statement_text import UNKNOWN
-from cdc_engine.binlog.column_types.labels import HIDDEN_CHARACTER
-from cdc_engine.binlog.row_rules.history_rows import ROW_END, ROW_START
-from cdc_engine.errors import SourceConnectionError
-from cdc_engine.position import Position
-from cdc_engine.table_meta.change.foreign_keys import in_order
-from cdc_engine.table_meta.change.initial_value import known_default
-from cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
-from cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType, declared_type
-from cdc_engine.table_meta.ddl.default_value import EXPRESSION, Default, DefaultNotation, read_default
-from cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
-from cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
-from cdc_engine.table_meta.ddl.reader import defect_text, read_statement
-from cdc_engine.table_meta.ddl.statement import CreateTable, Statement
-from cdc_engine.table_meta.history.source.system_zone import system_zone
-from cdc_engine.table_meta.schema import (
+from sluice.cdc_engine.binlog.charsets.collations import charset_of_collation
+from sluice.cdc_engine.binlog.charsets.statement_text import UNKNOWN
+from sluice.cdc_engine.binlog.column_types.labels import HIDDEN_CHARACTER
+from sluice.cdc_engine.binlog.row_rules.history_rows import ROW_END, ROW_START
+from sluice.cdc_engine.errors import SourceConnectionError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.change.foreign_keys import in_order
+from sluice.cdc_engine.table_meta.change.initial_value import known_default
+from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
+from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType, declared_type
+from sluice.cdc_engine.table_meta.ddl.default_value import EXPRESSION, Default, DefaultNotation, read_default
+from sluice.cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
+from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
+from sluice.cdc_engine.table_meta.ddl.reader import defect_text, read_statement
+from sluice.cdc_engine.table_meta.ddl.statement import CreateTable, Statement
+from sluice.cdc_engine.table_meta.history.source.system_zone import system_zone
+from sluice.cdc_engine.table_meta.schema import (
     DdlServerFacts,
     DeclaredColumn,
     ForeignKey,

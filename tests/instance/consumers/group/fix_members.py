@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 
-from cdc_engine.binlog.block import end_position
-from cdc_engine.contracts import Block
-from cdc_engine.errors import NotStartedError, SluiceError
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.group.clock import MemberClock
-from cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
-from cdc_engine.instance.consumers.group.members import Members
-from cdc_engine.meta.manager import MetaManager
-from cdc_engine.parser.server_facts import ServerFacts
-from cdc_engine.parser.stream.source_clock import ClockAnswer
-from cdc_engine.parser.stream.watch import StreamState
-from cdc_engine.position import Position
-from cdc_engine.sink.table_filter import TableFilter
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.binlog.block import end_position
+from sluice.cdc_engine.contracts import Block
+from sluice.cdc_engine.errors import NotStartedError, SluiceError
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.group.clock import MemberClock
+from sluice.cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
+from sluice.cdc_engine.instance.consumers.group.members import Members
+from sluice.cdc_engine.meta.manager import MetaManager
+from sluice.cdc_engine.parser.server_facts import ServerFacts
+from sluice.cdc_engine.parser.stream.source_clock import ClockAnswer
+from sluice.cdc_engine.parser.stream.watch import StreamState
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.sink.table_filter import TableFilter
+from sluice.cdc_engine.store.window.window import Window
 from tests.fix_blocks import SERVER, Source
 from tests.fix_ledgers import MemoryLedger
 from tests.instance.consumers.test_consumer_machine import ReadAlone, rows_in

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.instance.consumers.group.barrier import BarrierWait, Known, NextTransactions, decide
+from sluice.cdc_engine.instance.consumers.group.barrier import BarrierWait, Known, NextTransactions, decide
 
 FOREVER = 1 << 60
 NAMES = ("east", "north", "west")

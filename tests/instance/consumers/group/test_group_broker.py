@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
-from cdc_engine.binlog.entries.texts import Display
-from cdc_engine.brokers.publisher import MemoryBroker
-from cdc_engine.config.brokers import AnyBroker, BrokerConfig
-from cdc_engine.errors import ConfigurationError
-from cdc_engine.instance.consumers.forms import Forms
-from cdc_engine.instance.consumers.group.group_stream import Run
-from cdc_engine.instance.consumers.group.served import ByMember, GroupEntries, GroupMessages
-from cdc_engine.instance.consumers.sending import Sending, message_maker
-from cdc_engine.instance.consumers.served import entry_maker
+from sluice.cdc_engine.binlog.entries.texts import Display
+from sluice.cdc_engine.brokers.publisher import MemoryBroker
+from sluice.cdc_engine.config.brokers import AnyBroker, BrokerConfig
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.instance.consumers.forms import Forms
+from sluice.cdc_engine.instance.consumers.group.group_stream import Run
+from sluice.cdc_engine.instance.consumers.group.served import ByMember, GroupEntries, GroupMessages
+from sluice.cdc_engine.instance.consumers.sending import Sending, message_maker
+from sluice.cdc_engine.instance.consumers.served import entry_maker
 from tests.brokers.fix_recorded import recorded
 from tests.instance.consumers.group.fix_members import Fake, Group, Row, rows_of
 from tests.waiting import wait_for
@@ -67,7 +67,7 @@ def test_group_broker_is_a_consumer_whose_ack_follows_the_broker_s_over_a_restar
     group, memory = Group(Fake("east"), Fake("west")), MemoryBroker()
 
     def made(runs: tuple[Run, ...], batch_id: int) -> list[Any]:
-        from cdc_engine.brokers.publisher import Message  # noqa: PLC0415
+        from sluice.cdc_engine.brokers.publisher import Message  # noqa: PLC0415
 
         return [Message("t", 0, json.dumps(row).encode()) for row in rows_of(runs)]
 

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from cdc_engine.config import load_config
-from cdc_engine.destination_files import lease_holder
-from cdc_engine.errors import NotStartedError
-from cdc_engine.ha.file_lease import FileLease
-from cdc_engine.instance.consumers.consumers import Consumers
-from cdc_engine.instance.consumers.group import engine as room
-from cdc_engine.instance.consumers.group.engine import GroupEngine
-from cdc_engine.instance.status import GroupFigures, MemberFigures
-from cdc_engine.keeping import launcher
-from cdc_engine.keeping.in_use import VARIABLE
-from console.status.report import read_status
-from console.toolchain.ports import free_port
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.destination_files import lease_holder
+from sluice.cdc_engine.errors import NotStartedError
+from sluice.cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.group import engine as room
+from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine
+from sluice.cdc_engine.instance.status import GroupFigures, MemberFigures
+from sluice.cdc_engine.keeping import launcher
+from sluice.cdc_engine.keeping.in_use import VARIABLE
+from sluice.console.status.report import read_status
+from sluice.console.toolchain.ports import free_port
 from tests.instance.consumers.group.fix_members import Fake
 from tests.waiting import wait_for
 

@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.binlog.entries.elements import BEGIN
-from cdc_engine.errors import ConsumerStoppedError, MetaError, PositionLostError
-from cdc_engine.instance.consumers.group.ahead import ahead_of
-from cdc_engine.instance.consumers.group.group_stream import FUTURE_US_MAX
-from cdc_engine.instance.consumers.pieces import end_of
-from cdc_engine.instance.consumers.subscriptions import STOPPED
-from cdc_engine.meta.manager import Transition
-from cdc_engine.store.window.positions import WindowPiece, WindowPosition
-from cdc_engine.store.window.window import Window
+from sluice.cdc_engine.binlog.entries.elements import BEGIN
+from sluice.cdc_engine.errors import ConsumerStoppedError, MetaError, PositionLostError
+from sluice.cdc_engine.instance.consumers.group.ahead import ahead_of
+from sluice.cdc_engine.instance.consumers.group.group_stream import FUTURE_US_MAX
+from sluice.cdc_engine.instance.consumers.pieces import end_of
+from sluice.cdc_engine.instance.consumers.subscriptions import STOPPED
+from sluice.cdc_engine.meta.manager import Transition
+from sluice.cdc_engine.store.window.positions import WindowPiece, WindowPosition
+from sluice.cdc_engine.store.window.window import Window
 from tests.fix_blocks import ORDERS, Source, numbers_of
 from tests.fix_ledgers import MemoryLedger
 from tests.instance.consumers.group.fix_members import START, Fake, Group, Row, away, rows_of

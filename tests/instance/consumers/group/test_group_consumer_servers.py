@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from canal_client import CanalClient
-from canal_client.errors import CanalError
-from cdc_engine.config import load_config
-from cdc_engine.destination_files import read_ledger
-from console.status.report import read_status
-from console.toolchain.cache import PROJECT_ROOT
-from console.toolchain.database.server import DatabaseServer
-from console.toolchain.ports import free_port
-from console.toolchain.process import ChildProcess
+from sluice.canal_client import CanalClient
+from sluice.canal_client.errors import CanalError
+from sluice.cdc_engine.config import load_config
+from sluice.cdc_engine.destination_files import read_ledger
+from sluice.console.status.report import read_status
+from sluice.console.toolchain.cache import PROJECT_ROOT
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.console.toolchain.ports import free_port
+from sluice.console.toolchain.process import ChildProcess
 from tests.fix_servers import ServerFactory
 from tests.waiting import wait_for
 
@@ -56,7 +56,7 @@ class House:
 
     def begun(self) -> ChildProcess:
         environment = {**os.environ, "SLUICE_CONF": str(self.root / "conf"), "PYTHONPATH": str(PROJECT_ROOT)}
-        command = [sys.executable, "-m", "orchestration.rpc.process"]
+        command = [sys.executable, "-m", "sluice.orchestration.rpc.process"]
         return ChildProcess(command, self.root / "engine.log", environment=environment, die_with_parent=True)
 
     def killed_and_begun(self) -> None:

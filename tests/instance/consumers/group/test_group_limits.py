@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdc_engine.instance.consumers.group import clock, group_stream
+from sluice.cdc_engine.instance.consumers.group import clock, group_stream
 from tests.instance.consumers.group.fix_members import Fake, Group, rows_of
 
 CLIENT = 7

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.kept.holding import holds_at, needed
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.kept.holding import holds_at, needed
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
 ONE = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from cdc_engine.errors import ConfigurationError, MetaError
-from cdc_engine.position import Position
-from cdc_engine.records.memory import MemoryRecordStore
-from cdc_engine.records.sql import SqlRecordStore
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository, SchemaRepository
-from cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
-from cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from cdc_engine.table_meta.schema import DdlServerFacts
-from console.toolchain.database.server import DatabaseServer
+from sluice.cdc_engine.errors import ConfigurationError, MetaError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.records.memory import MemoryRecordStore
+from sluice.cdc_engine.records.sql import SqlRecordStore
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository, SchemaRepository
+from sluice.cdc_engine.table_meta.history.kept.shared_repository import SharedRepository
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts
+from sluice.console.toolchain.database.server import DatabaseServer
 
 Open = Callable[[], Repository]
 

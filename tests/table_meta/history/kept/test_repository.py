@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc_engine.contracts import Column, TableVersion
-from cdc_engine.errors import MetaError
-from cdc_engine.position import Position
-from cdc_engine.table_meta.history.history import TableHistory
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
-from cdc_engine.table_meta.history.tables_file import read_tables, write_tables
+from sluice.cdc_engine.contracts import Column, TableVersion
+from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, SchemaRepository
+from sluice.cdc_engine.table_meta.history.tables_file import read_tables, write_tables
 
 
 def at(offset: int) -> Position:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from cdc_engine.errors import LeaseLostError, MetaError, NotSharedError
-from cdc_engine.records.contract import NOT_THERE, NOTHING, StoredRecord
-from cdc_engine.records.memory import MemoryRecordStore
-from cdc_engine.table_meta.history.kept import shared_repository
-from cdc_engine.table_meta.history.kept.repository import HistoryRecord
-from cdc_engine.table_meta.history.kept.shared_repository import HEAD, SharedRepository
+from sluice.cdc_engine.errors import LeaseLostError, MetaError, NotSharedError
+from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, StoredRecord
+from sluice.cdc_engine.records.memory import MemoryRecordStore
+from sluice.cdc_engine.table_meta.history.kept import shared_repository
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
+from sluice.cdc_engine.table_meta.history.kept.shared_repository import HEAD, SharedRepository
 from tests.table_meta.history.kept.test_ddl_repositories import record
 
 
