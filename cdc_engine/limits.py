@@ -19,7 +19,7 @@ WINDOW_BYTES_MAX = 64 * MEBIBYTE  # row events kept for consumers other than the
 SHARED_BYTES_MAX = 64 * MEBIBYTE
 BATCH_BYTES_MAX = 256 * MEBIBYTE  # a batch is everything that waits, up to this; the ring is the usual limit
 BATCH_EVENTS_MAX = 1_000_000  # row events per batch: no more than a full ring has, so the ring's reason holds here, too
-FAILOVER_BACK_SECONDS = 60  # read again when a stream moves to another server by time (canal.md §2.3)
+COMMITS_DISORDER_SECONDS = 60  # by which a search by time reads on, because commit times are not in order
 # A source that answers a check of its heartbeat later counts as failed once. Several failures in a row mean a failover.
 HEARTBEAT_QUERY_SECONDS_MAX = 5
 HEARTBEAT_SECONDS = 15  # the server sends a heartbeat this often on an idle stream (canal.md §2.1)

@@ -135,7 +135,14 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     failover: Literal["by_gtid", "by_time"] = Field(
         "by_gtid",
         description="How the position is found on another source. `by_gtid`: only by GTIDs. `by_time`: without GTIDs by "
-        "the clock, one minute earlier; tables that cannot take a change twice stop.",
+        "the clock, `failover_back_seconds` earlier; tables that cannot take a change twice stop.",
+    )
+    failover_back_seconds: int = Field(
+        60,
+        ge=1,
+        le=86_400,
+        description="With `failover: by_time`: seconds before the last change from which on changes are read again. More than "
+        "the servers' clocks differ, and than a replica reorders commits.",
     )
     archive: ArchiveLocation = Field(
         "",

@@ -42,13 +42,13 @@ class DumpStart:
     """The start of a dump. `position.file` may be empty if another server finds the position by GTID: the server names the file itself.
 
     `executed_known`: `position.gtid_set` is everything that was executed before. `by_gtid`: request by GTID set, not by file and offset.
-    `by_time`: the position was found by the clock, and recent changes are read twice.
+    `read_twice_seconds`: the position was found by the clock, so the changes of this time are read twice; 0: it is exact.
     """
 
     position: Position
     by_gtid: bool
     executed_known: bool
-    by_time: bool = False
+    read_twice_seconds: int = 0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

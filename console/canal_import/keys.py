@@ -43,7 +43,7 @@ LEFT_UNLESS = (
     (r"canal\.instance\.memory\.batch\.mode", ("memsize",), "a fetch size is 1024 bytes a unit, as MEMSIZE"),
     (
         r"canal\.instance\.fallbackIntervalInSeconds", ("60",),
-        "a failover continues by GTID and repeats nothing; `failover: by_time` goes back 60 s, which cannot be changed",
+        "a failover continues by GTID and repeats nothing; with `failover: by_time` set `failover_back_seconds` to this value",
     ),
     (
         r"canal\.instance\.filter\.query\.dcl", OFF, "statements other than DDL are shown to consumers as QUERY: skip them there",

@@ -47,7 +47,7 @@ def listed(
                 address=address,
                 reading=address == destination.source.address,
                 server_uuid=answer.facts.server_uuid if answer.facts else "",
-                refused=refusal(position, answer, epochs, by_time_of(source, destination.failover, captured)),
+                refused=refusal(position, answer, epochs, by_time_of(source, destination, captured)),
             )
         )
     return found

@@ -59,7 +59,7 @@ def consumers_of(  # noqa: PLR0917  one caller
         epoch=lambda: meta.ledger.epoch,
         # Not the ledger's, which an ack moves: the epoch is that of the stream's new server.
         server_uuid=lambda: live.position.server_uuid if live.position else meta.ledger.server_uuid,
-        by_time=by_time_of(source_of(config), config.failover, tables.keeps),
+        by_time=by_time_of(source_of(config), config, tables.keeps),
         isolated=config.batch.ddl_isolation,
     )
     return Consumers(

@@ -121,7 +121,7 @@ def _parts_around(
         prepared=prepared,
         epochs=lambda: epochs_of(meta),
         waits=len(config.sources) > 1,
-        by_time=by_time_of(source_of(config), config.failover, tables.keeps),
+        by_time=by_time_of(source_of(config), config, tables.keeps),
         archive=archive_of(config),
         sharing=OF_PROCESS.of(source_of(config)) if config.stream == "shared" else None,
     )

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableVersion
-from sluice.cdc_engine.limits import FAILOVER_BACK_SECONDS
 from sluice.cdc_engine.parser.positions.by_time import start_by_time
 from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.parser.stream.event_parser import ByTime
@@ -20,10 +19,12 @@ NO_KEY = "the table has no key, so it would have those rows twice"
 NO_OTHERS: Mapping[str, str] = {}
 
 
-def by_time_of(source: Source, failover: str, captured: Callable[[str, str], bool]) -> ByTime | None:
-    """Returns the start by the clock. `failover`: the setting of conf/; None if it does not allow this."""
+def by_time_of(source: Source, config: DestinationConfig, captured: Callable[[str, str], bool]) -> ByTime | None:
+    """Returns the start by the clock; None if conf/ does not allow it."""
+    if config.failover != "by_time":
+        return None
     changed = functools.partial(changed_by, captured)
-    return functools.partial(start_by_time, source, changed) if failover == "by_time" else None
+    return functools.partial(start_by_time, source, changed, back_seconds=config.failover_back_seconds)
 
 
 def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dict[str, str]:
@@ -53,9 +54,12 @@ def stops_of(
 
     `others`: as `cannot_repeat` returns them.
     """
-    if not start.by_time:
+    if not start.read_twice_seconds:
         return ()
-    went = f"the stream went over to another server by time and reads the last {FAILOVER_BACK_SECONDS} s once more from {start.position} on"
+    went = (
+        f"the stream went over to another server by time and reads the last {start.read_twice_seconds} s once more "
+        f"from {start.position} on"
+    )
     why = {each.name: others.get(each.name, "") or ("" if each.key else NO_KEY) for each in tables}
     return tuple(
         StoppedTable(

@@ -73,7 +73,7 @@ class Failover:
     """The failover of a destination with several sources. `trouble` may be called from any thread."""
 
     def __init__(self, config: DestinationConfig, dependencies: FailoverDependencies) -> None:
-        self._config, self._dependencies, self._allowed = config.heartbeat, dependencies, config.failover
+        self._config, self._dependencies, self._destination = config.heartbeat, dependencies, config
         self._sources, self._reading = sources_of(config), config.source.address
         self._captured = TableFilter(config.include, config.exclude).keeps
         self._heartbeat = Heartbeat(self._sources[self._reading], config.heartbeat.sql)
@@ -130,7 +130,7 @@ class Failover:
         try:
             position = self._dependencies.position()
             answer = ask(self._sources[address], position.file if position else "")
-            by_time = by_time_of(self._sources[address], self._allowed, self._captured)
+            by_time = by_time_of(self._sources[address], self._destination, self._captured)
             return refusal(position, answer, self._dependencies.epochs(), by_time) or self._silence_of(address)
         except Exception as error:  # any error: the other sources are still to be asked
             return str(error) or type(error).__name__

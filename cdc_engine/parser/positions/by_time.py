@@ -1,13 +1,13 @@
-"""Decides where a stream continues by the clock, on another server whose GTIDs do not contain its position: a minute before what was read
-last.
+"""Decides where a stream continues by the clock, on another server whose GTIDs do not contain its position: some seconds before what was
+read last (`failover_back_seconds`).
 
-The content of that minute is read twice. So this is only for destinations that allow it (`failover: by_time`); tables that cannot take a
+The content of these seconds is read twice. So this is only for destinations that allow it (`failover: by_time`); tables that cannot take a
 change twice are stopped by name (`instance.failover.by_time`). A server that has nothing as late as what was read lacks a part of it, and
-the parser waits for it. If the minute contains what cannot be applied twice, the stream cannot continue by the clock:
+the parser waits for it. If that time contains what cannot be applied twice, the stream cannot continue by the clock:
 
 - a statement that changes a captured table: rows from before it would be read with the columns from after it, and renames would
   happen twice;
-- the commit of an XA transaction that was prepared before the minute: its rows are not in what is read twice;
+- the commit of an XA transaction that was prepared before that time: its rows are not in what is read twice;
 - rows without all their columns (binlog_row_image): if a key moved, they would get the values of another row.
 """
 
@@ -18,7 +18,6 @@ from collections.abc import Callable
 
 from sluice.cdc_engine.contracts import LoggedStatement
 from sluice.cdc_engine.errors import PositionLostError
-from sluice.cdc_engine.limits import FAILOVER_BACK_SECONDS
 from sluice.cdc_engine.parser.file_creation import creation_of
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
 from sluice.cdc_engine.parser.positions.time_search import SearchedInterval, choice_at, read_again
@@ -33,10 +32,11 @@ MASTER_BACK = "bring the server back that was read"
 
 
 def start_by_time(
-    source: Source, changed: Changed, cursor: Position, facts: ServerFacts, epochs: Epochs
+    source: Source, changed: Changed, cursor: Position, facts: ServerFacts, epochs: Epochs, *, back_seconds: int
 ) -> DumpStart | Lost:
     """Returns the start on the server that `facts` describes, in a new epoch. `changed`: returns the captured table that a statement may
-    have changed, or an empty text; its arguments are the statement and whether the server is a MariaDB.
+    have changed, or an empty text; its arguments are the statement and whether the server is a MariaDB. `back_seconds`: how long before
+    the cursor's commit time it begins.
 
     Raises SourceConnectionError, and the errors of the scan.
     """
@@ -48,20 +48,21 @@ def start_by_time(
     if image != "FULL":
         return not_twice(
             source.address,
+            back_seconds,
             f"its binlog_row_image is {image}. Rows without all their columns would mix the values of two rows where a key has changed",
         )
     try:
         files = BinlogFiles(source, facts)
-        place = choice_at(files, cursor.time_us - FAILOVER_BACK_SECONDS * SECOND_US)
+        place = choice_at(files, cursor.time_us - back_seconds * SECOND_US)
         interval = read_again(files, place, cursor.time_us)
     except PositionLostError as error:
         return Lost(reason=str(error))
     if not interval.reached:
         return behind(source.address, cursor, facts)
     if why := held_twice(interval, lambda each: changed(each, facts.mariadb)):
-        return not_twice(source.address, why)
+        return not_twice(source.address, back_seconds, why)
     created = creation_of(source, place.file)
-    return in_new_epoch(started(place, cursor, facts, created), cursor, epochs)
+    return in_new_epoch(started(place, cursor, facts, created, back_seconds), cursor, epochs)
 
 
 def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
@@ -74,10 +75,10 @@ def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
     )
 
 
-def not_twice(address: str, why: str) -> Lost:
+def not_twice(address: str, back_seconds: int, why: str) -> Lost:
     return Lost(
         reason=f"without GTIDs, the stream could continue on {address} only by commit time, and would read the last "
-        f"{FAILOVER_BACK_SECONDS} s twice. Those changes cannot be applied twice: {why}",
+        f"{back_seconds} s twice. Those changes cannot be applied twice: {why}",
         options=(MASTER_BACK, RESNAPSHOT),
     )
 
@@ -92,7 +93,7 @@ def held_twice(interval: SearchedInterval, changed: Callable[[LoggedStatement], 
     return ""
 
 
-def started(place: StartChoice, cursor: Position, facts: ServerFacts, created: int) -> DumpStart:
+def started(place: StartChoice, cursor: Position, facts: ServerFacts, created: int, back_seconds: int) -> DumpStart:
     """Returns the start at a found position, still in the cursor's epoch."""
     position = dataclasses.replace(
         cursor,
@@ -102,4 +103,6 @@ def started(place: StartChoice, cursor: Position, facts: ServerFacts, created: i
         server_uuid=facts.server_uuid,
         file_created=created,
     )
-    return DumpStart(position=position, by_gtid=False, executed_known=bool(place.executed), by_time=True)
+    return DumpStart(
+        position=position, by_gtid=False, executed_known=bool(place.executed), read_twice_seconds=back_seconds
+    )

@@ -16,7 +16,7 @@ from sluice.cdc_engine.binlog.block import end_position
 from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.contracts import NO_SESSION, Block, LoggedStatement, StatementSession, TableChange, TableVersion
 from sluice.cdc_engine.errors import PositionLostError, TableStoppedError
-from sluice.cdc_engine.limits import FAILOVER_BACK_SECONDS
+from sluice.cdc_engine.limits import COMMITS_DISORDER_SECONDS
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
 from sluice.cdc_engine.parser.positions.time_position import (
     CreationTimeRequest,
@@ -93,7 +93,7 @@ def interval_of(blocks: Iterable[Block], commits: list[str], time_us: int) -> Se
             interval.commits += commits
         commits.clear()
         interval.reached = interval.reached or first_at_or_after(times, time_us) >= 0
-        if times.min() > time_us + FAILOVER_BACK_SECONDS * SECOND_US:
+        if times.min() > time_us + COMMITS_DISORDER_SECONDS * SECOND_US:
             break
     return interval
 

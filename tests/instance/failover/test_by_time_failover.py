@@ -83,8 +83,9 @@ def test_failover_by_time_reads_a_minute_again_and_stops_what_has_no_key(pair: P
 def test_failover_by_time_is_for_who_allows_it_and_names_what_is_lacking() -> None:
     source = Source(destination="shop", host="two", port=3306, user="sluice", server_id=7)
     captured = TableFilter("shop\\..*").keeps
-    assert by_time_of(source, "by_gtid", captured) is None
-    assert by_time_of(source, "by_time", captured) is not None
+    config = DestinationConfig.model_validate({"name": "shop", "source": {"user": "root"}})
+    assert by_time_of(source, config, captured) is None
+    assert by_time_of(source, config.model_copy(update={"failover": "by_time"}), captured) is not None
     facts = ServerFacts(
         version="8.0.31", mariadb=False, server_uuid="two", gtid_enabled=False, file="mysql-bin.000002", offset=500
     )
@@ -92,12 +93,13 @@ def test_failover_by_time_is_for_who_allows_it_and_names_what_is_lacking() -> No
     assert lost.not_yet
     for words in ("two:3306 lacks what was read", "mysql-bin.000002:500", "2023-11-14T22:13:20", "Safe options"):
         assert words in str(lost)
-    start = started(StartChoice(file="mysql-bin.000001", offset=90), READ, facts, 5)
-    assert (start.position.server_uuid, start.position.file_created, start.by_time) == ("two", 5, True)
+    start = started(StartChoice(file="mysql-bin.000001", offset=90), READ, facts, 5, 90)
+    assert (start.position.server_uuid, start.position.file_created, start.read_twice_seconds) == ("two", 5, 90)
     tables = [
         TableVersion(database="shop", table=name, columns=(), key=key) for name, key in (("a", ("n",)), ("b", ()))
     ]
     (stop,) = stops_of(tables, start)
+    assert "reads the last 90 s once more" in stop.reason
     assert (stop.name, stop.position) == ("shop.b", start.position)
     exact = DumpStart(position=READ, by_gtid=True, executed_known=True)
     assert stops_of(tables, exact) == ()
@@ -121,7 +123,7 @@ def test_failover_by_time_stops_what_keeps_each_change_and_what_foreign_keys_cha
         referenced=("n",),
         on_update="CASCADE",
     )
-    start = DumpStart(position=READ, by_gtid=False, executed_known=False, by_time=True)
+    start = DumpStart(position=READ, by_gtid=False, executed_known=False, read_twice_seconds=60)
     stops = {each.table: each.reason for each in stops_of(tables, start, cannot_repeat(config, [cascade]))}
     assert sorted(stops) == ["child", "log", "versions"]
     for name, words in (("child", "foreign key fk"), ("log", "change_log: true"), ("versions", "history: true")):

@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 
 from sluice.cdc_engine.contracts import NO_SESSION, Block, LoggedStatement
+from sluice.cdc_engine.errors import PositionLostError
 from sluice.cdc_engine.parser.positions.by_time import held_twice, start_by_time
 from sluice.cdc_engine.parser.positions.time_search import LATE_US, SearchedInterval, interval_of
 from sluice.cdc_engine.parser.server_facts import ServerFacts
-from sluice.cdc_engine.parser.start_position import NO_EPOCHS, Lost
+from sluice.cdc_engine.parser.start_position import NO_EPOCHS, Lost, StartChoice
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.server import Source as SourceServer
 from sluice.cdc_engine.time_text import SECOND_US
@@ -72,10 +73,25 @@ def test_failover_by_time_names_what_nothing_takes_twice() -> None:
     assert "XA transaction x was committed" in held_twice(SearchedInterval(reached=True, commits=["x"]), changed)
 
 
+def test_failover_by_time_goes_back_as_far_as_conf_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    searched: list[int] = []
+
+    def found(_files: object, time_us: int) -> StartChoice:
+        searched.append(time_us)
+        raise PositionLostError("nothing is so old")
+
+    monkeypatch.setattr("sluice.cdc_engine.parser.positions.by_time.choice_at", found)
+    for seconds in (60, 300):
+        assert isinstance(
+            start_by_time(SERVER, lambda _statement, _mariadb: "", CURSOR, FACTS, NO_EPOCHS, back_seconds=seconds), Lost
+        )
+    assert searched == [CURSOR.time_us - 60_000_000, CURSOR.time_us - 300_000_000]
+
+
 @pytest.mark.parametrize("image", ["MINIMAL", "noblob", "FULL_NODUP"])
 def test_failover_by_time_is_not_for_rows_that_are_not_told_whole(image: str) -> None:
     facts = dataclasses.replace(FACTS, variables={"binlog_row_image": image})
-    lost = start_by_time(SERVER, lambda _statement, _mariadb: "", CURSOR, facts, NO_EPOCHS)
+    lost = start_by_time(SERVER, lambda _statement, _mariadb: "", CURSOR, facts, NO_EPOCHS, back_seconds=60)
     assert isinstance(lost, Lost)
     assert not lost.not_yet
     for words in (
