@@ -89,6 +89,9 @@ class NoRecords:
         """Does nothing."""
 
 
+NO_RECORDS = NoRecords()
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FoundTable:
     """The present state of a table. `commits`: Delta's history from the record's version on.

@@ -299,6 +299,7 @@ class _RepairWork:
         from sluice.spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
         from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
         from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+        from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
         from sluice.spark_jobs.repair.merge import merge_repair  # noqa: PLC0415
         from sluice.spark_jobs.staged_batch import REPAIR_KIND, Backfill  # noqa: PLC0415
 
@@ -337,15 +338,17 @@ class _RepairWork:
                 interval,
                 self._all_chosen(names, scopes, rows),
                 spark_settings(self._config, destination),
-                fence=fence,
+                MergeContext(
+                    fence=fence,
+                    storage_options=storage_options(self._config.storage_options),
+                    records=KeptRecords(LakeTables(self._config.destination_dir(destination))),
+                    run=self._run,
+                ),
                 on_table_done=done,
                 on_left=lambda name, keys: self._listener.say(
                     f"{name}: {keys} keys that differed are not changed: the source no longer has rows of them; the next "
                     "comparison shows whether they still differ"
                 ),
-                storage_options=storage_options(self._config.storage_options),
-                records=KeptRecords(LakeTables(self._config.destination_dir(destination))),
-                run=self._run,
             )
         except SparkUnavailableError as error:
             raise SparkAwayError(told(self._config, error)) from error

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
     """Implements `ports.Merge`."""
+    from sluice.spark_jobs.batch.context import BatchContext  # noqa: PLC0415
     from sluice.spark_jobs.batch.run_batch import merge_batch  # noqa: PLC0415
     from sluice.spark_jobs.errors import (  # noqa: PLC0415  pyspark takes a second to import
         MergeError,
@@ -46,29 +47,31 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
     config = order.config
     options = storage_options(config.storage_options)
     told = functools.partial(without_secrets, storage_options=options)
-    holds = OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination)))
+    buffers = OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination)))
     find = written_target(config, order.destination)
     targets, odd = _targets(order.tables, find)
 
     def merged(batch: StagedBatch) -> None:
         _refuse(odd, order.tables)
-        keep_cut(config, order.destination, order.run, batch, fence, held=holds.names)
+        keep_cut(config, order.destination, order.run, batch, fence, held=buffers.names)
 
     try:
         merge_batch(
             order.batch_dir,
             targets,
             spark_settings(config, order.destination),
-            on_table_done=on_table_done,
-            fence=(fence := Fence(order.refusal)),
-            storage_options=options,
-            quarantine_path=config.quarantine_path(order.destination),
-            records=KeptRecords(LakeTables(config.destination_dir(order.destination))),
-            holds=holds,
-            target_of=find,
-            run=order.run,
+            BatchContext(
+                fence=(fence := Fence(order.refusal)),
+                storage_options=options,
+                records=KeptRecords(LakeTables(config.destination_dir(order.destination))),
+                target_of=find,
+                run=order.run,
+                table_locks=table_locks_of(config, order.destination, order.run),
+                buffers=buffers,
+                quarantine_path=config.quarantine_path(order.destination),
+            ),
             stored=order.stored,
-            table_locks=table_locks_of(config, order.destination, order.run),
+            on_table_done=on_table_done,
             on_merged=merged,
         )
         _refuse(odd, order.tables)

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from sluice.batch_manifest.values import ChangesSegment, StagedTable
 from sluice.spark_jobs.errors import MergeError, SparkUnavailableError, TableError
+from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.session import LakeSession, first_line, is_away
 from sluice.spark_jobs.side_tables.history_fix import HistoryFix
 from sluice.spark_jobs.staged_batch import Backfill, StagedBatch, app_id_of
-from sluice.spark_jobs.table_owner import Owner, TableRecords
+from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.commit_record import commit_record
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.targets.report import TableReport, TableTarget
@@ -53,15 +54,8 @@ class StagedInterval:
             backfill=dataclasses.replace(self.backfill, backfill_id=f"{self.backfill.backfill_id}{which}"),
         )
 
-    def mending(  # noqa: PLR0917  two callers, alike
-        self,
-        session: LakeSession,
-        table: StagedTable,
-        target: TableTarget,
-        up_to: int,
-        storage_options: Mapping[str, str],
-        records: TableRecords,
-        run: str,
+    def mending(
+        self, session: LakeSession, table: StagedTable, target: TableTarget, up_to: int, context: MergeContext
     ) -> HistoryFix:
         """Returns the update of the table's history after the merge. `table`: with one segment; `up_to`: order key up to which the
         lake has the table.
@@ -75,9 +69,9 @@ class StagedInterval:
             target=target,
             key=segment.key,
             place=(up_to, int(str(self.end.get("time_us") or 0))),
-            record=commit_record(batch, table, segment, run),
-            storage_options=storage_options,
-            records=records,
+            record=commit_record(batch, table, segment, context.run),
+            storage_options=context.storage_options,
+            records=context.records,
             fence=session.fence,
         )
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Mapping
 
 from sluice.spark_jobs.backfill.fold import folded
 from sluice.spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
-from sluice.spark_jobs.fence import Fence
-from sluice.spark_jobs.merging.merge import NO_RECORDS, merge_table
+from sluice.spark_jobs.merging.context import MergeContext
+from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.session import SparkSettings, open_sessions
 from sluice.spark_jobs.staged_batch import read_staged_batch
-from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from sluice.spark_jobs.table_owner import TableRecords
+from sluice.spark_jobs.table_locks import Writing
 from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 ACT, REASON = "backfill", "a backfill is merged by Spark"
@@ -21,24 +20,20 @@ def merge_backfill(
     interval: StagedInterval,
     tables: Mapping[str, TableTarget],
     spark: SparkSettings,
+    context: MergeContext,
     *,
-    fence: Fence,
     on_table_done: Callable[[TableReport], None],
-    storage_options: Mapping[str, str] | None = None,
-    records: TableRecords = NO_RECORDS,
-    run: str = "",
-    table_locks: TableLocks = NO_TABLE_LOCKS,
 ) -> list[TableReport]:
-    """Merges the tables, one after the other; tables without changes have no report. `fence`: of the run that holds the run lock.
+    """Merges the tables, one after the other; tables without changes have no report. `context.fence`: of the run that holds the run lock.
 
     Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """
-    options = dict(storage_options or {})
+    fence, table_locks = context.fence, context.table_locks
     staged = [read_staged_batch(folder) for folder in interval.folders]
     with open_sessions(spark, 1, fence) as sessions:
 
         def merge(name: str) -> TableReport | None:
-            up_to = place_of(interval, name, tables[name], options)
+            up_to = place_of(interval, name, tables[name], context.storage_options)
             segments = interval.changes(staged, name, up_to, ACT)
             if not segments:
                 return None
@@ -47,15 +42,12 @@ def merge_backfill(
             if segment is None:
                 return None
             table = staged_table(name, segment)
-            mending = interval.mending(sessions[0], table, tables[name], up_to, options, records, run)
+            mending = interval.mending(sessions[0], table, tables[name], up_to, context)
             writing, shared = Writing.of(table_locks.who, spark, sessions), tables[name].shared
             with table_locks.at(name, tables[name].path, writing, fence, shared=shared):
                 report = mending.do(
                     lambda: merge_table(
-                        *(sessions[0], interval.batch(table), table, tables[name], options),
-                        records=records,
-                        run=run,
-                        reason=REASON,
+                        *(sessions[0], interval.batch(table), table, tables[name], context), reason=REASON
                     )
                 )
             on_table_done(report)

@@ -6,17 +6,18 @@ Called by a Dagster run or from the command line.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import logging
 import queue
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 from sluice.batch_manifest.values import SchemaSegment, StagedTable
+from sluice.spark_jobs.batch.context import BATCH_BY_HAND, BatchContext
+from sluice.spark_jobs.batch.results import BatchResults
 from sluice.spark_jobs.cascades.derive import NOT_FOUND, carried_out
 from sluice.spark_jobs.errors import (
     MergeError,
@@ -25,19 +26,18 @@ from sluice.spark_jobs.errors import (
     StagedBatchError,
     TableError,
 )
-from sluice.spark_jobs.fence import BY_HAND, Fence
+from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.local_copy import local_copy
-from sluice.spark_jobs.merging.merge import NO_RECORDS, merge_table, staged_at
+from sluice.spark_jobs.merging.merge import merge_table, staged_at
 from sluice.spark_jobs.quarantine.append import append_quarantine
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions, table_error
 from sluice.spark_jobs.side_tables.write import Share, names_given, refuse_unlogged, write_alone, write_side_tables
 from sluice.spark_jobs.small.job import SmallResult, merge_small_tables
 from sluice.spark_jobs.small.merge import SmallJob
-from sluice.spark_jobs.snapshot.buffering import NO_SNAPSHOT_BUFFERS, SnapshotBuffers
+from sluice.spark_jobs.snapshot.buffering import SnapshotBuffers
 from sluice.spark_jobs.snapshot.table_buffering import Buffering
 from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from sluice.spark_jobs.table_owner import TableRecords
+from sluice.spark_jobs.table_locks import Writing
 from sluice.spark_jobs.targets import ways
 from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
@@ -46,46 +46,32 @@ logger = logging.getLogger(__name__)
 PARALLEL_TABLES = 2
 # How long a small merge waits for the lock of a table that another run writes. After that, Spark merges the table by itself and waits
 # longer.
-SMALL_TURN_SECONDS = 5.0
+SMALL_LOCK_SECONDS = 5.0
 
 
 def merge_batch(
     batch_dir: Path,
     tables: Mapping[str, TableTarget],
     spark: SparkSettings,
+    context: BatchContext = BATCH_BY_HAND,
     *,
-    on_table_done: Callable[[TableReport], None] | None = None,
-    fence: Fence = BY_HAND,
-    parallelism: int = PARALLEL_TABLES,
-    storage_options: Mapping[str, str] | None = None,
-    quarantine_path: str = "",
-    records: TableRecords = NO_RECORDS,
-    target_of: Callable[[str], TableTarget] | None = None,
-    run: str = "",
-    holds: SnapshotBuffers = NO_SNAPSHOT_BUFFERS,
-    on_merged: Callable[[StagedBatch], object] = lambda _: None,
     stored: str = "",
-    table_locks: TableLocks = NO_TABLE_LOCKS,
+    parallelism: int = PARALLEL_TABLES,
+    on_table_done: Callable[[TableReport], None] = lambda _: None,
+    on_merged: Callable[[StagedBatch], object] = lambda _: None,
 ) -> list[TableReport]:
     """Merges the requested tables of the batch. Returns their reports in the manifest's order.
 
-    - `tables`: "database.table" → target; a table of the batch that is not in it is stopped and is skipped.
-    - `on_table_done`: called in this thread after each table.
-    - `fence`: checked immediately before each table and each commit, in any thread.
-    - `storage_options`: deltalake's options if lake or staged files are not local.
-    - `quarantine_path`: the Delta table for values that could not be decoded.
-    - `records`: the state that earlier runs left in each table.
-    - `target_of`: returns the target of the name that a table had before a RENAME; by default looks in `tables`.
-    - `run`: the ID of the merge run, which is stored in the commits.
-    - `holds`: tables with a running snapshot; their changes are buffered, not merged.
-    - `on_merged`: called once the batch is in all of its tables.
+    - `tables`: "database.table" → target; a table of the batch that is not in it is stopped and is skipped. The targets of other tables,
+      which have had the name of one of these, are those of `context.target_of`.
     - `stored`: URL of the batch's files in an object store; a run copies the files that it reads itself to `batch_dir` or next to it.
-    - `table_locks`: of tables that runs of other destinations also write.
+    - `on_table_done`: called in this thread after each table.
+    - `on_merged`: called once the batch is in all of its tables.
 
     Raises StagedBatchError before anything is merged; SparkUnavailableError if Spark is or becomes unavailable; MergeError, after the
     other tables have finished, if a table could not be merged. Calling it again with the same batch is always safe.
     """
-    with local_copy(batch_dir, stored, storage_options or {}) as folder:
+    with local_copy(batch_dir, stored, context.storage_options) as folder:
         batch = read_staged_batch(folder, stored)
         unknown = sorted(tables.keys() - {table.name for table in batch.tables})
         if unknown:
@@ -94,152 +80,149 @@ def merge_batch(
             )
         batch = dataclasses.replace(batch, tables=tuple(table for table in batch.tables if table.name in tables))
         refuse_unlogged(batch, tables)
-        append_quarantine(batch, quarantine_path, storage_options or {}, fence)
+        append_quarantine(batch, context.quarantine_path, context.storage_options, context.fence)
         if not batch.tables:
             return []
-        told = on_table_done or _ignore
-        buffering = Buffering(batch, tables, fence, holds, told)
-        reports, errors = buffering.reports, buffering.errors
-        left = tuple(table for table in batch.tables if table.name not in buffering.names)
-        merged = dataclasses.replace(batch, tables=left)
-        share = functools.partial(
-            Share,
-            batch=batch,
-            storage_options=storage_options or {},
-            run=run,
-            origin_of=target_of or tables.get,
-            renamed=names_given(batch),
-            records=records,
-            fence=fence,
-        )
-        held = [share(staged=table, target=tables[table.name]) for table in batch.tables]
-        with ExitStack() as stack:
-            buffering.buffer_others()  # before Spark, which they do not need
-            sessions = stack.enter_context(open_sessions(spark, min(parallelism, len(left)), fence)) if left else []
-            merged, refused = _carried_out(merged, tables, storage_options or {}, sessions, fence, buffering)
-            _write_side_tables_of_buffered(held, reports, errors)
-            if left:
-                work = _BatchWork(merged, tables, storage_options or {}, sessions, fence=fence, records=records)
-                work.refused = refused
-                work.target_of = target_of or tables.get
-                work.run_id, work.holds = run, holds
-                work.take_table_locks(table_locks, spark)
-                work.run_small(told, reports, errors)
-                work.run(told, reports, errors)
-                work.run_side_tables(told, reports, errors)
-        if errors:
-            raise _batch_error(batch, reports, errors)
+        found = _merge_tables(batch, tables, spark, _with_targets(context, tables), parallelism, on_table_done)
+        if found.errors:
+            raise _batch_error(batch, found.reports, found.errors)
         on_merged(batch)
-        return [reports[table.name] for table in batch.tables]
+        return [found.reports[table.name] for table in batch.tables]
+
+
+def _with_targets(context: BatchContext, tables: Mapping[str, TableTarget]) -> BatchContext:
+    """Returns the context with a `target_of` that knows the targets of the batch's tables."""
+    return dataclasses.replace(context, target_of=lambda name: tables.get(name) or context.target_of(name))
+
+
+def _merge_tables(  # noqa: PLR0917  one caller
+    batch: StagedBatch,
+    targets: Mapping[str, TableTarget],
+    spark: SparkSettings,
+    context: BatchContext,
+    parallelism: int,
+    on_table_done: Callable[[TableReport], None],
+) -> BatchResults:
+    """Merges or buffers all tables of the batch. Raises SparkUnavailableError, or the error of a cascade."""
+    buffering = Buffering(batch, targets, context.fence, context.buffers, on_table_done)
+    results = BatchResults(on_table_done, buffering.reports, buffering.errors)
+    left = tuple(table for table in batch.tables if table.name not in buffering.names)
+    buffering.buffer_others()  # before Spark, which they do not need
+    count = min(parallelism, len(left))
+    opened: AbstractContextManager[list[LakeSession]]
+    opened = open_sessions(spark, count, context.fence) if left else nullcontext([])
+    with opened as sessions:
+        merged, refused = _carried_out(
+            dataclasses.replace(batch, tables=left),
+            targets,
+            context.storage_options,
+            sessions,
+            context.fence,
+            buffering,
+        )
+        _write_side_tables_of_buffered(batch, targets, context, results)
+        if left:
+            who, shared = context.table_locks.who, any(target.shared for target in targets.values())
+            holder = Writing.of(who, spark, sessions) if shared else Writing(who=who)
+            work = _BatchWork(merged, targets, sessions, context, refused=refused, holder=holder, results=results)
+            work.run_small()
+            work.run()
+            work.run_side_tables()
+    return results
 
 
 class _BatchWork:
-    """The tables of one batch, distributed over a few Spark sessions; a free session takes the largest table that is left."""
+    """The tables of one batch, distributed over a few Spark sessions; a free session takes the largest table that is left.
+
+    `refused`: tables whose cascades could not be derived. `holder`: this run, for the table locks of tables that other destinations write.
+    """
 
     def __init__(
         self,
         batch: StagedBatch,
         targets: Mapping[str, TableTarget],
-        storage_options: Mapping[str, str],
-        sessions: list[LakeSession],
+        sessions: Sequence[LakeSession],
+        context: BatchContext,
         *,
-        fence: Fence,
-        records: TableRecords,
+        refused: Mapping[str, TableError],
+        holder: Writing,
+        results: BatchResults,
     ) -> None:
-        self._batch, self._targets, self._storage_options = batch, targets, storage_options
+        self._batch, self._targets, self._context = batch, targets, context
+        self._refused, self._holder, self._results = refused, holder, results
+        self._session_count = len(sessions)
         self._free: queue.SimpleQueue[LakeSession] = queue.SimpleQueue()
-        self._session_count, self._fence, self._records = len(sessions), fence, records
-        self.refused: Mapping[str, TableError] = {}
-        self.target_of: Callable[[str], TableTarget | None] = targets.get
-        self.run_id = ""
-        self._reasons: dict[str, str] = {}
-        # by path, because shards share a table
-        self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self.holds: SnapshotBuffers = NO_SNAPSHOT_BUFFERS
-        self._turns, self._lanes = NO_TABLE_LOCKS, sessions
-        self._writing = Writing(who=self._turns.who)
         for session in sessions:
             self._free.put(session)
+        self._reasons: dict[str, str] = {}  # why Spark merges a table that could have been small
+        # by path, because shards share a table
+        self._alone: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
-    def take_table_locks(self, table_locks: TableLocks, spark: SparkSettings) -> None:
-        """Uses table locks for tables that runs of other destinations also write."""
-        self._turns = table_locks
-        if any(target.shared for target in self._targets.values()):
-            self._writing = Writing.of(table_locks.who, spark, self._lanes)
-
-    def run_small(
-        self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
-    ) -> None:
-        """Merges the small tables and adds their reports and errors: first, in one job, all tables that no other run has locked, then the
-        others one after the other.
+    def run_small(self) -> None:
+        """Merges the small tables: first, in one job, all tables that no other run has locked, then the others one after the other.
 
         Waits for a table lock only while the run holds none. Raises SparkUnavailableError.
         """
-        small = [table for table in self._mirrored() if self._may_be_small(table)]
-        if not small or self._fence.refusal():
+        small = [table for table in self._current_state_tables() if self._may_be_small(table)]
+        if not small or self._context.fence.refusal():
             return
-        busy = self._merge_small(small, 0.0, done, reports, errors)
+        busy = self._merge_small(small, 0.0)
         for path in dict.fromkeys(self._targets[table.name].path for table in busy):
-            if self._fence.refusal():
+            if self._context.fence.refusal():
                 return
             of_path = [table for table in busy if self._targets[table.name].path == path]
-            left = self._merge_small(of_path, SMALL_TURN_SECONDS, done, reports, errors)
+            left = self._merge_small(of_path, SMALL_LOCK_SECONDS)
             self._reasons.update({table.name: "another run was at its Delta table" for table in left})
 
-    def _merge_small(
-        self,
-        tables: list[StagedTable],
-        wait_seconds: float,
-        done: Callable[[TableReport], None],
-        reports: dict[str, TableReport],
-        errors: dict[str, Exception],
-    ) -> list[StagedTable]:
+    def _merge_small(self, tables: list[StagedTable], wait_seconds: float) -> list[StagedTable]:
         """Merges tables in one job. Returns the tables that another run has locked."""
         ours: dict[str, bool] = {}
         results: dict[str, SmallResult] = {}
         try:
-            with ExitStack() as held, self._session() as session:
+            with ExitStack() as locks, self._session() as session:
                 for path, table in {self._targets[table.name].path: table for table in tables}.items():
-                    shared = self._targets[table.name].shared
-                    turn = self._turns.at(
-                        *(table.name, path, self._writing, self._fence), shared=shared, wait_seconds=wait_seconds
-                    )
-                    ours[path] = held.enter_context(turn)
+                    ours[path] = locks.enter_context(self._table_lock(table, wait_seconds))
                 mine = [table for table in tables if ours[self._targets[table.name].path]]
-                jobs = self._small_jobs(mine, errors)
+                jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
         except TableError as error:  # of a table lock; Spark's merge finds out per table what was done
             logger.warning("Spark merges what was to be small: %s", error)
             return []
-        self._records.keep_all({name: each.record for name, each in results.items() if each.record is not None})
+        records = {name: each.record for name, each in results.items() if each.record is not None}
+        self._context.records.keep_all(records)
         for name, result in results.items():
             if result.error is not None:
-                errors[name] = result.error
+                self._results.fail(name, result.error)
             elif result.report is not None:
-                reports[name] = result.report
-                done(result.report)
+                self._results.add(result.report)
             else:
                 self._reasons[name] = result.declined
         return [table for table in tables if not ours[self._targets[table.name].path]]
 
-    def _mirrored(self) -> list[StagedTable]:
+    def _table_lock(self, table: StagedTable, wait_seconds: float | None = None) -> AbstractContextManager[bool]:
+        target, context = self._targets[table.name], self._context
+        return context.table_locks.at(
+            *(table.name, target.path, self._holder, context.fence), shared=target.shared, wait_seconds=wait_seconds
+        )
+
+    def _current_state_tables(self) -> list[StagedTable]:
         """Returns the tables that have a current-state table, the largest first."""
         found = [table for table in self._batch.tables if self._targets[table.name].mirror]
         return sorted(found, key=lambda table: table.bytes, reverse=True)
 
     def _may_be_small(self, table: StagedTable) -> bool:
-        wish = self._targets[table.name].merge
+        way = self._targets[table.name].merge
         fits = table.rows <= ways.ROWS_MAX and table.bytes <= ways.BYTES_MAX
-        return table.name not in self.refused and (wish == "small" or (wish == "auto" and fits))
+        return table.name not in self._refused and (way == "small" or (way == "auto" and fits))
 
-    def _small_jobs(self, tables: Iterable[StagedTable], errors: dict[str, Exception]) -> list[SmallJob]:
+    def _small_jobs(self, tables: Iterable[StagedTable]) -> list[SmallJob]:
         """Returns the jobs of the tables; a table whose job cannot be made has an error instead, of whatever kind."""
         jobs = []
         for table in tables:
             try:
                 jobs.append(self._small_job(table))
             except Exception as error:
-                errors[table.name] = error
+                self._results.fail(table.name, error)
         return jobs
 
     def _small_job(self, table: StagedTable) -> SmallJob:
@@ -247,89 +230,65 @@ class _BatchWork:
             batch=dataclasses.replace(self._batch, tables=(), cascades=()),
             staged=table,
             target=self._targets[table.name],
-            known=self._records.get(table.name),
+            known=self._context.records.get(table.name),
             staged_at=staged_at(self._batch),
-            storage_options=self._storage_options,
+            storage_options=self._context.storage_options,
             makes_tables=False,
-            run=self.run_id,
+            run=self._context.run,
         )
 
-    def run(
-        self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
-    ) -> None:
-        """Merges each remaining table with Spark and adds the reports and errors. Tables whose lock may be taken are merged last."""
-        left = [table for table in self._mirrored() if table.name not in reports and table.name not in errors]
+    def run(self) -> None:
+        """Merges each remaining table with Spark. Tables whose lock may be taken are merged last."""
+        left = [table for table in self._current_state_tables() if table.name not in self._results]
         left.sort(key=lambda table: self._targets[table.name].shared)
         with ThreadPoolExecutor(self._session_count, thread_name_prefix="merge") as pool:
             futures: dict[Future[TableReport], str] = {pool.submit(self._merge, table): table.name for table in left}
             for future in as_completed(futures):
                 error = future.exception()
                 if error is None:
-                    reports[futures[future]] = future.result()
-                    done(future.result())
+                    self._results.add(future.result())
                 elif isinstance(error, Exception):
-                    errors[futures[future]] = error
+                    self._results.fail(futures[future], error)
                 else:
                     raise error
 
     def _merge(self, table: StagedTable) -> TableReport:
         target = self._targets[table.name]
-        turn = self._turns.at(table.name, target.path, self._writing, self._fence, shared=target.shared)
-        with self._alone[target.path], turn, self._session() as session:
-            self._fence.check(table.name)
-            if table.name in self.refused:
-                raise self.refused[table.name]
-            _refuse_rows_of_buffered(table, self.holds)
+        with self._alone[target.path], self._table_lock(table), self._session() as session:
+            self._context.fence.check(table.name)
+            if table.name in self._refused:
+                raise self._refused[table.name]
+            _refuse_rows_of_buffered(table, self._context.buffers)
             reason = self._reasons.get(table.name, "its changes are many" if target.merge == "auto" else ways.ASKED)
-            return merge_table(
-                *(session, self._batch, table, target, self._storage_options),
-                records=self._records,
-                target_of=self.target_of,
-                run=self.run_id,
-                reason=reason,
-            )
+            return merge_table(session, self._batch, table, target, self._context, reason=reason)
 
-    def run_side_tables(
-        self, done: Callable[[TableReport], None], reports: dict[str, TableReport], errors: dict[str, Exception]
-    ) -> None:
+    def run_side_tables(self) -> None:
         """Brings the change logs and histories of the merged tables up to the batch, and those of tables without a current-state table. A
         failure makes the table fail.
         """
-        wanted = [table for table in self._batch.tables if self._is_due_in_side_tables(table.name, reports)]
-        if not wanted:
+        due = [table for table in self._batch.tables if self._is_due_in_side_tables(table.name)]
+        if not due:
             return
         with self._session() as session:
-            for table in wanted:
+            for table in due:
                 try:
-                    self._fence.check(table.name)
-                    if table.name in self.refused:
-                        raise self.refused[table.name]
-                    if self._targets[table.name].mirror:
-                        write_side_tables(session, self._share(table))
-                    else:
-                        reports[table.name] = write_alone(session, self._share(table))
-                        done(reports[table.name])
+                    self._write_side_tables(session, table)
                 except Exception as error:  # reported with the errors of the merges
-                    errors[table.name] = error
-                if table.name in errors:
-                    reports.pop(table.name, None)
+                    self._results.fail(table.name, error)
 
-    def _is_due_in_side_tables(self, name: str, reports: Mapping[str, TableReport]) -> bool:
+    def _write_side_tables(self, session: LakeSession, table: StagedTable) -> None:
+        self._context.fence.check(table.name)
+        if table.name in self._refused:
+            raise self._refused[table.name]
+        share = _share(self._batch, table, self._targets[table.name], self._context)
+        if share.target.mirror:
+            write_side_tables(session, share)
+        else:
+            self._results.add(write_alone(session, share))
+
+    def _is_due_in_side_tables(self, name: str) -> bool:
         target = self._targets[name]
-        return name in reports if target.mirror and target.beside else not target.mirror
-
-    def _share(self, table: StagedTable) -> Share:
-        return Share(
-            batch=self._batch,
-            staged=table,
-            target=self._targets[table.name],
-            storage_options=self._storage_options,
-            run=self.run_id,
-            origin_of=self.target_of,
-            renamed=names_given(self._batch),
-            records=self._records,
-            fence=self._fence,
-        )
+        return name in self._results.reports if target.mirror and target.beside else not target.mirror
 
     @contextmanager
     def _session(self) -> Iterator[LakeSession]:
@@ -338,6 +297,10 @@ class _BatchWork:
             yield session
         finally:
             self._free.put(session)
+
+
+def _share(batch: StagedBatch, table: StagedTable, target: TableTarget, context: BatchContext) -> Share:
+    return Share(batch=batch, staged=table, target=target, context=context, renamed=names_given(batch))
 
 
 def _carried_out(  # noqa: PLR0917  one caller
@@ -373,24 +336,22 @@ def _carried_out(  # noqa: PLR0917  one caller
 
 
 def _write_side_tables_of_buffered(
-    shares: Iterable[Share], reports: dict[str, TableReport], errors: dict[str, Exception]
+    batch: StagedBatch, targets: Mapping[str, TableTarget], context: BatchContext, results: BatchResults
 ) -> None:
     """Writes change logs and histories of tables with a running snapshot, without Spark. They do not wait for the snapshot."""
-    for share in shares:
-        name = share.staged.name
-        if name in reports and share.target.beside:
+    for table in batch.tables:
+        if table.name in results.reports and targets[table.name].beside:
             try:
-                write_side_tables(None, share)
+                write_side_tables(None, _share(batch, table, targets[table.name], context))
             except Exception as error:  # of any kind: the other tables go on
-                errors[name] = error
-                del reports[name]
+                results.fail(table.name, error)
 
 
-def _refuse_rows_of_buffered(table: StagedTable, holds: SnapshotBuffers) -> None:
+def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> None:
     """Raises TableError if a table was renamed from a table with a running snapshot: the lake does not have all rows to take over."""
     for segment in table.segments:
         origin = segment.renamed_from if isinstance(segment, SchemaSegment) else ""
-        if origin and holds.get(origin) is not None:
+        if origin and buffers.get(origin) is not None:
             reason = f"the table was {origin} before, whose snapshot was under way; take its rows with `sluice snapshot start`"
             raise TableError(table.name, reason, state="DDL_UNSUPPORTED", for_good=True)
 
@@ -413,7 +374,3 @@ def _batch_error(
         result = MergeError(str(told[0]), merged, failed, tuple(error for error in told if error.own))
     result.__cause__ = away or errors[failed[0]]
     return result
-
-
-def _ignore(_: TableReport) -> None:
-    """Does nothing. For callers that use only the returned reports."""

@@ -38,11 +38,10 @@ from sluice.spark_jobs.maintain.rule import (
     hours_of,
     log_hours,
 )
-from sluice.spark_jobs.merging.merge import NO_RECORDS
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, behind_our_back
+from sluice.spark_jobs.table_owner import NO_RECORDS, Owner, TableRecord, TableRecords, behind_our_back
 from sluice.spark_jobs.tables.commit_record import maintenance_record
 from sluice.spark_jobs.tables.delta_table import VECTORS_PROPERTY, DeltaTable, physical_names, set_properties
 from sluice.spark_jobs.tables.exact_bounds import (

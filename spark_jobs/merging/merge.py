@@ -11,7 +11,7 @@ import dataclasses
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from sluice.batch_manifest.file import MANIFEST_FILE
@@ -26,20 +26,20 @@ from sluice.batch_manifest.values import (
 from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import fold, merge_clauses, merge_sql
+from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT, MergeContext
 from sluice.spark_jobs.session import LakeSession, first_line
 from sluice.spark_jobs.staged_batch import DELETED, StagedBatch, last_order_key
-from sluice.spark_jobs.table_owner import LakeWriter, NoRecords, TableRecord, TableRecords, refuse_unless_ours
+from sluice.spark_jobs.table_owner import LakeWriter, TableRecord, refuse_unless_ours
 from sluice.spark_jobs.tables import alteration_steps as following
 from sluice.spark_jobs.tables.commit_record import commit_record, maintenance_record
 from sluice.spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schema_statements, wanted_columns
 from sluice.spark_jobs.tables.exact_bounds import fix_bounds
-from sluice.spark_jobs.tables.renamed_table import Origins, nowhere, take_over
+from sluice.spark_jobs.tables.renamed_table import Origins, take_over
 from sluice.spark_jobs.targets.casting import INTEGERS
 from sluice.spark_jobs.targets.report import TableReport, TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
 
 VIEW = "sluice_staged"
-NO_RECORDS = NoRecords()
 # Tries of a commit that conflicts with another one, such as a user's OPTIMIZE, which rewrites files that the merge has read.
 TRIES_MAX = 5
 # Delta's errors if another commit added or removed files meanwhile; not those for a changed schema or a repeated transaction.
@@ -51,35 +51,30 @@ def merge_table(
     batch: StagedBatch,
     staged: StagedTable,
     target: TableTarget,
-    storage_options: Mapping[str, str],
+    context: MergeContext = BY_HAND_CONTEXT,
     *,
-    records: TableRecords = NO_RECORDS,
-    target_of: Callable[[str], TableTarget | None] = nowhere,
-    run: str = "",
     reason: str = "",
 ) -> TableReport:
     """Applies the part of the batch that the table lacks. Raises TableError, or any exception of Spark. `reason`: why Spark merges it.
 
-    `records`: states that earlier runs left. A table that was replaced, or that has another owner, is refused before anything is written.
-    `target_of`: returns the target of "database.table", which need not be in the batch: this table may have had its name. `run`: the
-    run's ID, which is stored in the commits.
+    A table that was replaced since the record in `context.records`, or that has another owner, is refused before anything is written.
     """
-    started = time.monotonic()
+    started, storage_options, records = time.monotonic(), context.storage_options, context.records
     app_id = batch.app_id(staged)
     table = DeltaTable(staged.name, target.path, app_id, storage_options, target.shard)
     writer = writer_of(batch, staged)
-    origins = Origins(batch, writer, target_of, storage_options, records)
+    origins = Origins(batch, writer, context.target_of, storage_options, records)
     merge = _TableMerge(session, table, target, app_id, writer, "", origins)
     table.refresh()
     known = records.get(staged.name)
     refuse_other_owner(table, writer, known)
     refuse_unmarked(staged, target.shard)
     if table.snapshot.exists:
-        told = maintenance_record(writer.owner, run)
+        told = maintenance_record(writer.owner, context.run)
         fix_bounds(session, table, storage_options, told, _first_key(staged))
 
     def apply(segment: Segment, applied_order_key: int) -> CommitCounts:
-        told = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, run))
+        told = dataclasses.replace(merge, user_metadata=commit_record(batch, staged, segment, context.run))
         return told.apply(segment, applied_order_key)
 
     report = apply_lacking(staged, table, apply, known, staged_at_seconds=staged_at(batch), started=started)

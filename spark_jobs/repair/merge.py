@@ -11,12 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sluice.batch_manifest.values import ChangesSegment
 from sluice.spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
-from sluice.spark_jobs.fence import Fence
-from sluice.spark_jobs.merging.merge import NO_RECORDS, merge_table
+from sluice.spark_jobs.merging.context import MergeContext
+from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.repair.fold import Read, cleared, repaired
 from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
 from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from sluice.spark_jobs.table_owner import TableRecords
 from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 ACT, REASON = "repair", "a repair is merged by Spark"
@@ -26,28 +25,24 @@ def merge_repair(
     interval: StagedInterval,
     tables: Mapping[str, tuple[TableTarget, Read]],
     spark: SparkSettings,
+    context: MergeContext,
     *,
-    fence: Fence,
     on_table_done: Callable[[TableReport, int], None],
-    storage_options: Mapping[str, str] | None = None,
     on_left: Callable[[str, int], None] = lambda _name, _keys: None,
-    records: TableRecords = NO_RECORDS,
-    run: str = "",
 ) -> list[TableReport]:
-    """Merges the tables, one after the other. `fence`: of the run that holds the run lock.
+    """Merges the tables, one after the other. `context.fence`: of the run that holds the run lock.
 
     `on_table_done`: called with a table's report and the order key up to which the lake has the table. `on_left`: called before it with a
     table's number of keys that are left unchanged, because their rows are missing and it is unknown since when.
 
     Raises SparkUnavailableError, or MergeError, after the other tables have finished, if a table could not be merged.
     """
-    options = dict(storage_options or {})
     staged = [read_staged_batch(folder) for folder in interval.folders]
-    with open_sessions(spark, 1, fence) as sessions:
-        one = _OneTable(sessions[0], interval, staged, options, records, run, on_left)
+    with open_sessions(spark, 1, context.fence) as sessions:
+        one = _OneTable(sessions[0], interval, staged, context, on_left)
 
         def repair(name: str) -> TableReport | None:
-            up_to = place_of(interval, name, tables[name][0], options)
+            up_to = place_of(interval, name, tables[name][0], context.storage_options)
             report = one.repair(name, *tables[name], up_to)
             if report is not None:
                 on_table_done(report, up_to)
@@ -61,9 +56,7 @@ class _OneTable:
     session: LakeSession
     interval: StagedInterval
     staged: Sequence[StagedBatch]
-    options: Mapping[str, str]
-    records: TableRecords
-    run: str
+    context: MergeContext
     on_left: Callable[[str, int], None]
 
     def repair(self, name: str, target: TableTarget, read: Read, up_to: int) -> TableReport | None:
@@ -77,8 +70,8 @@ class _OneTable:
         if (segment := fold.segment) is None:
             return None
         away = cleared(read, fold.lost, path.with_suffix(".doubled"), up_to)
-        given = self.session, staged_table(name, segment), target, up_to
-        mending = self.interval.mending(*given, self.options, self.records, self.run)
+        table = staged_table(name, segment)
+        mending = self.interval.mending(self.session, table, target, up_to, self.context)
         return mending.do(lambda: self._write(name, target, segment, away))
 
     def _write(
@@ -91,6 +84,4 @@ class _OneTable:
     def _merge(self, name: str, target: TableTarget, segment: ChangesSegment, which: str = "") -> TableReport:
         table = staged_table(name, segment)
         batch = self.interval.batch(table, which)
-        return merge_table(
-            *(self.session, batch, table, target, self.options), records=self.records, run=self.run, reason=REASON
-        )
+        return merge_table(self.session, batch, table, target, self.context, reason=REASON)

@@ -10,24 +10,22 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from deltalake.exceptions import DeltaError
 
 from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, Segment, StagedTable
 from sluice.spark_jobs.errors import LAKE_TROUBLE, SparkJobError, StagedBatchError, TableError
-from sluice.spark_jobs.fence import READ_ONLY, Fence
-from sluice.spark_jobs.merging.merge import NO_RECORDS, staged_at, writer_of
+from sluice.spark_jobs.merging.context import MergeContext
+from sluice.spark_jobs.merging.merge import staged_at, writer_of
 from sluice.spark_jobs.session import LakeSession, first_line, is_away
 from sluice.spark_jobs.side_tables import change_log, history
 from sluice.spark_jobs.side_tables.alone import kinds_of, refuse_other_name, refuse_unless_left, report
 from sluice.spark_jobs.side_tables.history_fix import is_due, settle
 from sluice.spark_jobs.side_tables.side_table import FEATURES, SideTable, side_app_id, side_app_id_of
 from sluice.spark_jobs.staged_batch import StagedBatch, last_order_key
-from sluice.spark_jobs.table_owner import TableRecords
 from sluice.spark_jobs.tables.commit_record import commit_record
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
-from sluice.spark_jobs.tables.renamed_table import nowhere
 from sluice.spark_jobs.targets.report import TableReport, TableTarget
 
 FOLDER = "history"  # folder of a batch for files that Spark merges into histories
@@ -37,21 +35,15 @@ STORE_TROUBLE = re.compile(r"generic \w+ error|sending request|connection", re.I
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Share:
-    """A table's share of a batch, for its change log and history. `run`: the run's ID, which is stored in the commits. `fence`: of the run.
-
-    `origin_of`: returns the target of the name that a renamed table had; `renamed`: the new names of renamed tables in the batch, each
-    with its order key.
+    """A table's share of a batch, for its change log and history. `renamed`: the new names of renamed tables in the batch, each with its
+    order key.
     """
 
     batch: StagedBatch
     staged: StagedTable
     target: TableTarget
-    storage_options: Mapping[str, str]
-    run: str = ""
-    origin_of: Callable[[str], TableTarget | None] = nowhere
+    context: MergeContext
     renamed: frozenset[tuple[str, int]] = frozenset()
-    records: TableRecords = NO_RECORDS
-    fence: Fence = READ_ONLY
 
     def is_named_at(self, name: str, order_key: int) -> bool:
         """Returns whether another table gets this name at this order key: the case of tables that swap names."""
@@ -63,21 +55,21 @@ class Share:
         """
         name = self.staged.name
         app_id = side_app_id(self.batch, self.staged, kind)
-        table = SideTable(name, path, app_id, self.storage_options, fence=self.fence).open()
+        table = SideTable(name, path, app_id, self.context.storage_options, fence=self.context.fence).open()
         if table.log is None:
             self.target.refuse_clash(name)
         if not self.target.mirror:
-            refuse_unless_left(writer_of(self.batch, self.staged), self.records.beside(name, kind), table)
+            refuse_unless_left(writer_of(self.batch, self.staged), self.context.records.beside(name, kind), table)
         return table
 
     @property
     def has_rows(self) -> bool:
         """Whether there is a current-state table that was merged up to here; also true immediately after it was removed from conf/."""
-        return self.target.mirror or self.records.get(self.staged.name) is not None
+        return self.target.mirror or self.context.records.get(self.staged.name) is not None
 
     def record(self, segment: Segment) -> str:
         """Returns the record of a segment's commit."""
-        return commit_record(self.batch, self.staged, segment, self.run)
+        return commit_record(self.batch, self.staged, segment, self.context.run)
 
 
 def names_given(batch: StagedBatch) -> frozenset[tuple[str, int]]:
@@ -115,7 +107,7 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
         if target.history:
             _write_history(session, share)
         if not target.mirror:
-            share.records.forget_current_state_table(name)
+            share.context.records.forget_current_state_table(name)
     except SparkJobError:
         raise
     except (DeltaError, OSError) as error:
@@ -162,7 +154,7 @@ def _write_history(session: LakeSession | None, share: Share) -> None:
     given = history.History(
         table=table, folder=batch.directory / FOLDER, session=session, by_spark=target.merge == "spark"
     )
-    mirror = DeltaTable(staged.name, target.path, batch.app_id(staged), share.storage_options)
+    mirror = DeltaTable(staged.name, target.path, batch.app_id(staged), share.context.storage_options)
     if share.has_rows:
         _begin(given, mirror, share)
     for segment in staged.segments:
@@ -214,7 +206,9 @@ def _tell_gap(table: SideTable, share: Share) -> None:
     """
     if table.version <= 0:  # the log is new
         return
-    mirror = DeltaTable(share.staged.name, share.target.path, share.batch.app_id(share.staged), share.storage_options)
+    mirror = DeltaTable(
+        share.staged.name, share.target.path, share.batch.app_id(share.staged), share.context.storage_options
+    )
     segments = share.staged.segments
     first, before = _before(mirror, segments)
     seen = max(table.applied, table.aside(change_log.READ).applied)  # a publication appends a row of its own
@@ -259,12 +253,14 @@ def _there(key: tuple[str, ...], before: DeltaSnapshot) -> tuple[str, ...]:
 
 def _leave_old_name(given: history.History, share: Share, segment: SchemaSegment) -> None:
     """Closes the open versions under the name that the table had, unless another table gets that name at the same position."""
-    origin = share.origin_of(segment.renamed_from)
+    origin = share.context.target_of(segment.renamed_from)
     if origin is None or not origin.history or share.is_named_at(segment.renamed_from, segment.order_key):
         return
     batch = share.batch
     app_id = side_app_id_of(batch.destination, batch.ledger_id, history.KIND, segment.renamed_from)
-    table = SideTable(segment.renamed_from, origin.history, app_id, share.storage_options, fence=share.fence).open()
+    table = SideTable(
+        segment.renamed_from, origin.history, app_id, share.context.storage_options, fence=share.context.fence
+    ).open()
     left = dataclasses.replace(given, table=table)
     left.leave(segment.order_key, segment.commit_time_us, share.record(segment))
     _keep(table, share, history.KIND)
@@ -295,4 +291,4 @@ def _keep(table: SideTable, share: Share, kind: str) -> None:
     """Syncs the table to disk, then stores its state. `table`: may be the history under the former name."""
     if table.log is not None:
         table.keep_on_disk(staged_at(share.batch))
-        share.records.keep_side_table(table.name, kind, table.record)
+        share.context.records.keep_side_table(table.name, kind, table.record)

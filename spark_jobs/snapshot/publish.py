@@ -16,7 +16,6 @@ from sluice.spark_jobs.durable_lake import sync_commits
 from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.merging.fold import parquet_view
-from sluice.spark_jobs.merging.merge import NO_RECORDS
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from sluice.spark_jobs.side_tables import change_log
 from sluice.spark_jobs.side_tables.alone import kinds_of
@@ -35,7 +34,7 @@ from sluice.spark_jobs.snapshot.publication import (
 from sluice.spark_jobs.sql_text import delta_path
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_locks import NO_TABLE_LOCKS, TableLocks, Writing
-from sluice.spark_jobs.table_owner import TableRecord, TableRecords, refuse_others
+from sluice.spark_jobs.table_owner import NO_RECORDS, TableRecord, TableRecords, refuse_others
 from sluice.spark_jobs.tables.alterations import LOCAL_TIMES
 from sluice.spark_jobs.tables.delta_table import (
     MAPPING_PROPERTY,

@@ -19,6 +19,7 @@ import pytest
 from sluice.lake_cut.cut import cuts_path
 from sluice.spark_jobs.cuts import PublishedTables, publish_cut
 from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.small.merge import SmallJob, merge_small
 from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
@@ -87,7 +88,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> str:
             )
             result = merge_small(job)
             assert isinstance(result, tuple), result
-            write_side_tables(None, Share(batch=batch, staged=staged, target=target, storage_options={}, fence=BY_HAND))
+            write_side_tables(None, Share(batch=batch, staged=staged, target=target, context=BY_HAND_CONTEXT))
             records[staged.name] = (path, result[1])
         publish_cut(
             _ended(batch), cuts_path(lake, "shop"), PublishedTables(tables=records, stopped=(), run="r"), BY_HAND

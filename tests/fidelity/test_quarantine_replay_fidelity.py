@@ -16,6 +16,7 @@ from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.console.lake.quarantine import quarantined, render, replay, to_json
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.quarantine.append import append_quarantine
@@ -52,7 +53,7 @@ def merge(pipeline: Pipeline, chosen: SluiceConfig) -> Path:
         f"{DATABASE}.{table}": TableTarget(path=chosen.table_path(DESTINATION, DATABASE, table)) for table in TABLES
     }
     spark = SparkSettings(remote=chosen.spark.remote, sessions_file=chosen.data_dir / "lanes.json")
-    merge_batch(staged.path, targets, spark, quarantine_path=chosen.quarantine_path(DESTINATION))
+    merge_batch(staged.path, targets, spark, BatchContext(quarantine_path=chosen.quarantine_path(DESTINATION)))
     return staged.path
 
 

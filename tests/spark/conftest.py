@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.targets.report import TableReport, TableTarget
@@ -48,7 +49,9 @@ class Lake:
         targets = {name: self.target(name, **options) for name in tables}
         return {
             report.name: report
-            for report in merge_batch(directory, targets, self.spark, storage_options=self.storage_options)
+            for report in merge_batch(
+                directory, targets, self.spark, BatchContext(storage_options=self.storage_options)
+            )
         }
 
     def log(self, name: str) -> deltalake.DeltaTable:

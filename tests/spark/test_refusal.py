@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sluice.spark_jobs.batch import run_batch
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import SparkSettings
@@ -43,7 +44,7 @@ def test_a_refusal_between_two_tables_leaves_the_rest_untouched(
             staged,
             {name: TableTarget(path=str(tmp_path / name), merge="spark") for name in NAMES},
             SparkSettings(),
-            fence=Fence(lambda: "delivery 1 was rolled back" if merged else ""),
+            BatchContext(fence=Fence(lambda: "delivery 1 was rolled back" if merged else "")),
             parallelism=1,
         )
     assert len(merged) == 1

@@ -114,6 +114,7 @@ def _merge(  # noqa: PLR0917  one caller
     from sluice.spark_jobs.backfill.merge import merge_backfill  # noqa: PLC0415
     from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+    from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
     from sluice.spark_jobs.staged_batch import Backfill  # noqa: PLC0415
 
     ledger_id, cursor = reading.catch_up()
@@ -152,12 +153,14 @@ def _merge(  # noqa: PLR0917  one caller
             interval,
             {name: find(name) for name in reading.tables},
             spark_settings(config, request.destination),
-            fence=Fence(refusal),
+            MergeContext(
+                fence=Fence(refusal),
+                storage_options=storage_options(config.storage_options),
+                records=KeptRecords(LakeTables(config.destination_dir(request.destination))),
+                run=run,
+                table_locks=table_locks_of(config, request.destination, run),
+            ),
             on_table_done=done,
-            storage_options=storage_options(config.storage_options),
-            records=KeptRecords(LakeTables(config.destination_dir(request.destination))),
-            run=run,
-            table_locks=table_locks_of(config, request.destination, run),
         )
     except SparkUnavailableError as error:
         raise SparkAwayError(lake_settings.told(config, error)) from error

@@ -34,6 +34,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.lake_settings import target
 from sluice.orchestration.run.spark_merge import KeptRecords, OpenSnapshots
 from sluice.orchestration.run.spark_publish import spark_publish
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
 from tests.fix_ledgers import FileLedger
@@ -306,9 +307,11 @@ class Lake(Pipeline):
                 self.engine.directory / batch.path,
                 {name: target(self.config, "shop", name) for name in batch.tables},
                 self.spark,
-                target_of=functools.partial(target, self.config, "shop"),
-                records=KeptRecords(LakeTables(self.engine.directory)),
-                holds=OpenSnapshots(records),
+                BatchContext(
+                    target_of=functools.partial(target, self.config, "shop"),
+                    records=KeptRecords(LakeTables(self.engine.directory)),
+                    buffers=OpenSnapshots(records),
+                ),
             )
             self.engine.ack(batch)
             return False

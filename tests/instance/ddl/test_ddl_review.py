@@ -21,6 +21,7 @@ from sluice.console.acts.schema import pending_changes_of, pending_json, schema_
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.lake_settings import target
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
 from tests.instance.fix_destination import Captured
@@ -47,7 +48,7 @@ class Pipeline:
                 self.deliveries += 1
                 targets = {name: target(self.config, "shop", name) for name in batch.tables}
                 place = functools.partial(target, self.config, "shop")
-                merge_batch(self.engine.directory / batch.path, targets, self.spark, target_of=place)
+                merge_batch(self.engine.directory / batch.path, targets, self.spark, BatchContext(target_of=place))
                 self.engine.ack(batch)
             return batch is None and condition()
 

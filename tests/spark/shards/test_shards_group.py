@@ -17,6 +17,7 @@ import pytest
 from sluice.batch_manifest.values import LakeColumn
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.fence import BY_HAND
@@ -113,7 +114,7 @@ class Shards:
 
     def merge(self, directory: Path, names: Sequence[str], **options: Any) -> dict[str, TableReport]:
         targets = {name: self.target(name, **options) for name in names}
-        found = merge_batch(directory, targets, self.lake.spark, records=self.records)
+        found = merge_batch(directory, targets, self.lake.spark, BatchContext(records=self.records))
         return {each.name: each for each in found}
 
     def play(self, called: str, tables: dict[str, Sequence[Segment]]) -> None:

@@ -15,6 +15,7 @@ import pytest
 from sluice.cdc_engine.contracts import LedgerLocation
 from sluice.cdc_engine.destination_files import TableLock
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.session import SparkSettings, open_sessions
@@ -75,7 +76,9 @@ class Side:
             "orders", shard=Shard(column="shard", name=name or self.destination, locks=self.locks), merge=self.way
         )
         spark = dataclasses.replace(self.lake.spark, sessions_file=self.lake.folder / f"{self.destination}.lanes")
-        (report,) = merge_batch(directory, {NAME: target}, spark, records=self.records, table_locks=self.table_locks())
+        (report,) = merge_batch(
+            directory, {NAME: target}, spark, BatchContext(records=self.records, table_locks=self.table_locks())
+        )
         return report
 
     def play(self, *segments: Segment) -> TableReport:

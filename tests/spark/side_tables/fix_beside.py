@@ -11,7 +11,7 @@ from typing import Any
 import deltalake
 import pyarrow as pa
 
-from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.small.merge import SmallJob, merge_small
 from sluice.spark_jobs.staged_batch import read_staged_batch
@@ -82,7 +82,7 @@ class Beside:
         batch = read_staged_batch(directory)
         (table,) = batch.tables
         target = dataclasses.replace(self.target, **wanted)
-        write_side_tables(None, Share(batch=batch, staged=table, target=target, storage_options={}, fence=BY_HAND))
+        write_side_tables(None, Share(batch=batch, staged=table, target=target, context=BY_HAND_CONTEXT))
 
     def rows(self, path: str, columns: str, order: str) -> list[tuple[Any, ...]]:
         log = deltalake.DeltaTable(path)

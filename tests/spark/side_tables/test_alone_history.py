@@ -11,7 +11,7 @@ import deltalake
 import pytest
 
 from sluice.spark_jobs.errors import TableError
-from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.side_tables.write import Share, names_given, write_alone
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.table_owner import TableRecord
@@ -35,11 +35,11 @@ class Alone(Beside):
                 batch=batch,
                 staged=batch.tables[0],
                 target=target,
-                storage_options={},
-                records=self.records,
-                fence=BY_HAND,
+                context=MergeContext(
+                    records=self.records,
+                    target_of=lambda _name: dataclasses.replace(self.target, history=f"{self.folder}/before__history"),
+                ),
                 renamed=names_given(batch),
-                origin_of=lambda _name: dataclasses.replace(self.target, history=f"{self.folder}/before__history"),
             ),
         )
 

@@ -14,7 +14,7 @@ import pytest
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.cascades.files import DERIVED
 from sluice.spark_jobs.errors import StagedBatchError, TableError
-from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.side_tables.write import Share, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
@@ -126,8 +126,7 @@ def test_what_foreign_keys_changed_is_in_the_log_by_name_history(beside: Beside)
         batch=batch,
         staged=dataclasses.replace(staged, segments=(carried,)),
         target=dataclasses.replace(beside.target, history=""),
-        storage_options={},
-        fence=BY_HAND,
+        context=BY_HAND_CONTEXT,
     )
     for _ in range(2):
         write_side_tables(None, share)

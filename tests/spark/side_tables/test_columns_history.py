@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluice.spark_jobs.errors import TableError
-from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.side_tables.write import Share, names_given, write_side_tables
 from sluice.spark_jobs.staged_batch import read_staged_batch
@@ -129,10 +129,8 @@ def renamed(beside: Beside, pairs: Sequence[tuple[str, str]]) -> None:
             batch=batch,
             staged=table,
             target=target(beside, table.name),
-            storage_options={},
-            origin_of=lambda name: target(beside, name),
+            context=MergeContext(target_of=lambda name: target(beside, name)),
             renamed=names_given(batch),
-            fence=BY_HAND,
         )
         for _ in range(2):
             write_side_tables(None, share)

@@ -10,6 +10,7 @@ import pytest
 
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.context import BY_HAND_CONTEXT
 from sluice.spark_jobs.session import open_sessions
 from sluice.spark_jobs.side_tables.history import History
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id
@@ -44,7 +45,7 @@ def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lak
             for _ in range(2):  # it comes again
                 write_side_tables(
                     session,
-                    Share(batch=batch, staged=batch.tables[0], target=by_spark, storage_options={}, fence=BY_HAND),
+                    Share(batch=batch, staged=batch.tables[0], target=by_spark, context=BY_HAND_CONTEXT),
                 )
         columns = "id, note, valid_from, valid_to, _sluice_from_order_key, _sluice_to_order_key, is_current, _sluice_operation"
         order = "id, _sluice_from_order_key"
@@ -62,9 +63,7 @@ def test_by_spark_a_history_is_as_by_deltalake_history(beside: Beside, lake: Lak
         directory = beside.stage(SchemaChange(128, OTHER, alterations=alterations), Changes(OTHER, gone, log=gone))
         batch = read_staged_batch(directory)
         beside.write(directory, change_log="")
-        write_side_tables(
-            session, Share(batch=batch, staged=batch.tables[0], target=by_spark, storage_options={}, fence=BY_HAND)
-        )
+        write_side_tables(session, Share(batch=batch, staged=batch.tables[0], target=by_spark, context=BY_HAND_CONTEXT))
         seen = f"{columns}, id__decimal_20_0, text"
         assert beside.rows(by_spark.history, seen, order) == beside.rows(beside.target.history, seen, order)
         assert {row[0] for row in beside.rows(by_spark.history, "text", "text")} == {"n112", "n96", None}

@@ -19,6 +19,7 @@ from sluice.cdc_engine.snapshot.read import Marks
 from sluice.console.lake.history import HistoryTable, history_of
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.object_stores.stored_files import StoredFiles
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND, Fence
@@ -110,7 +111,7 @@ class Reading:
     def take(self, changes: Changes, number: int, **options: Any) -> None:
         directory = stage(self.lake.folder / "staging", {self.name: [changes]}, delivery=number)
         targets = {self.name: self.lake.target(self.name, **options)}
-        merge_batch(directory, targets, self.lake.spark, holds=self.holds, records=self.records)
+        merge_batch(directory, targets, self.lake.spark, BatchContext(buffers=self.holds, records=self.records))
 
     def publish(self, place: int, *, since: int | None = None, **options: Any) -> PublishedSnapshot:
         return publish_snapshot(
@@ -278,7 +279,7 @@ def test_a_table_that_is_changed_as_a_whole_is_read_anew_by_its_snapshot(reading
     directory = stage(reading.lake.folder / "staging", {"shop.orders": changes}, delivery=1)
     targets = {"shop.orders": reading.lake.target("shop.orders")}
     for _ in range(2):
-        merge_batch(directory, targets, reading.lake.spark, holds=reading.holds)
+        merge_batch(directory, targets, reading.lake.spark, BatchContext(buffers=reading.holds))
     assert reading.holds.open["shop.orders"].after == 200
     reading.chunk(1, [])
     reading.publish(300)

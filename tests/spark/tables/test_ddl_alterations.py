@@ -197,7 +197,7 @@ def test_ddl_a_merge_that_broke_anywhere_is_taken_up_again(followed: Followed) -
             # A copy is made again when what follows it failed, so one would not do.
             allowed = 1 + tries % 2 if tries else 0
             try:
-                merge_table(LaneThatBreaks(sessions[0], allowed), batch, batch.tables[0], target, {})
+                merge_table(LaneThatBreaks(sessions[0], allowed), batch, batch.tables[0], target)
                 break
             except ConnectionError:
                 tries += 1

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import MergeError, StagedBatchError
 from sluice.spark_jobs.fence import BY_HAND
+from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.quarantine.replay import RowValues, put_back
 from sluice.spark_jobs.session import LakeSession, open_sessions
@@ -124,7 +126,7 @@ def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: 
     """Forwards and backwards along the circle; each table is cut off before its commit and after it, before it is remembered."""
     records = Records()
     targets = {name: lake.target(name) for name in CYCLE}
-    merge_batch(lake.stage(BEFORE), targets, lake.spark, records=records)
+    merge_batch(lake.stage(BEFORE), targets, lake.spark, BatchContext(records=records))
     batch = read_staged_batch(lake.stage(CYCLE))
     with open_sessions(lake.spark, 1, BY_HAND) as (session,):
         for name, after in itertools.product(order, (False, True)):
@@ -136,7 +138,7 @@ def test_ddl_identity_a_swap_that_broke_anywhere_is_finished(lake: Lake, order: 
     assert {name: record.version for name, record in records.kept.items()} == {
         name: lake.log(name).version() for name in CYCLE
     }
-    merge_batch(lake.stage(AFTER), targets, lake.spark, records=records)
+    merge_batch(lake.stage(AFTER), targets, lake.spark, BatchContext(records=records))
     assert everything(lake) == GONE_ON
 
 
@@ -144,7 +146,7 @@ def _merged(
     session: LakeSession, batch: StagedBatch, name: str, targets: dict[str, TableTarget], records: Records
 ) -> None:
     (table,) = (table for table in batch.tables if table.name == name)
-    merge_table(session, batch, table, targets[name], {}, records=records, target_of=targets.get)
+    merge_table(session, batch, table, targets[name], MergeContext(records=records, target_of=targets.get))
 
 
 @pytest.mark.spark
@@ -155,7 +157,7 @@ def test_ddl_a_plain_rename_brings_the_rows_along(lake: Lake) -> None:
     second: dict[str, list[Segment]] = {"s.b": [named(30, "s.c", A)], "s.log": [named(30, "s.none", LOG)]}
     for tables in (first, second):
         targets = {name: lake.target(name) for name in tables}
-        merge_batch(lake.stage(tables), targets, lake.spark, target_of=lake.target)
+        merge_batch(lake.stage(tables), targets, lake.spark, BatchContext(target_of=lake.target))
     assert lake.rows("s.b", "id", "a", "gone") == lake.rows("s.c", "id", "a", "gone") == MOVED["s.log"]
     assert lake.rows("s.a", "id") == lake.rows("s.log", "word") == []
 
@@ -170,7 +172,12 @@ def test_ddl_marks_of_deleted_rows_and_left_columns_come_along(lake: Lake) -> No
     lake.merge(before, deletes="soft")
     for name, deletes in (("s.soft", "soft"), ("s.hard", "hard")):
         target = lake.target(name, deletes=deletes)
-        merge_batch(lake.stage({name: [named(20, "s.a", less)]}), {name: target}, lake.spark, target_of=lake.target)
+        merge_batch(
+            lake.stage({name: [named(20, "s.a", less)]}),
+            {name: target},
+            lake.spark,
+            BatchContext(target_of=lake.target),
+        )
         lake.merge({name: [rows(less, 21, UPDATE_AFTER, (2, 21))]}, deletes=deletes)
     assert lake.rows("s.soft", "id", "a", "gone", "_sluice_deleted") == [(1, 10, "x", True), (2, 21, None, False)]
     assert lake.rows("s.hard", "id", "a", "gone") == [(2, 21, None)]
@@ -181,19 +188,19 @@ def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(l
     """A disk that is not mounted, or columns that conf/ has otherwise under the other name."""
     records = Records()
     targets = {name: lake.target(name) for name in BEFORE}
-    merge_batch(lake.stage(BEFORE), targets, lake.spark, records=records)
+    merge_batch(lake.stage(BEFORE), targets, lake.spark, BatchContext(records=records))
     away = Path(lake.target("s.a").path)
     away.rename(away.with_name("away"))
     swap: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", A)]}
-    options: dict[str, Any] = {"records": records, "target_of": lake.target}
+    context = BatchContext(records=records, target_of=lake.target)
     with pytest.raises(MergeError, match=r"s\.a before.*is missing") as told:
-        merge_batch(lake.stage(swap), {"s.b": targets["s.b"]}, lake.spark, **options)
+        merge_batch(lake.stage(swap), {"s.b": targets["s.b"]}, lake.spark, context)
     assert [(each.table, each.state, each.for_good) for each in told.value.errors] == [("s.b", TABLE_MISSING, True)]
     away.with_name("away").rename(away)
     for other in (Schema({**A.columns, "more": "int"}, A.key), Schema({**A.columns, "a": "bigint"}, A.key)):
         unlike: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", other)]}
         with pytest.raises(MergeError, match="conf/ has different settings for the two names") as told:
-            merge_batch(lake.stage(unlike), {"s.b": targets["s.b"]}, lake.spark, **options)
+            merge_batch(lake.stage(unlike), {"s.b": targets["s.b"]}, lake.spark, context)
         assert [(each.state, each.for_good) for each in told.value.errors] == [("DDL_UNSUPPORTED", True)]
     assert lake.rows("s.b", "code") == [("k",), ("l",)]
 
@@ -202,7 +209,7 @@ def test_ddl_identity_rows_of_a_table_that_is_not_as_it_was_left_are_not_taken(l
 def test_ddl_identity_a_quarantined_value_of_the_table_that_had_the_name_is_not_put_back(lake: Lake) -> None:
     lake.merge({"s.a": [rows(LOG, 1, INSERT, ("one",))]})
     tables: dict[str, list[Segment]] = {"s.b": [named(20, "s.a", LOG)]}
-    merge_batch(lake.stage(tables), {"s.b": lake.target("s.b")}, lake.spark, target_of=lake.target)
+    merge_batch(lake.stage(tables), {"s.b": lake.target("s.b")}, lake.spark, BatchContext(target_of=lake.target))
     lake.merge({"s.b": [rows(LOG, 21, INSERT, (None,))]})
     file = lake.folder / "values.parquet"
     values: dict[str, list[Any]] = {

@@ -11,6 +11,7 @@ import pytest
 from sluice.console.lake import history, life
 from sluice.console.lake.history import HistoryTable
 from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.tables.commit_record import Interval
@@ -63,7 +64,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, spark_server: SparkConnectSer
     reports = []
     for number, segments in enumerate(BATCHES):
         staged = lake.stage({NAME: segments})
-        reports += merge_batch(staged, {NAME: lake.target(NAME)}, lake.spark, run=f"run-{number}")
+        reports += merge_batch(staged, {NAME: lake.target(NAME)}, lake.spark, BatchContext(run=f"run-{number}"))
     table = HistoryTable("shop", NAME, lake.target(NAME).path, ("id",), {})
     return Told(table, reports, history.history_of(table))
 
