@@ -66,10 +66,8 @@ class Moves:
         self._make_room(rows)
         life, births, origins = (np.empty(rows, np.int64) for _ in range(3))
         begun = int(self._counts[lives.LIVES])
-        lives.follow(
-            fingerprints(columns), batch.column(0).to_numpy(), moved, whole, first_row,
-            self._slots, self._counts, births, origins, life,
-        )  # fmt: skip
+        images = lives.KeyedImages(fingerprints(columns), batch.column(0).to_numpy(), moved, whole)
+        lives.follow(images, first_row, self._slots, self._counts, lives.BegunLives(births, origins), life)
         new = int(self._counts[lives.LIVES]) - begun
         if new:
             self._births.add(pa.array(births[:new]))

@@ -4,11 +4,12 @@ Characters of UTF-16 and UTF-32 are numbers. The tables of other charsets are ma
 first text arrives: code points by one byte, by two bytes, and by two bytes after 0x8F (ujis, eucjpms). What the tables
 lack (four bytes in gb18030, invalid bytes) is left to the codec.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
 
 import functools
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,7 +24,14 @@ THIRD = 0x8F  # first of three bytes
 FIRST_TRAIL = 0x30
 SURROGATE, LOW_SURROGATE, AFTER_SURROGATES, POINTS = 0xD800, 0xDC00, 0xE000, 0x110000
 NO_TABLE = np.empty(0, np.int32)
-Tables = tuple[Int32s, Int32s, Int32s]
+
+
+class Tables(NamedTuple):
+    """The code points of a charset by one byte (256), by two bytes (65536), and by two bytes after THIRD (65536)."""
+
+    alone: Int32s
+    pairs: Int32s
+    triples: Int32s
 
 
 @functools.cache
@@ -34,14 +42,13 @@ def singles(codec: str) -> Int32s:
 
 @functools.cache
 def tables(codec: str) -> Tables:
-    """Returns the code points by one byte (256), by two bytes (65536), and by two bytes after THIRD (65536). Empty for
-    UTF-16 and UTF-32.
-    """
+    """Returns the tables of a charset; empty for UTF-16 and UTF-32."""
     if codec in UNITS:
-        return NO_TABLE, NO_TABLE, NO_TABLE
+        return Tables(NO_TABLE, NO_TABLE, NO_TABLE)
     alone = singles(codec)
     leads = np.flatnonzero(alone == NOT_TOLD).tolist()
-    return alone, _pairs(codec, b"", leads), _pairs(codec, bytes([THIRD]), range(0xA1, 0xFF) if THIRD in leads else ())
+    third = range(0xA1, 0xFF) if THIRD in leads else ()
+    return Tables(alone, _pairs(codec, b"", leads), _pairs(codec, bytes([THIRD]), third))
 
 
 def _pairs(codec: str, before: bytes, leads: range | list[int] | tuple[()]) -> Int32s:
@@ -62,9 +69,15 @@ def _code_point(octets: bytes, codec: str) -> int:
 
 @kernel
 def transcode_wide(
-    buffer: Bytes, starts: Int64s, sizes: Int64s, unit: Integer, lowest_first: bool,
-    alone: Int32s, pairs: Int32s, triples: Int32s, offsets: Int32s, out: Bytes,
-) -> Integer:  # fmt: skip
+    buffer: Bytes,
+    starts: Int64s,
+    sizes: Int64s,
+    unit: Integer,
+    lowest_first: bool,
+    tables: Tables,
+    offsets: Int32s,
+    out: Bytes,
+) -> Integer:
     """Writes the values in UTF-8, back to back. `unit`: bytes of a character that is a number; 0 for charsets with
     tables.
 
@@ -79,7 +92,7 @@ def transcode_wide(
             if unit:
                 point, size = character_of_units(buffer, at, end, unit, lowest_first)
             else:
-                point, size = character_of_tables(buffer, at, end, alone, pairs, triples)
+                point, size = character_of_tables(buffer, at, end, tables)
             if size == 0:
                 return row
             at += size
@@ -115,10 +128,9 @@ def number_of(buffer: Bytes, at: Integer, unit: Integer, lowest_first: bool) -> 
 
 
 @kernel
-def character_of_tables(
-    buffer: Bytes, at: Integer, end: Integer, alone: Int32s, pairs: Int32s, triples: Int32s
-) -> tuple[Integer, Integer]:
+def character_of_tables(buffer: Bytes, at: Integer, end: Integer, tables: Tables) -> tuple[Integer, Integer]:
     """Returns (code point, bytes) of the character at `at`; 0 bytes if the tables lack it."""
+    alone, pairs, triples = tables
     first = np.int64(buffer[at])
     if alone[first] >= 0:
         return np.int64(alone[first]), np.int64(1)

@@ -86,7 +86,7 @@ def _wide(values: Values, codec: str, charset: str) -> AnyArray:
     offsets, out = np.empty(values.count + 1, np.int32), np.empty(room, np.uint8)
     unit, lowest_first = wide.UNITS.get(codec, (0, False))
     left_to_codec = wide.transcode_wide(
-        values.buffer, values.starts, values.sizes, unit, lowest_first, *wide.tables(codec), offsets, out
+        values.buffer, values.starts, values.sizes, unit, lowest_first, wide.tables(codec), offsets, out
     )
     if left_to_codec >= 0:
         return _codec(values, codec, charset)

@@ -32,6 +32,7 @@ from sluice.cdc_engine.binlog.documents.trees import (
     tree,
 )
 from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 LEFT = statuses.LEFT
@@ -41,16 +42,21 @@ LENGTH_BYTES = np.array([-1, 2, 3, 8, -1], np.int64)  # bytes that follow a leng
 
 @kernel
 def print_changes(
-    buffer: Bytes, before_starts: Int64s, before_sizes: Int64s, starts: Int64s, sizes: Int64s, row: Integer,
-    offsets: Int32s, out: Bytes, nodes: Int64s, stack: Int64s,
-) -> tuple[Integer, Integer]:  # fmt: skip
-    """Applies and prints the differences of each row. Returns (status, row) like `print_documents`. No document and no
-    difference may be NULL.
+    buffer: Bytes,
+    before: LocatedValues,
+    logged: LocatedValues,
+    row: Integer,
+    offsets: Int32s,
+    out: Bytes,
+    nodes: Int64s,
+    stack: Int64s,
+) -> tuple[Integer, Integer]:
+    """Applies the `logged` differences of each row to its document `before` and prints the result. Returns (status, row)
+    like `print_documents`. No document and no difference may be NULL.
     """
     used = np.int64(offsets[row])
-    while row < starts.shape[0]:
-        begin, end = before_starts[row], before_starts[row] + before_sizes[row]
-        used = print_changed(buffer, begin, end, starts[row], starts[row] + sizes[row], used, out, nodes, stack)
+    while row < logged.starts.shape[0]:
+        used = print_changed(buffer, before, logged, row, used, out, nodes, stack)
         if used < 0:
             return used, row
         offsets[row + 1] = used
@@ -60,9 +66,17 @@ def print_changes(
 
 @kernel
 def print_changed(
-    buffer: Bytes, begin: Integer, before_end: Integer, at: Integer, end: Integer, used: Integer,
-    out: Bytes, nodes: Int64s, stack: Int64s,
-) -> Integer:  # fmt: skip
+    buffer: Bytes,
+    before: LocatedValues,
+    logged: LocatedValues,
+    row: Integer,
+    used: Integer,
+    out: Bytes,
+    nodes: Int64s,
+    stack: Int64s,
+) -> Integer:
+    begin, before_end = before.starts[row], before.starts[row] + before.sizes[row]
+    at, end = logged.starts[row], logged.starts[row] + logged.sizes[row]
     most = used + TEXT_FACTOR * (before_end - begin + end - at) + TEXT_SPARE
     root, count = tree(buffer, begin, before_end, nodes, np.int64(0), stack)
     if root < 0:

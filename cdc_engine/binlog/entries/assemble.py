@@ -3,7 +3,7 @@
 
 A message's length precedes it, so each message is measured first; the `sizes` of one pass are used by the next.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ import numba as nb
 import numpy as np
 
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.entries.kernel_arguments import (
+    ColumnFrames,
+    EntryHeaders,
+    EntrySizes,
+    MeasuredImages,
+    ShownImages,
+    ShownValues,
+)
 from sluice.cdc_engine.binlog.entries.locate import AFTER
 from sluice.cdc_engine.binlog.entries.protobuf import field_size, put_bytes, put_field, put_varint, varint_size
-from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 NULL, ABSENT = -1, -2  # as a value's size
 PLAIN, HIGH, OF_NULL = 0, 1, 2  # which of a column's three heads a value has; they differ in sqlType
@@ -40,15 +48,12 @@ def beginning(size: Integer, high: Integer) -> Integer:
 
 
 @compiled
-def measure_images(
-    image_side: Int8s, image_event: Int32s, starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, heads: Int64s, tails: Int64s,
-    updated: Int8s, column_sizes: Int32s, image_sizes: Int64s,
-) -> None:  # fmt: skip
-    """Computes the bytes of each Column message (columns by images; -1: omitted) and of all columns of each image with
-    their keys and lengths.
-
-    `heads` (columns by 3) and `tails` (columns): constant bytes before and after the value.
-    """
+def measure_images(images: ShownImages, frame: ColumnFrames, measured: MeasuredImages) -> None:
+    """Writes all of `measured`."""
+    image_side, image_event, values = images
+    starts, sizes, high, texts = values
+    heads, tails = frame.heads, frame.tails
+    updated, column_sizes, image_sizes = measured
     for image in range(image_side.shape[0]):
         total = np.int64(0)
         after = image_side[image] == AFTER
@@ -78,34 +83,32 @@ def _digits(value: Integer) -> Integer:
 
 
 @nb.njit(inline="always")
-def header_size(
-    file: Integer, names: Integer, offset: Integer, server: Integer, ms: Integer, length: Integer, rows: Integer
-) -> Integer:
-    """Returns the bytes of a header: version 1, file, offset, server, "UTF-8", time, MYSQL, names and type as given,
-    length, and the row count.
+def header_size(headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer:
+    """Returns the bytes of a header: version 1, file, offset, server, "UTF-8", time, MYSQL, names, length, eventType (not if `kind` is 0)
+    and the row count.
     """
-    own = 2 + 1 + varint_size(file) + file + field_size(offset) + field_size(server) + 7 + field_size(ms) + 2
-    own += names + field_size(length)
+    file, rows = headers.file.shape[0], headers.row_counts[entry]
+    own = 2 + 1 + varint_size(file) + file + field_size(headers.offsets[entry]) + field_size(headers.servers[entry])
+    own += 7 + field_size(headers.ms[entry]) + 2 + headers.names.shape[0]
+    own += field_size(headers.lengths[entry]) + field_size(kind)
     return own + (2 + ROWS_COUNT.shape[0] + 1 + _digits(rows) if rows else 0)
 
 
 @nb.njit(inline="always")
-def put_header(
-    out: Bytes, at: Integer, file: Bytes, names: Bytes, kind: Integer, offset: Integer, server: Integer, ms: Integer, length: Integer,
-    rows: Integer,
-) -> Integer:  # fmt: skip
-    """Writes a header. `names`: the fields schemaName and tableName; `kind` 0: no eventType. `header_size` counts both as `names`."""
+def put_header(out: Bytes, at: Integer, headers: EntryHeaders, entry: Integer, kind: Integer) -> Integer:
+    """Writes a header of the size that `header_size` returns."""
+    file, names, rows = headers.file, headers.names, headers.row_counts[entry]
     out[at], out[at + 1], out[at + 2] = 0x08, 1, 0x12
     at = put_varint(out, at + 3, file.shape[0])
     at = put_bytes(out, at, file, 0, file.shape[0])
-    at = put_field(out, at, 0x18, offset)
-    at = put_field(out, at, 0x20, server)
+    at = put_field(out, at, 0x18, headers.offsets[entry])
+    at = put_field(out, at, 0x20, headers.servers[entry])
     out[at], out[at + 1] = 0x2A, 5
     out[at + 2], out[at + 3], out[at + 4], out[at + 5], out[at + 6] = 85, 84, 70, 45, 56
-    at = put_field(out, at + 7, 0x30, ms)
+    at = put_field(out, at + 7, 0x30, headers.ms[entry])
     out[at], out[at + 1] = 0x38, 2
     at = put_bytes(out, at + 2, names, 0, names.shape[0])
-    at = put_field(out, at, 0x50, length)
+    at = put_field(out, at, 0x50, headers.lengths[entry])
     at = put_field(out, at, 0x58, kind)
     if rows:
         digits = _digits(rows)
@@ -122,10 +125,16 @@ def put_header(
 
 @compiled
 def measure_events(
-    kinds: Int8s, image_side: Int8s, image_event: Int32s, image_sizes: Int64s, row_counts: Int64s, change_sizes: Int64s, table_ids: Int64s,
-    header_sizes: Int64s, entry_sizes: Int64s, names: Integer, file: Integer, offsets: Int64s, servers: Int64s, ms: Int64s, lengths: Int64s,
-) -> Integer:  # fmt: skip
-    """Computes the bytes of each event's RowChange, header (with `row_counts`) and entry. Returns the bytes of all entries."""
+    kinds: Int8s,
+    table_ids: Int64s,
+    headers: EntryHeaders,
+    images: ShownImages,
+    image_sizes: Int64s,
+    measured: EntrySizes,
+) -> Integer:
+    """Writes the sizes of `measured`. Returns the bytes of all entries."""
+    image_side, image_event, _ = images
+    change_sizes, header_sizes, entry_sizes, _ = measured
     for event in range(kinds.shape[0]):
         change_sizes[event] = field_size(table_ids[event]) + 2 + 2
     for image in range(image_event.shape[0]):
@@ -138,9 +147,7 @@ def measure_events(
         change_sizes[event] += 1 + varint_size(whole) + whole
     total = np.int64(0)
     for event in range(kinds.shape[0]):
-        header = header_size(
-            file, names + 2, offsets[event], servers[event], ms[event], lengths[event], row_counts[event]
-        )
+        header = header_size(headers, event, np.int64(kinds[event]))
         header_sizes[event] = header
         body = change_sizes[event]
         entry_sizes[event] = 1 + varint_size(header) + header + 2 + 1 + varint_size(body) + body
@@ -150,9 +157,17 @@ def measure_events(
 
 @compiled
 def put_image(
-    out: Bytes, at: Integer, image: Integer, key: Integer, starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes,
-    head_at: Int64s, heads: Int64s, tail_at: Int64s, tails: Int64s, updated: Int8s, column_sizes: Int32s,
-) -> Integer:  # fmt: skip
+    out: Bytes,
+    at: Integer,
+    image: Integer,
+    key: Integer,
+    values: ShownValues,
+    frame: ColumnFrames,
+    measured: MeasuredImages,
+) -> Integer:
+    starts, sizes, high, texts = values
+    pool, head_at, heads, tail_at, tails = frame
+    updated, column_sizes, _ = measured
     for column in range(sizes.shape[0]):
         own = column_sizes[column, image]
         if own < 0:
@@ -177,21 +192,25 @@ def put_image(
 
 @compiled
 def put_events(
-    out: Bytes, entry_starts: Int64s, file: Bytes, names: Bytes, kinds: Int8s, offsets: Int64s, servers: Int64s, ms: Int64s,
-    lengths: Int64s, table_ids: Int64s, row_counts: Int64s, header_sizes: Int64s, change_sizes: Int64s,
-    image_side: Int8s, image_event: Int32s, image_sizes: Int64s,
-    starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes, head_at: Int64s, heads: Int64s, tail_at: Int64s, tails: Int64s,
-    updated: Int8s, column_sizes: Int32s,
-) -> None:  # fmt: skip
-    """Writes the entry of each event. The images are in the order of the events."""
+    out: Bytes,
+    kinds: Int8s,
+    table_ids: Int64s,
+    headers: EntryHeaders,
+    images: ShownImages,
+    frame: ColumnFrames,
+    measured: MeasuredImages,
+    entries: EntrySizes,
+) -> None:
+    """Writes the entry of each event, and its start into `entries`."""
+    image_side, image_event, values = images
+    change_sizes, header_sizes, _, entry_starts = entries
+    image_sizes = measured.images
     at, image = np.int64(0), np.int64(0)
     for event in range(kinds.shape[0]):
         entry_starts[event] = at
         out[at] = 0x0A
         at = put_varint(out, at + 1, header_sizes[event])
-        at = put_header(
-            out, at, file, names, np.int64(kinds[event]), offsets[event], servers[event], ms[event], lengths[event], row_counts[event]
-        )  # fmt: skip
+        at = put_header(out, at, headers, event, np.int64(kinds[event]))
         out[at], out[at + 1], out[at + 2] = 0x10, 2, 0x1A
         at = put_varint(out, at + 3, change_sizes[event])
         at = put_field(out, at, 0x08, table_ids[event])
@@ -204,25 +223,22 @@ def put_events(
             at = put_varint(out, at + 1, whole)
             for each in range(2 if pair else 1):
                 key = 0x12 if image_side[image + each] == AFTER else 0x0A
-                at = put_image(
-                    out, at, image + each, key, starts, sizes, high, texts, pool, head_at, heads, tail_at, tails, updated, column_sizes
-                )  # fmt: skip
+                at = put_image(out, at, image + each, key, values, frame, measured)
             image += 2 if pair else 1
 
 
 @compiled
 def put_frames(
-    out: Bytes, kinds: Int8s, file: Bytes, names: Bytes, offsets: Int64s, servers: Int64s, ms: Int64s, lengths: Int64s, numbers: Int64s,
-    entry_starts: Int64s, entry_sizes: Int64s,
-) -> Integer:  # fmt: skip
+    out: Bytes, kinds: Int8s, numbers: Int64s, headers: EntryHeaders, entry_starts: Int64s, entry_sizes: Int64s
+) -> Integer:
     """Writes entries that begin (kind 0) or end a transaction. `numbers`: thread or transaction ids. Returns the bytes written."""
     at = np.int64(0)
     for index in range(kinds.shape[0]):
         entry_starts[index] = at
-        header = header_size(file.shape[0], 0, offsets[index], servers[index], ms[index], lengths[index], 0)
+        header = header_size(headers, index, 0)
         out[at] = 0x0A
         at = put_varint(out, at + 1, header)
-        at = put_header(out, at, file, names, 0, offsets[index], servers[index], ms[index], lengths[index], 0)
+        at = put_header(out, at, headers, index, 0)
         out[at], out[at + 1] = 0x10, 1 if kinds[index] == 0 else 3
         at += 2
         number = numbers[index]

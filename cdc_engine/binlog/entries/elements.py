@@ -8,6 +8,8 @@ always ended.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -26,6 +28,23 @@ FIRST_STATE: State = (0, 0, 0)
 Mask = npt.NDArray[np.bool_]
 
 
+class BlockRange(NamedTuple):
+    """The row events and transaction ends of a range, each [first, last)."""
+
+    event: Integer
+    last_event: Integer
+    transaction: Integer
+    last_transaction: Integer
+
+
+class TransactionEnds(NamedTuple):
+    """Of each transaction of a block: the index of the event after its last one, its time, and where it begins; -1: it has no BEGIN."""
+
+    events: Int64s
+    times: Int64s
+    begins: Int64s
+
+
 def elements(
     block: Block, events: tuple[int, int], transactions: tuple[int, int], kept: Mask, state: State
 ) -> tuple[Int8s, Int64s, State]:
@@ -37,27 +56,18 @@ def elements(
     room = events[1] - events[0] + 2 * (transactions[1] - transactions[0]) + 1
     kinds, indices, after = np.empty(room, np.int8), np.empty(room, np.int64), np.array(state, np.int64)
     begins = np.ascontiguousarray(block.transaction_frame["begin"])
-    count = _elements(
-        *events, *transactions, block.transaction_events, block.transaction_time_us, begins, kept, after, kinds, indices
-    )
+    ends = TransactionEnds(block.transaction_events, block.transaction_time_us, begins)
+    count = _elements(BlockRange(*events, *transactions), ends, kept, after, kinds, indices)
     begun, at, left_out = after.tolist()
     return kinds[:count], indices[:count], (begun, at, left_out)
 
 
 @compiled
 def _elements(  # noqa: PLR0917  numba knows no keyword-only arguments
-    event: Integer,
-    last_event: Integer,
-    transaction: Integer,
-    last_transaction: Integer,
-    ends: Int64s,
-    times: Int64s,
-    begins: Int64s,
-    kept: Mask,
-    state: Int64s,
-    kinds: Int8s,
-    indices: Int64s,
+    part: BlockRange, transactions: TransactionEnds, kept: Mask, state: Int64s, kinds: Int8s, indices: Int64s
 ) -> Integer:
+    event, last_event, transaction, last_transaction = part
+    ends, times, begins = transactions
     count = 0
     while transaction <= last_transaction:
         ended = transaction < last_transaction

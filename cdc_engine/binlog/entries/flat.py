@@ -7,7 +7,8 @@ import json
 
 import numpy as np
 
-from sluice.cdc_engine.binlog.entries import flat_json
+from sluice.cdc_engine.binlog.entries import flat_json, kernel_arguments
+from sluice.cdc_engine.binlog.entries.kernel_arguments import FlatUnits, Pieces
 from sluice.cdc_engine.binlog.entries.locate import BEFORE
 from sluice.cdc_engine.binlog.entries.numbers import EventType
 from sluice.cdc_engine.binlog.entries.rows import ShownRows, TableEntries
@@ -45,29 +46,27 @@ class FlatTable:
         for column, each in zip(table.columns, table.texts, strict=True):
             numbers = (each.sql_type, each.of_high, each.of_null)
             pieces += [f"{text_of(column.name)}:", text_of(column.mysql_type), *map(str, map(int, numbers))]
-        self._pool, self._places = _pool(pieces)
+        self._pieces = _pieces(pieces)
 
     def messages(self, shown: ShownRows, units: Units, batch_id: int, now_ms: int) -> FlatMessages:
         """Returns the messages of rows. `batch_id`, `now_ms`: the fields id and ts."""
         begins = units.messages
         first = begins[:-1]
         kinds, events = units.kind[first], units.event[first]
-        frame, frames = self._frame(batch_id, now_ms)
+        table = kernel_arguments.FlatTable(self._keys, self._pieces, self._frame(batch_id, now_ms))
         ends = np.empty(len(first), np.int64)
-        told, ms = _told(shown, kinds, events), np.ascontiguousarray(shown.facts.ms[events])
+        ms = np.ascontiguousarray(shown.facts.ms[events])
+        rows = FlatUnits(begins, units.kind, units.image, _defining_images(shown, kinds, events), ms)
         room = np.empty(0, np.uint8)
         for writes in (False, True):
-            flat_json.put_messages(
-                room, writes, begins, units.kind, units.image, told, ms, self._keys, shown.starts, shown.sizes, shown.high,
-                shown.texts, self._pool, self._places, frame, frames, ends,
-            )  # fmt: skip
+            flat_json.put_messages(room, writes, rows, shown.values, table, ends)
             if not writes:
                 room = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
         return FlatMessages(room, ends, events, units.partition[first])
 
-    def _frame(self, batch_id: int, now_ms: int) -> tuple[Bytes, Int64s]:
+    def _frame(self, batch_id: int, now_ms: int) -> Pieces:
         end = f',"table":{self._table},"ts":{now_ms},"type":'
-        return _pool(
+        return _pieces(
             [
                 '{"data":',
                 f',"database":{self._database},"es":',
@@ -80,21 +79,21 @@ class FlatTable:
         )
 
 
-def _told(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
-    """Returns the image that defines a message's columns: that of its event's last row, or the before image of a deletion."""
+def _defining_images(shown: ShownRows, kinds: Int8s, events: Int64s) -> Int64s:
+    """Returns the image that defines each message's columns: that of its event's last row, or the before image of a deletion."""
     last = np.full(len(shown.facts.kinds), -1, np.int64)
     last[shown.event] = np.arange(len(shown.event))  # the last image of an event wins
     found = last[events]
     back = (kinds == KIND_DELETE) & (shown.side[found] != BEFORE)
-    told: Int64s = found - back
-    return told
+    images: Int64s = found - back
+    return images
 
 
-def _pool(pieces: list[str]) -> tuple[Bytes, Int64s]:
+def _pieces(pieces: list[str]) -> Pieces:
     data = [piece.encode() for piece in pieces]
     places = np.zeros(len(data) + 1, np.int64)
     np.cumsum([len(piece) for piece in data], out=places[1:])
-    return np.frombuffer(b"".join(data) or b"\0", np.uint8), places
+    return Pieces(np.frombuffer(b"".join(data) or b"\0", np.uint8), places)
 
 
 def flat_statement(  # noqa: PLR0917  one caller

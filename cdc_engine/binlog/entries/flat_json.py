@@ -3,7 +3,7 @@
 Each message is measured first and then written, by the same functions: without `writes` they only return where they
 would end.
 """
-# ruff: noqa: PLR0917, PLR1714 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments; a comparison is a branch, a set is none that it knows
+# ruff: noqa: PLR0917, PLR1714 - numba knows no keyword-only arguments; a comparison is a branch, a set is none that it knows
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.entries.assemble import ABSENT, NULL, beginning, is_updated
+from sluice.cdc_engine.binlog.entries.kernel_arguments import FlatTable, FlatUnits, Pieces, ShownValues
 from sluice.cdc_engine.binlog.entries.protobuf import put_bytes
 from sluice.cdc_engine.binlog.rows.locate import KIND_INSERT, KIND_UPDATE
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
@@ -73,9 +74,9 @@ def put_escaped(out: Bytes, at: Integer, texts: Bytes, start: Integer, size: Int
 
 
 @nb.njit(inline="always")
-def _put_piece(out: Bytes, at: Integer, pool: Bytes, places: Int64s, piece: Integer, writes: bool) -> Integer:
-    first, size = places[piece], places[piece + 1] - places[piece]
-    return put_bytes(out, at, pool, first, size) if writes else at + size
+def _put_piece(out: Bytes, at: Integer, pieces: Pieces, piece: Integer, writes: bool) -> Integer:
+    first, size = pieces.starts[piece], pieces.starts[piece + 1] - pieces.starts[piece]
+    return put_bytes(out, at, pieces.data, first, size) if writes else at + size
 
 
 @nb.njit(inline="always")
@@ -92,10 +93,10 @@ def _put_null(out: Bytes, at: Integer, writes: bool) -> Integer:
 
 @compiled
 def put_row(
-    out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, starts: Int64s, sizes: Int64s, texts: Bytes, pool: Bytes,
-    places: Int64s,
-) -> Integer:  # fmt: skip
+    out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, values: ShownValues, columns: Pieces
+) -> Integer:
     """Writes an object with the values of an image. `old`: only columns that the image after it changed."""
+    starts, sizes, _, texts = values
     at = _put_byte(out, at, 123, writes)
     begin = at
     for column in range(sizes.shape[0]):
@@ -108,7 +109,7 @@ def put_row(
             continue
         if at > begin:
             at = _put_byte(out, at, 44, writes)
-        at = _put_piece(out, at, pool, places, PIECES * column + NAME, writes)
+        at = _put_piece(out, at, columns, PIECES * column + NAME, writes)
         if size == NULL:
             at = _put_null(out, at, writes)
             continue
@@ -121,9 +122,15 @@ def put_row(
 
 @compiled
 def put_rows(
-    out: Bytes, at: Integer, writes: bool, images: Int64s, side: Integer, old: bool, starts: Int64s, sizes: Int64s, texts: Bytes,
-    pool: Bytes, places: Int64s,
-) -> Integer:  # fmt: skip
+    out: Bytes,
+    at: Integer,
+    writes: bool,
+    images: Int64s,
+    side: Integer,
+    old: bool,
+    values: ShownValues,
+    columns: Pieces,
+) -> Integer:
     """Writes an array of the images `side` after those given; null if none has a column. Omits rows without columns, except for `old`."""
     begin = at
     at = _put_byte(out, at, 91, writes)
@@ -133,7 +140,7 @@ def put_rows(
         if rows:
             at = _put_byte(out, at, 44, writes)
         start = at
-        at = put_row(out, at, writes, image + side, old, starts, sizes, texts, pool, places)
+        at = put_row(out, at, writes, image + side, old, values, columns)
         if at == start + 2 and not old:
             at = before
         else:
@@ -143,9 +150,10 @@ def put_rows(
 
 @compiled
 def put_columns(
-    out: Bytes, at: Integer, writes: bool, image: Integer, piece: Integer, sizes: Int64s, high: Int8s, pool: Bytes, places: Int64s,
-) -> Integer:  # fmt: skip
+    out: Bytes, at: Integer, writes: bool, image: Integer, piece: Integer, values: ShownValues, columns: Pieces
+) -> Integer:
     """Writes an object with `piece` (TYPE, SQL_TYPE) of each column that the image has; null if it has none."""
+    _, sizes, high, _ = values
     begin = at
     at = _put_byte(out, at, 123, writes)
     first = at
@@ -155,15 +163,15 @@ def put_columns(
             continue
         if at > first:
             at = _put_byte(out, at, 44, writes)
-        at = _put_piece(out, at, pool, places, PIECES * column + NAME, writes)
+        at = _put_piece(out, at, columns, PIECES * column + NAME, writes)
         which = piece + (beginning(size, high[column, image]) if piece == SQL_TYPE else 0)
-        at = _put_piece(out, at, pool, places, PIECES * column + which, writes)
+        at = _put_piece(out, at, columns, PIECES * column + which, writes)
     return _put_byte(out, at, 125, writes) if at > first else _put_null(out, begin, writes)
 
 
 @compiled
 def put_keys(
-    out: Bytes, at: Integer, writes: bool, image: Integer, keys: Int8s, sizes: Int64s, pool: Bytes, places: Int64s
+    out: Bytes, at: Integer, writes: bool, image: Integer, keys: Int8s, sizes: Int64s, columns: Pieces
 ) -> Integer:
     """Writes an array of the key columns' names that the image has; null if it has none. The piece of a name ends with a colon."""
     begin = at
@@ -174,7 +182,7 @@ def put_keys(
             continue
         if at > first:
             at = _put_byte(out, at, 44, writes)
-        at = _put_piece(out, at, pool, places, PIECES * column + NAME, writes) - 1
+        at = _put_piece(out, at, columns, PIECES * column + NAME, writes) - 1
     return _put_byte(out, at, 93, writes) if at > first else _put_null(out, begin, writes)
 
 
@@ -194,42 +202,34 @@ def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer
 
 @compiled
 def put_message(
-    out: Bytes, at: Integer, writes: bool, kind: Integer, images: Int64s, told: Integer, ms: Integer, keys: Int8s,
-    starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes, places: Int64s, frame: Bytes, frames: Int64s,
-) -> Integer:  # fmt: skip
-    """Writes a message and returns the offset after it. `images`: the first of each unit; `told`: the image that
-    defines columns and types.
-    """
-    side = 1 if kind == KIND_UPDATE else 0
-    at = _put_piece(out, at, frame, frames, DATA, writes)
-    at = put_rows(out, at, writes, images, side, False, starts, sizes, texts, pool, places)
-    at = _put_piece(out, at, frame, frames, ES, writes)
+    out: Bytes, at: Integer, writes: bool, units: FlatUnits, message: Integer, values: ShownValues, table: FlatTable
+) -> Integer:
+    """Writes a message and returns the offset after it."""
+    first, ms, shown = units.begins[message], units.ms[message], units.shown[message]
+    kind, images = units.kinds[first], units.images[first : units.begins[message + 1]]
+    keys, columns, frame = table
+    side, updates = (1, True) if kind == KIND_UPDATE else (0, False)
+    at = _put_piece(out, at, frame, DATA, writes)
+    at = put_rows(out, at, writes, images, side, False, values, columns)
+    at = _put_piece(out, at, frame, ES, writes)
     at = put_number(out, at, writes, ms)
-    at = _put_piece(out, at, frame, frames, TYPES, writes)
-    at = put_columns(out, at, writes, told, TYPE, sizes, high, pool, places)
-    at = _put_piece(out, at, frame, frames, OLD, writes)
-    if kind == KIND_UPDATE:
-        at = put_rows(out, at, writes, images, 0, True, starts, sizes, texts, pool, places)
-    else:
-        at = _put_null(out, at, writes)
-    at = _put_piece(out, at, frame, frames, KEYS, writes)
-    at = put_keys(out, at, writes, images[0] + side, keys, sizes, pool, places)
-    at = _put_piece(out, at, frame, frames, SQL_TYPES, writes)
-    at = put_columns(out, at, writes, told, SQL_TYPE, sizes, high, pool, places)
-    return _put_piece(out, at, frame, frames, ENDS + kind - KIND_INSERT, writes)
+    at = _put_piece(out, at, frame, TYPES, writes)
+    at = put_columns(out, at, writes, shown, TYPE, values, columns)
+    at = _put_piece(out, at, frame, OLD, writes)
+    at = put_rows(out, at, writes, images, 0, True, values, columns) if updates else _put_null(out, at, writes)
+    at = _put_piece(out, at, frame, KEYS, writes)
+    at = put_keys(out, at, writes, images[0] + side, keys, values.sizes, columns)
+    at = _put_piece(out, at, frame, SQL_TYPES, writes)
+    at = put_columns(out, at, writes, shown, SQL_TYPE, values, columns)
+    return _put_piece(out, at, frame, ENDS + kind - KIND_INSERT, writes)
 
 
 @compiled
 def put_messages(
-    out: Bytes, writes: bool, begins: Int64s, kinds: Int8s, images: Int64s, told: Int64s, ms: Int64s, keys: Int8s,
-    starts: Int64s, sizes: Int64s, high: Int8s, texts: Bytes, pool: Bytes, places: Int64s, frame: Bytes, frames: Int64s, ends: Int64s,
-) -> None:  # fmt: skip
-    """Writes a message for each range of units in `begins`. `ends`: where each ends in `out`, which is written only with `writes`."""
+    out: Bytes, writes: bool, units: FlatUnits, values: ShownValues, table: FlatTable, ends: Int64s
+) -> None:
+    """Writes all messages. `ends`: where each ends in `out`, which is written only with `writes`."""
     at = np.int64(0)
-    for message in range(begins.shape[0] - 1):
-        first = begins[message]
-        at = put_message(
-            out, at, writes, kinds[first], images[first : begins[message + 1]], told[message], ms[message], keys,
-            starts, sizes, high, texts, pool, places, frame, frames,
-        )  # fmt: skip
+    for message in range(units.begins.shape[0] - 1):
+        at = put_message(out, at, writes, units, message, values, table)
         ends[message] = at

@@ -3,17 +3,19 @@
 Unlike `rows.locate`, which serves the lake: an update always yields both of its images, and a column that an image
 omits (binlog_row_image MINIMAL, NOBLOB) starts at ABSENT. Called by `rows`.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
 
 import numpy as np
 
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.located_values import LocatedValues
+from sluice.cdc_engine.binlog.rows.kernel_arguments import ImageColumns, RowEvents, TableLayout
 from sluice.cdc_engine.binlog.rows.locate import HEADER_BYTES, KIND_DELETE, KIND_INSERT, KIND_UPDATE
 from sluice.cdc_engine.binlog.rows.locate_diffs import read_value_options
 from sluice.cdc_engine.binlog.rows.locate_partial import first_image_of, locate_present
-from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.contracts import Int8s, Int32s, Int64s
 
 DONE, FULL, REFUSED = 0, 1, 2
 BEFORE, AFTER = 0, 1  # sides of an image
@@ -21,9 +23,10 @@ BEFORE, AFTER = 0, 1  # sides of an image
 
 @compiled
 def note_changes(
-    partial: Int8s, slot: Int32s, starts: Int64s, sizes: Int64s, image: Integer, differences: Int64s, found: Integer
+    partial: Int8s, slot: Int32s, values: LocatedValues, image: Integer, differences: Int64s, found: Integer
 ) -> Integer:
     """Writes the values of an after image that are differences. Their documents are in the image before it."""
+    starts, sizes = values
     for column in range(partial.shape[0]):
         wanted = slot[column]
         if partial[column] and wanted >= 0 and starts[wanted, image] >= 0:
@@ -35,16 +38,23 @@ def note_changes(
 
 @compiled
 def locate_images(
-    buffer: Bytes, event_offset: Int64s, event_length: Int64s, event_kind: Int8s, event_version: Int8s,
-    prefix: Int8s, width: Int32s, slot: Int32s, facts: Int8s, before: Int8s, after: Int8s, partial: Int8s, cursor: Int64s,
-    starts: Int64s, sizes: Int64s, image_side: Int8s, image_event: Int32s, differences: Int64s,
-) -> Integer:  # fmt: skip
+    events: RowEvents,
+    layout: TableLayout,
+    columns: ImageColumns,
+    cursor: Int64s,
+    values: LocatedValues,
+    image_side: Int8s,
+    image_event: Int32s,
+    differences: Int64s,
+) -> Integer:
     """Continues at `cursor` (event, offset of the next image or 0, images, differences) until the events end, or FULL.
 
-    `starts`, `sizes`: columns by images. `facts`, `before`, `after`, `partial`: int8, one per column; the last three
-    are scratch memory. `differences` (4 by n): JSON values that are logged as changes of the document before, as in
+    `values`: columns by images. `differences` (4 by n): JSON values that are logged as changes of the document before, as in
     `rows.diffs`. Returns REFUSED if bytes are not images.
     """
+    buffer, event_offset, event_length, event_kind, event_version = events
+    facts, before, after, partial = columns
+    cells = values.starts.shape[0]
     event, resumed, image = cursor[0], cursor[1], np.int64(0)
     while event < event_offset.shape[0]:
         end, kind, version = event_offset[event] + event_length[event], event_kind[event], event_version[event]
@@ -56,20 +66,20 @@ def locate_images(
             return REFUSED
         at = max(at, resumed)
         while at < end:
-            if image + 2 > image_event.shape[0] or cursor[3] + starts.shape[0] > differences.shape[1]:
+            if image + 2 > image_event.shape[0] or cursor[3] + cells > differences.shape[1]:
                 cursor[1], cursor[2] = at, image
                 return FULL
             if kind != KIND_INSERT:
-                at = locate_present(buffer, at, end, prefix, width, slot, before, starts, sizes, image)
+                at = locate_present(buffer, at, end, layout, before, values, image)
                 image_side[image], image_event[image] = BEFORE, event
                 image += 1
             if at >= 0 and kind == KIND_UPDATE and version == 3:
                 at = read_value_options(buffer, at, end, facts, partial)
             if at >= 0 and kind != KIND_DELETE:
-                at = locate_present(buffer, at, end, prefix, width, slot, after, starts, sizes, image)
+                at = locate_present(buffer, at, end, layout, after, values, image)
                 image_side[image], image_event[image] = AFTER, event
                 if at >= 0 and version == 3:
-                    cursor[3] = note_changes(partial, slot, starts, sizes, image, differences, cursor[3])
+                    cursor[3] = note_changes(partial, layout.slot, values, image, differences, cursor[3])
                 image += 1
             if at < 0:
                 return REFUSED

@@ -10,6 +10,7 @@ import numpy as np
 from sluice.cdc_engine.binlog.entries import assemble
 from sluice.cdc_engine.binlog.entries.elements import BEGIN, OPEN_HERE, ROWS
 from sluice.cdc_engine.binlog.entries.images import little_endian_at
+from sluice.cdc_engine.binlog.entries.kernel_arguments import EntryHeaders
 from sluice.cdc_engine.binlog.entries.numbers import SOURCE_MYSQL, EntryType
 from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, gather_entries, gathered_size, number_field
 from sluice.cdc_engine.binlog.entries.rows import Entries, KeptColumns, TableEntries
@@ -142,10 +143,9 @@ def _frame_entries(part: EntryPart, places: Int64s, file: Bytes) -> Entries:
     count = len(places)
     out = np.empty(count * (FRAME_BYTES_MAX + len(file)), np.uint8)
     starts, sizes = np.empty(count, np.int64), np.empty(count, np.int64)
-    used = assemble.put_frames(
-        out, kinds, file, np.zeros(0, np.uint8), offsets, np.ascontiguousarray(frames["server"]), seconds * 1000, lengths, numbers,
-        starts, sizes,
-    )  # fmt: skip
+    servers, no_rows = np.ascontiguousarray(frames["server"]), np.zeros(count, np.int64)
+    headers = EntryHeaders(file, np.zeros(0, np.uint8), offsets, servers, seconds * 1000, lengths, no_rows)
+    used = assemble.put_frames(out, kinds, numbers, headers, starts, sizes)
     return Entries(out[:used], starts, sizes)
 
 

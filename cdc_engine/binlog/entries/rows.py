@@ -15,11 +15,22 @@ from sluice.cdc_engine.binlog.column_types import TypeUnsupportedError, ValueRef
 from sluice.cdc_engine.binlog.entries import assemble
 from sluice.cdc_engine.binlog.entries import locate as entries_locate
 from sluice.cdc_engine.binlog.entries.images import EventFacts, Images
+from sluice.cdc_engine.binlog.entries.kernel_arguments import (
+    ColumnFrames,
+    EntryHeaders,
+    EntrySizes,
+    MeasuredImages,
+    ShownImages,
+    ShownValues,
+)
 from sluice.cdc_engine.binlog.entries.protobuf import bytes_field, encoded_varint, number_field
 from sluice.cdc_engine.binlog.entries.shown_rules import ShownRules
 from sluice.cdc_engine.binlog.entries.texts import ColumnTexts, Display, TextValues, column_texts
+from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
 from sluice.cdc_engine.binlog.rows import diffs as rows_diffs
+from sluice.cdc_engine.binlog.rows.decoder import row_events
+from sluice.cdc_engine.binlog.rows.kernel_arguments import ImageColumns, TableLayout
 from sluice.cdc_engine.binlog.rows.locate import KIND_UPDATE
 from sluice.cdc_engine.binlog.rows.locate_diffs import DIFFERENCE_ROWS, DOCUMENT
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
@@ -63,6 +74,16 @@ class ShownRows:
     texts: Bytes
 
     @property
+    def values(self) -> ShownValues:
+        """Returns the values, for the kernels."""
+        return ShownValues(self.starts, self.sizes, self.high, self.texts)
+
+    @property
+    def images(self) -> ShownImages:
+        """Returns the images, for the kernels."""
+        return ShownImages(self.side, self.event, self.values)
+
+    @property
     def row_counts(self) -> Int64s:
         """Returns the rows of each entry; an update has two images per row."""
         rows = (self.facts.kinds[self.event] != KIND_UPDATE) | (self.side != entries_locate.BEFORE)
@@ -96,10 +117,14 @@ class TableEntries:
         ordinals = [ordinal for ordinal, index in enumerate(there) if index in wanted]
         self.columns = [version.columns[index] for index in shown]
         self.texts = [every[index] for index in shown]
-        self._prefix = np.array([each.prefix_bytes for each in every], np.int8)
-        self._width = np.array([each.width for each in every], np.int32)
-        self._slot = np.full(len(every), -1, np.int32)
-        self._slot[shown] = np.arange(len(shown), dtype=np.int32)
+        slot = np.full(len(every), -1, np.int32)
+        slot[shown] = np.arange(len(shown), dtype=np.int32)
+        self._layout = TableLayout(
+            np.array([each.prefix_bytes for each in every], np.int8),
+            np.array([each.width for each in every], np.int32),
+            slot,
+            np.zeros(0, np.int32),
+        )
         self._facts = np.array([DOCUMENT * (c.type_code == TypeCode.JSON) for c in version.columns], np.int8)
         self._names = np.frombuffer(
             bytes_field(8, version.database.encode()) + bytes_field(9, version.table.encode()), np.uint8
@@ -107,7 +132,7 @@ class TableEntries:
         self._rules = ShownRules(keyed, self.columns, policy) if policy.rules else None
         if self._rules is not None:
             self.columns, self.texts = self._rules.columns, self._rules.texts(self.texts)
-        self._frame = _Frame.of(ordinals, self.columns, self.texts, version.key)
+        self._frame = _column_frames(ordinals, self.columns, self.texts, version.key)
 
     def entries(self, block: Block, chosen: Int64s, file: Bytes) -> Iterator[Entries]:
         """Yields the entries of the block's row events with these indices (ascending), some at a time."""
@@ -142,43 +167,29 @@ class TableEntries:
 
     def written(self, shown: ShownRows, file: Bytes, row_counts: Int64s) -> Entries:
         """Returns an entry for each of `facts`. Its header contains `row_counts`."""
-        facts, frame, sizes = shown.facts, self._frame, shown.sizes
-        updated, column_sizes = np.zeros(sizes.shape, np.int8), np.empty(sizes.shape, np.int32)
-        image_sizes = np.empty(len(shown.event), np.int64)
-        assemble.measure_images(
-            shown.side, shown.event, shown.starts, sizes, shown.high, shown.texts, frame.heads, frame.tails, updated, column_sizes,
-            image_sizes,
-        )  # fmt: skip
-        changes, headers, entry_sizes, entry_starts = (np.empty(len(facts.kinds), np.int64) for _ in range(4))
-        total = assemble.measure_events(
-            facts.kinds, shown.side, shown.event, image_sizes, row_counts, changes, facts.table_ids, headers, entry_sizes,
-            len(self._names), len(file), facts.offsets, facts.servers, facts.ms, facts.lengths,
-        )  # fmt: skip
+        facts, images, shape = shown.facts, shown.images, shown.sizes.shape
+        measured = MeasuredImages(
+            np.zeros(shape, np.int8), np.empty(shape, np.int32), np.empty(len(shown.event), np.int64)
+        )
+        assemble.measure_images(images, self._frame, measured)
+        headers = EntryHeaders(file, self._names, facts.offsets, facts.servers, facts.ms, facts.lengths, row_counts)
+        sizes = EntrySizes(*(np.empty(len(facts.kinds), np.int64) for _ in range(4)))
+        total = assemble.measure_events(facts.kinds, facts.table_ids, headers, images, measured.images, sizes)
         out = np.empty(int(total), np.uint8)
-        assemble.put_events(
-            out, entry_starts, file, self._names, facts.kinds, facts.offsets, facts.servers, facts.ms, facts.lengths, facts.table_ids,
-            row_counts, headers, changes, shown.side, shown.event, image_sizes, shown.starts, sizes, shown.high, shown.texts,
-            frame.pool, frame.head_at, frame.heads, frame.tail_at, frame.tails, updated, column_sizes,
-        )  # fmt: skip
-        return Entries(out, entry_starts, entry_sizes, shown.events)
+        assemble.put_events(out, facts.kinds, facts.table_ids, headers, images, self._frame, measured, sizes)
+        return Entries(out, sizes.starts, sizes.entries, shown.events)
 
     def _located(self, block: Block, chosen: Int64s) -> Images:
-        room = IMAGES_MIN
+        room, events = IMAGES_MIN, row_events(block, chosen)
         while True:
             columns = len(self.columns)
             starts, sizes = np.empty((columns, room), np.int64), np.empty((columns, room), np.int64)
             side, event = np.empty(room, np.int8), np.empty(room, np.int32)
             differences = np.empty((DIFFERENCE_ROWS, room + columns), np.int64)
             cursor = np.zeros(4, np.int64)
-            before, after, partial = (np.zeros(len(self._prefix), np.int8) for _ in range(3))
+            scratch = (np.zeros(len(self._facts), np.int8) for _ in range(3))
             status = entries_locate.locate_images(
-                block.buffer,
-                np.ascontiguousarray(block.event_offset[chosen], np.int64),
-                np.ascontiguousarray(block.event_length[chosen], np.int64),
-                np.ascontiguousarray(block.event_kind[chosen], np.int8),
-                np.ascontiguousarray(block.event_version[chosen], np.int8),
-                self._prefix, self._width, self._slot, self._facts, before, after, partial, cursor,
-                starts, sizes, side, event, differences,
+                events, self._layout, ImageColumns(self._facts, *scratch), cursor, LocatedValues(starts, sizes), side, event, differences
             )  # fmt: skip
             if status == entries_locate.DONE:
                 count = int(cursor[2])
@@ -240,30 +251,21 @@ def _buffers(array: Any) -> tuple[Int64s, Bytes]:
     return offsets - offsets[0], read[offsets[0] : offsets[-1]]
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Frame:
-    """The constant bytes of each Column message: before the value (three variants, by sqlType) and after it, in a pool."""
-
-    pool: Bytes
-    head_at: Int64s
-    heads: Int64s
-    tail_at: Int64s
-    tails: Int64s
-
-    @classmethod
-    def of(cls, ordinals: list[int], columns: list[Column], texts: list[ColumnTexts], key: tuple[str, ...]) -> _Frame:
-        """Builds the frame. `ordinals`: indices of the columns in the table, including omitted columns."""
-        keys = {name.lower() for name in key}
-        pieces: list[bytes] = []
-        for index, column, each in zip(ordinals, columns, texts, strict=True):
-            for kind in (each.sql_type, each.of_high, each.of_null):
-                head = number_field(1, index) + number_field(2, kind) + bytes_field(3, column.name.encode())
-                pieces.append(head + (b"\x20\x01" if column.name.lower() in keys else b""))
-            text = column.mysql_type.encode()
-            pieces.append(b"\x52" + encoded_varint(len(text)) + text if text else b"")
-        sizes = np.array([len(piece) for piece in pieces], np.int64).reshape(-1, 4)
-        ends = np.cumsum(sizes.reshape(-1)).reshape(-1, 4)
-        starts = ends - sizes
-        pool = np.frombuffer(b"".join(pieces) or b"\0", np.uint8)
-        split = (starts[:, :3], sizes[:, :3], starts[:, 3], sizes[:, 3])
-        return cls(pool, *(np.ascontiguousarray(each) for each in split))
+def _column_frames(
+    ordinals: list[int], columns: list[Column], texts: list[ColumnTexts], key: tuple[str, ...]
+) -> ColumnFrames:
+    """Returns the constant bytes of the columns. `ordinals`: indices of the columns in the table, including omitted columns."""
+    keys = {name.lower() for name in key}
+    pieces: list[bytes] = []
+    for index, column, each in zip(ordinals, columns, texts, strict=True):
+        for kind in (each.sql_type, each.of_high, each.of_null):
+            head = number_field(1, index) + number_field(2, kind) + bytes_field(3, column.name.encode())
+            pieces.append(head + (b"\x20\x01" if column.name.lower() in keys else b""))
+        text = column.mysql_type.encode()
+        pieces.append(b"\x52" + encoded_varint(len(text)) + text if text else b"")
+    sizes = np.array([len(piece) for piece in pieces], np.int64).reshape(-1, 4)
+    ends = np.cumsum(sizes.reshape(-1)).reshape(-1, 4)
+    starts = ends - sizes
+    pool = np.frombuffer(b"".join(pieces) or b"\0", np.uint8)
+    split = (starts[:, :3], sizes[:, :3], starts[:, 3], sizes[:, 3])
+    return ColumnFrames(pool, *(np.ascontiguousarray(each) for each in split))

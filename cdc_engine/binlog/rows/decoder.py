@@ -23,6 +23,7 @@ from sluice.cdc_engine.binlog.column_types import (
     type_of,
 )
 from sluice.cdc_engine.binlog.column_types.entry import AnyArray
+from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN, of_now, row_end
 from sluice.cdc_engine.binlog.row_rules.rules import BoundRules
 from sluice.cdc_engine.binlog.rows import diffs as rows_diffs
@@ -30,6 +31,7 @@ from sluice.cdc_engine.binlog.rows import locate as rows_locate
 from sluice.cdc_engine.binlog.rows import locate_diffs as rows_locate_diffs
 from sluice.cdc_engine.binlog.rows import locate_partial as rows_locate_partial
 from sluice.cdc_engine.binlog.rows import partial as rows_partial
+from sluice.cdc_engine.binlog.rows.kernel_arguments import ChunkMemory, ImageColumns, RowEvents, TableLayout
 from sluice.cdc_engine.binlog.rows.refused_values import (
     DEFAULT_POLICY,
     QUARANTINE,
@@ -38,7 +40,7 @@ from sluice.cdc_engine.binlog.rows.refused_values import (
     ValuePolicy,
     refusals,
 )
-from sluice.cdc_engine.contracts import Block, Column, Int8s, Int32s, Int64s, Operation, TableVersion
+from sluice.cdc_engine.contracts import Block, Column, Int32s, Int64s, Operation, TableVersion
 from sluice.cdc_engine.errors import BinlogFormatError, TableStoppedError
 from sluice.cdc_engine.states import TableState
 
@@ -51,13 +53,10 @@ CHUNK_BYTES_MAX = 32 << 20  # bytes of images at once; one image may be larger
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Events:
-    """The chosen events of a block, as contiguous arrays of the types that the kernel was compiled for."""
+    """The chosen events of a block, as contiguous arrays of the types that the kernels were compiled for."""
 
     block: Block
-    offset: Int64s
-    length: Int64s
-    kind: Int8s
-    version: Int8s
+    located: RowEvents
     position: Int64s
     time_us: Int64s
     order_key: Int64s
@@ -66,14 +65,22 @@ class _Events:
     def of(cls, block: Block, chosen: Int64s) -> _Events:
         return cls(
             block,
-            np.ascontiguousarray(block.event_offset[chosen], np.int64),
-            np.ascontiguousarray(block.event_length[chosen], np.int64),
-            np.ascontiguousarray(block.event_kind[chosen], np.int8),
-            np.ascontiguousarray(block.event_version[chosen], np.int8),
+            row_events(block, chosen),
             np.ascontiguousarray(block.event_position[chosen], np.int64),
             np.ascontiguousarray(block.event_time_us[chosen], np.int64),
             position.order_keys(block.epoch, position.file_number(block.file), block.event_place[chosen]),
         )
+
+
+def row_events(block: Block, chosen: Int64s) -> RowEvents:
+    """Returns the row events of a block with these indices, for the kernels."""
+    return RowEvents(
+        block.buffer,
+        np.ascontiguousarray(block.event_offset[chosen], np.int64),
+        np.ascontiguousarray(block.event_length[chosen], np.int64),
+        np.ascontiguousarray(block.event_kind[chosen], np.int8),
+        np.ascontiguousarray(block.event_version[chosen], np.int8),
+    )
 
 
 class ValueLocations:
@@ -91,6 +98,12 @@ class ValueLocations:
         """Returns (starts, sizes), each columns by rows."""
         rows = self.rows(columns)
         return self.starts[: columns * rows].reshape(columns, rows), self.sizes[: columns * rows].reshape(columns, rows)
+
+    def memory(self, columns: int, differences: Int64s) -> ChunkMemory:
+        """Returns the memory of a chunk with that many columns, for the kernels."""
+        rows, before = self.rows(columns), (np.empty((columns, 1), np.int64) for _ in range(2))
+        values = LocatedValues(*self.cells(columns))
+        return ChunkMemory(values, LocatedValues(*before), self.operation[:rows], self.image_event[:rows], differences)
 
 
 class RowDecoder:
@@ -125,14 +138,14 @@ class RowDecoder:
         wanted = set(indices)
         every = [self._type(policy.corrected(column), index in wanted) for index, column in enumerate(version.columns)]
         self._types = tuple(every[index] for index in indices)
-        self._prefix = np.array([each.prefix_bytes for each in every], np.int8)
-        self._width = np.array([each.width for each in every], np.int32)
-        self._slot = np.full(len(every), -1, np.int32)
-        self._slot[indices] = np.arange(len(self._columns), dtype=np.int32)
+        prefix = np.array([each.prefix_bytes for each in every], np.int8)
+        width = np.array([each.width for each in every], np.int32)
+        slot = np.full(len(every), -1, np.int32)
+        slot[indices] = np.arange(len(self._columns), dtype=np.int32)
         ends = row_end(version.columns)
-        if ends >= 0 and self._slot[ends] < 0:  # shows which rows are current, although it is not wanted itself
-            self._slot[ends] = len(self._columns)
-        self._ends = int(self._slot[ends]) if ends >= 0 else -1
+        if ends >= 0 and slot[ends] < 0:  # shows which rows are current, although it is not wanted itself
+            slot[ends] = len(self._columns)
+        self._ends = int(slot[ends]) if ends >= 0 else -1
         self._located = max(len(self._columns), self._ends + 1)
         self._key = self._compared = self._key_slots()
         # for the kernels all columns are the key, so that any change yields a preimage
@@ -140,14 +153,15 @@ class RowDecoder:
             self._compared = np.arange(len(self._columns), dtype=np.int32)
         self._rules = BoundRules(policy.rules, version, self._columns, self._types) if policy.rules else None
         filters = self._rules is not None and self._rules.filters
-        self._paired = self._compared[:0] if filters else self._compared  # no columns: each before image is kept
+        paired = self._compared[:0] if filters else self._compared  # no columns: each before image is kept
+        self._layout = TableLayout(prefix, width, slot, paired)
         self._places = places or ValueLocations()
         self._starts, self._sizes = self._places.cells(self._located)
-        self._before_starts, self._before_sizes = (np.empty((self._located, 1), np.int64) for _ in range(2))
         self._leaves_out = False  # an event without all columns was seen: the slower kernel locates from here on
-        self._facts = rows_partial.facts_of(version, self._slot)
-        self._before, self._after, self._partial = (np.zeros(len(every), np.int8) for _ in range(3))
+        scratch = (np.zeros(len(every), np.int8) for _ in range(3))
+        self._images = ImageColumns(rows_partial.facts_of(version, slot), *scratch)
         self._differences = rows_diffs.room(self._located)
+        self._memory = self._places.memory(self._located, self._differences)
         self._schema = _schema(self._columns, self._types)
         self.columns, self.types, self.schema = self._columns, self._types, self._schema
         if self._rules is not None:
@@ -236,24 +250,13 @@ class RowDecoder:
         return status
 
     def _locate_partial(self, events: _Events, cursor: Int64s) -> int:
-        places, rows = self._places, self._places.rows(self._located)
         status: int = rows_locate_partial.locate_partial(
-            events.block.buffer, events.offset, events.length, events.kind, events.version,
-            self._prefix, self._width, self._slot, self._paired, self._facts, self._before, self._after, self._partial,
-            self._differences, cursor, CHUNK_BYTES_MAX,
-            self._starts, self._sizes, self._before_starts, self._before_sizes,
-            places.operation[:rows], places.image_event[:rows],
-        )  # fmt: skip
+            events.located, self._layout, self._images, cursor, CHUNK_BYTES_MAX, self._memory
+        )
         return status
 
     def _locate(self, events: _Events, cursor: Int64s) -> int:
-        places, rows = self._places, self._places.rows(self._located)
-        status: int = rows_locate.locate(
-            events.block.buffer, events.offset, events.length, events.kind, events.version,
-            self._prefix, self._width, self._slot, self._paired, cursor, CHUNK_BYTES_MAX,
-            self._starts, self._sizes, self._before_starts, self._before_sizes,
-            places.operation[:rows], places.image_event[:rows],
-        )  # fmt: skip
+        status: int = rows_locate.locate(events.located, self._layout, cursor, CHUNK_BYTES_MAX, self._memory)
         return status
 
     def _batch(self, events: _Events, rows: int, differences: Int64s) -> pa.RecordBatch:

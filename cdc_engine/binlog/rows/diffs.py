@@ -16,6 +16,7 @@ from sluice.cdc_engine.binlog.documents.changes import print_changes
 from sluice.cdc_engine.binlog.documents.containers import STACK_SHAPE
 from sluice.cdc_engine.binlog.documents.jsonb import JsonFormatError
 from sluice.cdc_engine.binlog.documents.trees import NODE_FIELDS
+from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.locate_diffs import BEFORE_SIZE, BEFORE_START, DIFFERENCE_ROWS, ROW, SLOT
 from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
@@ -47,14 +48,13 @@ def documents(values: Values, differences: Int64s) -> AnyArray:
     if len(absent):
         raise ValueRefusedError(int(rows[absent[0]]), "has differences from a JSON document, and is NULL before")
     logged = Values(values.buffer, values.starts[rows], values.sizes[rows])
+    before, changes = LocatedValues(starts, sizes), LocatedValues(logged.starts, logged.sizes)
     nodes, stack = np.empty((NODES_MIN, NODE_FIELDS), np.int64), np.empty(STACK_SHAPE, np.int64)
 
     def print_from(place: int, offsets: Int32s, text: Bytes) -> tuple[int, int]:
         nonlocal nodes
         while True:
-            status, place = print_changes(
-                values.buffer, starts, sizes, logged.starts, logged.sizes, place, offsets, text, nodes, stack
-            )
+            status, place = print_changes(values.buffer, before, changes, place, offsets, text, nodes, stack)
             if status != statuses.NODES:
                 return status, place
             nodes = np.empty((2 * len(nodes), NODE_FIELDS), np.int64)

@@ -7,7 +7,7 @@ key to its life.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,26 @@ AT_HOME, NOBODY, FREE = (
 KEYS, LIVES = range(2)  # indices in `counts`
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4
 Mask = npt.NDArray[np.bool_]
+
+
+class KeyedImages(NamedTuple):
+    """n images of a segment. `keys` (2 by n): fingerprints. `moved`: postimages with missing columns whose key differs from that of the
+    preimage before them. `whole`: images with all columns.
+    """
+
+    keys: Int64s
+    operation: Int8s
+    moved: Mask
+    whole: Mask
+
+
+class BegunLives(NamedTuple):
+    """Each life that begins in some images, in order. `births`: the number of the image that it begins with, or 0 if it is the row that
+    the lake has under its original key; `origins`: the index of an image with that key.
+    """
+
+    births: Int64s
+    origins: Int64s
 
 
 def free_slots(count: int) -> Int64s:
@@ -66,17 +86,13 @@ def move_slots(slots: Int64s, larger: Int64s) -> None:
 
 @kernel
 def follow(  # noqa: PLR0917  numba knows no keyword-only arguments
-    keys: Int64s, operation: Int8s, moved: Mask, whole: Mask, first_row: Integer,
-    slots: Int64s, counts: Int64s, births: Int64s, origins: Int64s, life: Int64s,
-) -> None:  # fmt: skip
-    """Writes the number of each image's life, or AT_HOME, into `life` (n).
-
-    `keys` (2 by n): fingerprints. `moved`: postimages with missing columns whose key differs from that of the preimage
-    before them. `whole`: images with all columns. `first_row`: number of the first image, from 1. For each life that
-    begins here, in order: `births` (n) gets the number of the image that it begins with, or 0 if it is the row that the
-    lake has under its original key; `origins` (n) gets the index of an image with that key. `slots` must have room for
-    n more keys.
+    images: KeyedImages, first_row: Integer, slots: Int64s, counts: Int64s, begun_here: BegunLives, life: Int64s
+) -> None:
+    """Writes the number of each image's life, or AT_HOME, into `life` (n). `first_row`: number of the first image, from 1. `slots` must
+    have room for n more keys.
     """
+    keys, operation, moved, whole = images
+    births, origins = begun_here
     begun = counts[LIVES]
     for row in range(operation.shape[0]):
         at, found = slot_of(slots, keys[0, row], keys[1, row]), AT_HOME

@@ -10,7 +10,7 @@ the values, column by column.
 Every read is checked against the event's end, and the event against the buffer. Bytes are cast to int64 before they are
 shifted, because numba turns a mix of unsigned and signed integers into a float.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ import numpy as np
 
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
-from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.binlog.located_values import LocatedValues
+from sluice.cdc_engine.binlog.rows.kernel_arguments import ChunkMemory, RowEvents, TableLayout
+from sluice.cdc_engine.contracts import Bytes, Int32s, Int64s
 
 # Results of `locate`; cursor[0] is then the current event.
 DONE, FULL, TRUNCATED, WRONG_COLUMN_COUNT, IMAGE_NOT_FULL = 0, 1, 2, 3, 4
@@ -81,17 +83,11 @@ def first_image(
 
 @compiled
 def locate_image(
-    buffer: Bytes,
-    at: Integer,
-    end: Integer,
-    prefix: Int8s,
-    width: Int32s,
-    slot: Int32s,
-    starts: Int64s,
-    sizes: Int64s,
-    row: Integer,
+    buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, values: LocatedValues, row: Integer
 ) -> Integer:
     """Writes start and size of each wanted value of the image at `at`; NULL starts at -1. Returns the image's end, or -1 if truncated."""
+    prefix, width, slot, _ = layout
+    starts, sizes = values
     column_count = prefix.shape[0]
     nulls = at
     at += (column_count + 7) >> 3
@@ -120,10 +116,10 @@ def locate_image(
 
 
 @compiled
-def key_differs(
-    buffer: Bytes, key: Int32s, starts: Int64s, sizes: Int64s, row: Integer, other_starts: Int64s, other_sizes: Int64s
-) -> bool:
-    """Returns whether the bytes of any key column differ between `row` and row 0 of the other arrays."""
+def key_differs(buffer: Bytes, key: Int32s, values: LocatedValues, row: Integer, others: LocatedValues) -> bool:
+    """Returns whether the bytes of any key column differ between `row` and row 0 of the others."""
+    starts, sizes = values
+    other_starts, other_sizes = others
     for index in range(key.shape[0]):
         column = key[index]
         size = sizes[column, row]
@@ -139,8 +135,10 @@ def key_differs(
 
 
 @compiled
-def make_room_before(starts: Int64s, sizes: Int64s, row: Integer, other_starts: Int64s, other_sizes: Int64s) -> None:
-    """Moves `row` down by one and inserts row 0 of the other arrays before it."""
+def make_room_before(values: LocatedValues, row: Integer, others: LocatedValues) -> None:
+    """Moves `row` down by one and inserts row 0 of the others before it."""
+    starts, sizes = values
+    other_starts, other_sizes = others
     for column in range(starts.shape[0]):
         starts[column, row + 1], sizes[column, row + 1] = starts[column, row], sizes[column, row]
         starts[column, row], sizes[column, row] = other_starts[column, 0], other_sizes[column, 0]
@@ -148,67 +146,37 @@ def make_room_before(starts: Int64s, sizes: Int64s, row: Integer, other_starts: 
 
 @compiled
 def locate_update(
-    buffer: Bytes,
-    at: Integer,
-    end: Integer,
-    prefix: Int8s,
-    width: Int32s,
-    slot: Int32s,
-    key: Int32s,
-    starts: Int64s,
-    sizes: Int64s,
-    before_starts: Int64s,
-    before_sizes: Int64s,
-    row: Integer,
-    operation: Int8s,
+    buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, row: Integer, memory: ChunkMemory
 ) -> tuple[Integer, Integer]:
     """Locates both images of an updated row. Returns (their end or -1, rows written). The preimage is a row only if a
     key column changed or there is no key.
     """
-    after_at = locate_image(buffer, at, end, prefix, width, slot, before_starts, before_sizes, 0)
+    after_at = locate_image(buffer, at, end, layout, memory.before, 0)
     if after_at < 0:
         return -1, 0
-    next_at = locate_image(buffer, after_at, end, prefix, width, slot, starts, sizes, row)
+    next_at = locate_image(buffer, after_at, end, layout, memory.values, row)
     if next_at < 0:
         return -1, 0
     count = 1
-    if key.shape[0] == 0 or key_differs(buffer, key, starts, sizes, row, before_starts, before_sizes):
-        make_room_before(starts, sizes, row, before_starts, before_sizes)
-        operation[row] = UPDATE_BEFORE
+    if layout.key.shape[0] == 0 or key_differs(buffer, layout.key, memory.values, row, memory.before):
+        make_room_before(memory.values, row, memory.before)
+        memory.operation[row] = UPDATE_BEFORE
         row += 1
         count = 2
-    operation[row] = UPDATE_AFTER
+    memory.operation[row] = UPDATE_AFTER
     return next_at, count
 
 
 @compiled
-def locate(
-    buffer: Bytes,
-    event_offset: Int64s,
-    event_length: Int64s,
-    event_kind: Int8s,
-    event_version: Int8s,
-    prefix: Int8s,
-    width: Int32s,
-    slot: Int32s,
-    key: Int32s,
-    cursor: Int64s,
-    bytes_max: Integer,
-    starts: Int64s,
-    sizes: Int64s,
-    before_starts: Int64s,
-    before_sizes: Int64s,
-    operation: Int8s,
-    image_event: Int32s,
-) -> Integer:
+def locate(events: RowEvents, layout: TableLayout, cursor: Int64s, bytes_max: Integer, memory: ChunkMemory) -> Integer:
     """Continues at `cursor` until the events end (DONE), the rows or `bytes_max` bytes of images are FULL, or bytes are
     refused.
 
     `cursor` (int64, 3): event index, offset in `buffer` of the next image (0: at the event's header), rows written by
-    this call. `prefix`, `width`, `slot`: one per column of the table. `slot` is the row of `starts` and `sizes` (wanted
-    columns by rows) that receives the value, -1 to skip it. `key`: slots of the key columns; empty for a table without
-    a key. `before_*`: scratch memory for one preimage.
+    this call.
     """
+    buffer, event_offset, event_length, event_kind, event_version = events
+    column_count, operation, image_event = layout.prefix.shape[0], memory.operation, memory.image_event
     event, at, row, taken = cursor[0], cursor[1], np.int64(0), np.int64(0)
     capacity = operation.shape[0]
     while event < event_offset.shape[0]:
@@ -217,7 +185,7 @@ def locate(
         if at == 0:
             if event_offset[event] < 0 or event_length[event] < HEADER_BYTES + 8 or end > buffer.shape[0]:
                 return TRUNCATED
-            at = first_image(buffer, event_offset[event], end, event_kind[event], event_version[event], prefix.shape[0])
+            at = first_image(buffer, event_offset[event], end, event_kind[event], event_version[event], column_count)
             if at < 0:
                 return -at
         while at < end:
@@ -226,11 +194,9 @@ def locate(
                 return FULL
             begin = at
             if event_kind[event] == KIND_UPDATE:
-                at, count = locate_update(
-                    buffer, at, end, prefix, width, slot, key, starts, sizes, before_starts, before_sizes, row, operation
-                )  # fmt: skip
+                at, count = locate_update(buffer, at, end, layout, row, memory)
             else:
-                at, count = locate_image(buffer, at, end, prefix, width, slot, starts, sizes, row), 1
+                at, count = locate_image(buffer, at, end, layout, memory.values, row), 1
                 operation[row] = INSERT if event_kind[event] == KIND_INSERT else DELETE
             if at < 0:
                 return TRUNCATED

@@ -5,13 +5,14 @@ of which only the bit PARTIAL_JSON is known. If it is set, a bitmap follows with
 table, whether the image has it or not. A value whose bit is set contains, after its usual length, the differences from
 the document in the before image.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name
+# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
 
 import numpy as np
 
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.locate import TRUNCATED
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
 
@@ -50,16 +51,21 @@ def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, p
 
 @compiled
 def note_differences(
-    partial: Int8s, slot: Int32s, starts: Int64s, row: Integer, before_starts: Int64s, before_sizes: Int64s,
-    differences: Int64s, found: Integer,
-) -> Integer:  # fmt: skip
+    partial: Int8s,
+    slot: Int32s,
+    starts: Int64s,
+    row: Integer,
+    before: LocatedValues,
+    differences: Int64s,
+    found: Integer,
+) -> Integer:
     """Appends the values of `row` that are differences to the `found` ones. Returns how many there are then."""
     for column in range(partial.shape[0]):
         wanted = slot[column]
         if partial[column] and wanted >= 0 and starts[wanted, row] >= 0:
             differences[SLOT, found], differences[ROW, found] = wanted, row
-            differences[BEFORE_START, found] = before_starts[wanted, 0]
-            differences[BEFORE_SIZE, found] = before_sizes[wanted, 0]
+            differences[BEFORE_START, found] = before.starts[wanted, 0]
+            differences[BEFORE_SIZE, found] = before.sizes[wanted, 0]
             found += 1
     return found
 

@@ -10,7 +10,7 @@ column). Servers differ: one that writes version 1 of these events (MariaDB; MyS
 virtual columns from an update that changes them, and writes some REPLACE as an update that omits the columns which
 REPLACE set to their defaults.
 """
-# ruff: noqa: PLR0917 - a kernel takes every array it touches by name, and numba knows no keyword-only arguments
+# ruff: noqa: PLR0917 - numba knows no keyword-only arguments
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ import numpy as np
 
 from sluice.cdc_engine.binlog.compiled import Integer, compiled
 from sluice.cdc_engine.binlog.little_endian import little_endian
+from sluice.cdc_engine.binlog.located_values import LocatedValues
+from sluice.cdc_engine.binlog.rows.kernel_arguments import ChunkMemory, ImageColumns, OpenEvent, RowEvents, TableLayout
 from sluice.cdc_engine.binlog.rows.locate import (
     DELETE,
     DONE,
@@ -40,7 +42,7 @@ from sluice.cdc_engine.binlog.rows.locate_diffs import (
     note_differences,
     read_value_options,
 )
-from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
+from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
 
 ABSENT = -2  # as a value's start
 # Why an event is refused, in addition to the results of `locate` and `locate_diffs`; cursor[3] is then the column it is
@@ -127,10 +129,11 @@ def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s
 
 @compiled
 def locate_present(
-    buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, present: Int8s,
-    starts: Int64s, sizes: Int64s, row: Integer,
-) -> Integer:  # fmt: skip
+    buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, present: Int8s, values: LocatedValues, row: Integer
+) -> Integer:
     """Locates the values of an image that has the columns `present`, like `locate.locate_image`. Returns -TRUNCATED if it does not fit."""
+    prefix, width, slot, _ = layout
+    starts, sizes = values
     nulls, count, index = at, np.int64(0), np.int64(0)
     for column in range(present.shape[0]):
         count += present[column]
@@ -160,8 +163,10 @@ def locate_present(
 
 
 @compiled
-def inherit(starts: Int64s, sizes: Int64s, row: Integer, before_starts: Int64s, before_sizes: Int64s) -> None:
-    """Copies the values that `row` lacks from row 0 of the other arrays."""
+def inherit(values: LocatedValues, row: Integer, before: LocatedValues) -> None:
+    """Copies the values that `row` lacks from row 0 of `before`."""
+    starts, sizes = values
+    before_starts, before_sizes = before
     for column in range(starts.shape[0]):
         if starts[column, row] == ABSENT:
             starts[column, row], sizes[column, row] = before_starts[column, 0], before_sizes[column, 0]
@@ -169,69 +174,80 @@ def inherit(starts: Int64s, sizes: Int64s, row: Integer, before_starts: Int64s, 
 
 @compiled
 def locate_after(
-    buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, version: Integer, facts: Int8s,
-    before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, row: Integer, cursor: Int64s,
-) -> Integer:  # fmt: skip
+    event: OpenEvent,
+    at: Integer,
+    layout: TableLayout,
+    images: ImageColumns,
+    values: LocatedValues,
+    row: Integer,
+    cursor: Int64s,
+) -> Integer:
     """Locates an update's after image, like `locate_present`. Also returns minus a result of `read_value_options`, or -DOCUMENT_ABSENT."""
-    if version == 3:
-        at = read_value_options(buffer, at, end, facts, partial)
+    if event.version == 3:
+        at = read_value_options(event.buffer, at, event.end, images.facts, images.partial)
         if at < 0:
             return at
-        lacking = column_without_document(partial, slot, before, after)
+        lacking = column_without_document(images.partial, layout.slot, images.before, images.after)
         if lacking >= 0:
             cursor[3] = lacking
             return -DOCUMENT_ABSENT
-    return locate_present(buffer, at, end, prefix, width, slot, after, starts, sizes, row)
+    return locate_present(event.buffer, at, event.end, layout, images.after, values, row)
 
 
 @compiled
 def locate_partial_update(
-    buffer: Bytes, at: Integer, end: Integer, prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s, version: Integer, facts: Int8s,
-    before: Int8s, after: Int8s, partial: Int8s, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
-    row: Integer, operation: Int8s, differences: Int64s, cursor: Int64s, doubted: bool,
-) -> tuple[Integer, Integer]:  # fmt: skip
-    """Locates both images of an update, like `locate.locate_update`. Returns (minus the reason, 0) if refused.
-    `doubted`: one that leaves the key unchanged.
-    """
-    after_at = locate_present(buffer, at, end, prefix, width, slot, before, before_starts, before_sizes, 0)
+    event: OpenEvent,
+    at: Integer,
+    layout: TableLayout,
+    images: ImageColumns,
+    row: Integer,
+    memory: ChunkMemory,
+    cursor: Int64s,
+) -> tuple[Integer, Integer]:
+    """Locates both images of an update, like `locate.locate_update`. Returns (minus the reason, 0) if refused."""
+    values, before, key = memory.values, memory.before, layout.key
+    after_at = locate_present(event.buffer, at, event.end, layout, images.before, before, 0)
     if after_at < 0:
         return after_at, 0
-    next_at = locate_after(
-        buffer, after_at, end, prefix, width, slot, version, facts, before, after, partial, starts, sizes, row, cursor
-    )
+    next_at = locate_after(event, after_at, layout, images, values, row, cursor)
     if next_at < 0:
         return next_at, 0
     noted = cursor[4]
-    if version == 3:
-        cursor[4] = note_differences(partial, slot, starts, row, before_starts, before_sizes, differences, noted)
-    inherit(starts, sizes, row, before_starts, before_sizes)
-    differs = key_differs(buffer, key, starts, sizes, row, before_starts, before_sizes)
-    if doubted and not differs:
+    if event.version == 3:
+        cursor[4] = note_differences(images.partial, layout.slot, values.starts, row, before, memory.differences, noted)
+    inherit(values, row, before)
+    differs = key_differs(event.buffer, key, values, row, before)
+    if event.doubted and not differs:
         return -REPLACE_POSSIBLE, 0
     count = 1
     if key.shape[0] == 0 or differs:
-        make_room_before(starts, sizes, row, before_starts, before_sizes)
-        operation[row] = UPDATE_BEFORE
+        make_room_before(values, row, before)
+        memory.operation[row] = UPDATE_BEFORE
         row += 1
         count = 2
-        differences[ROW, noted : cursor[4]] = row
-    operation[row] = UPDATE_AFTER
+        memory.differences[ROW, noted : cursor[4]] = row
+    memory.operation[row] = UPDATE_AFTER
     return next_at, count
 
 
 @compiled
 def locate_partial(
-    buffer: Bytes, event_offset: Int64s, event_length: Int64s, event_kind: Int8s, event_version: Int8s,
-    prefix: Int8s, width: Int32s, slot: Int32s, key: Int32s, facts: Int8s, before: Int8s, after: Int8s, partial: Int8s,
-    differences: Int64s, cursor: Int64s, bytes_max: Integer, starts: Int64s, sizes: Int64s, before_starts: Int64s, before_sizes: Int64s,
-    operation: Int8s, image_event: Int32s,
-) -> Integer:  # fmt: skip
+    events: RowEvents,
+    layout: TableLayout,
+    images: ImageColumns,
+    cursor: Int64s,
+    bytes_max: Integer,
+    memory: ChunkMemory,
+) -> Integer:
     """Locates values like `locate.locate`, for events with any images.
 
-    `facts`, `before`, `after`, `partial`: int8, one per column of the table; the last three are scratch memory.
     `cursor` (int64, 5): the fourth entry is the table's column that a refusal is about; the last is how many
-    `differences` (int64, 4 by at least the number of columns; see `locate_diffs`) this call wrote.
+    `memory.differences` this call wrote.
     """
+    buffer, event_offset, event_length, event_kind, event_version = events
+    facts, before, after, _ = images
+    keyed, operation, image_event = layout.key.shape[0] > 0, memory.operation, memory.image_event
+    cells, noted_max = memory.values.starts.shape[0], memory.differences.shape[1]
     event, resumed, row, taken = cursor[0], cursor[1], np.int64(0), np.int64(0)
     cursor[4] = 0
     while event < event_offset.shape[0]:
@@ -242,24 +258,22 @@ def locate_partial(
         at = first_image_of(buffer, event_offset[event], end, kind, version, before, after)
         if at < 0:
             return -at
-        refused, cursor[3] = why_refused(kind, version, key.shape[0] > 0, facts, before, after)
+        refused, cursor[3] = why_refused(kind, version, keyed, facts, before, after)
         if refused:
             return refused
-        doubted = kind == KIND_UPDATE and key.shape[0] > 0 and replace_possible(version, facts, before, after)
+        doubted = kind == KIND_UPDATE and keyed and replace_possible(version, facts, before, after)
+        opened = OpenEvent(buffer, end, version, doubted)
         at = max(at, resumed)
         while at < end:
-            if row + 2 > operation.shape[0] or taken >= bytes_max or cursor[4] + starts.shape[0] > differences.shape[1]:
+            if row + 2 > operation.shape[0] or taken >= bytes_max or cursor[4] + cells > noted_max:
                 cursor[1], cursor[2] = at, row
                 return FULL
             begin, count = at, 1
             if kind == KIND_UPDATE:
-                at, count = locate_partial_update(
-                    buffer, at, end, prefix, width, slot, key, version, facts, before, after, partial, starts, sizes,
-                    before_starts, before_sizes, row, operation, differences, cursor, doubted,
-                )  # fmt: skip
+                at, count = locate_partial_update(opened, at, layout, images, row, memory, cursor)
             else:
                 present = after if kind == KIND_INSERT else before
-                at = locate_present(buffer, at, end, prefix, width, slot, present, starts, sizes, row)
+                at = locate_present(buffer, at, end, layout, present, memory.values, row)
                 operation[row] = INSERT if kind == KIND_INSERT else DELETE
             if at < 0:
                 return -at

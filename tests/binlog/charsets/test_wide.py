@@ -65,7 +65,7 @@ def test_damaged_text_is_never_read_or_written_outside(name: str) -> None:
         room, offsets, size = GuardedRoom(3 * len(data)), [0, 0], np.array([len(data)])
         unit, lowest_first = wide.UNITS.get(codec, (0, False))
         left = PLAIN.transcode_wide(
-            Guarded(data), np.array([0]), size, unit, lowest_first, *wide.tables(codec), offsets, room
+            Guarded(data), np.array([0]), size, unit, lowest_first, wide.tables(codec), offsets, room
         )
         if left < 0:
             assert room.data[: offsets[1]].decode() == bytes(data).decode(codec)

@@ -25,6 +25,7 @@ from sluice.cdc_engine.binlog.documents import (
     trees,
 )
 from sluice.cdc_engine.binlog.documents.jsonb import JsonFormatError
+from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows import diffs
 from tests.binlog.plain_kernels import Guarded, GuardedRoom, plain
 from tests.binlog.rows.json_bytes import INSERT, REMOVE, REPLACE, Path, difference, document, path_text
@@ -136,7 +137,9 @@ def change_plainly(before: bytes, logged: bytes, room: int, nodes: int = 64) -> 
     """(status, text) of a document and, right after it, differences; with nothing around both."""
     out, offsets, tree = GuardedRoom(room), [0, 0], np.full((nodes, trees.NODE_FIELDS), -9, np.int64)
     stack = np.full(containers.STACK_SHAPE, -9, np.int64)
-    places_of = [np.array([place]) for place in (0, len(before), len(before), len(logged))]
+    places_of = [
+        LocatedValues(np.array([start]), np.array([len(each)])) for start, each in ((0, before), (len(before), logged))
+    ]
     with np.errstate(over="ignore"):
         status, _ = PLAIN.print_changes(Guarded(before + logged), *places_of, 0, offsets, out, tree, stack)
     return int(status), bytes(out.data[: offsets[1]])
