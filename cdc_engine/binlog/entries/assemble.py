@@ -10,7 +10,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.entries.kernel_arguments import (
     ColumnFrames,
     EntryHeaders,
@@ -47,7 +47,7 @@ def beginning(size: Integer, high: Integer) -> Integer:
     return OF_NULL if size == NULL else high
 
 
-@compiled
+@kernel
 def measure_images(images: ShownImages, frame: ColumnFrames, measured: MeasuredImages) -> None:
     """Writes all of `measured`."""
     image_side, image_event, values = images
@@ -123,7 +123,7 @@ def put_header(out: Bytes, at: Integer, headers: EntryHeaders, entry: Integer, k
     return at
 
 
-@compiled
+@kernel
 def measure_events(
     kinds: Int8s,
     table_ids: Int64s,
@@ -155,7 +155,7 @@ def measure_events(
     return total
 
 
-@compiled
+@kernel
 def put_image(
     out: Bytes,
     at: Integer,
@@ -190,7 +190,7 @@ def put_image(
     return at
 
 
-@compiled
+@kernel
 def put_events(
     out: Bytes,
     kinds: Int8s,
@@ -227,7 +227,7 @@ def put_events(
             image += 2 if pair else 1
 
 
-@compiled
+@kernel
 def put_frames(
     out: Bytes, kinds: Int8s, numbers: Int64s, headers: EntryHeaders, entry_starts: Int64s, entry_sizes: Int64s
 ) -> Integer:

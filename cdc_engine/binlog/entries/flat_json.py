@@ -10,7 +10,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.entries.assemble import ABSENT, NULL, beginning, is_updated
 from sluice.cdc_engine.binlog.entries.kernel_arguments import FlatTable, FlatUnits, Pieces, ShownValues
 from sluice.cdc_engine.binlog.entries.protobuf import put_bytes
@@ -43,7 +43,7 @@ def short_escape(byte: Integer) -> Integer:
     return 114 if byte == 13 else 0
 
 
-@compiled
+@kernel
 def escaped_size(texts: Bytes, start: Integer, size: Integer) -> Integer:
     found = size
     for index in range(start, start + size):
@@ -53,7 +53,7 @@ def escaped_size(texts: Bytes, start: Integer, size: Integer) -> Integer:
     return found
 
 
-@compiled
+@kernel
 def put_escaped(out: Bytes, at: Integer, texts: Bytes, start: Integer, size: Integer) -> Integer:
     for index in range(start, start + size):
         byte = texts[index]
@@ -91,7 +91,7 @@ def _put_null(out: Bytes, at: Integer, writes: bool) -> Integer:
     return put_bytes(out, at, NULL_WORD, 0, 4) if writes else at + 4
 
 
-@compiled
+@kernel
 def put_row(
     out: Bytes, at: Integer, writes: bool, image: Integer, old: bool, values: ShownValues, columns: Pieces
 ) -> Integer:
@@ -120,7 +120,7 @@ def put_row(
     return _put_byte(out, at, 125, writes)
 
 
-@compiled
+@kernel
 def put_rows(
     out: Bytes,
     at: Integer,
@@ -148,7 +148,7 @@ def put_rows(
     return _put_byte(out, at, 93, writes) if rows else _put_null(out, begin, writes)
 
 
-@compiled
+@kernel
 def put_columns(
     out: Bytes, at: Integer, writes: bool, image: Integer, piece: Integer, values: ShownValues, columns: Pieces
 ) -> Integer:
@@ -169,7 +169,7 @@ def put_columns(
     return _put_byte(out, at, 125, writes) if at > first else _put_null(out, begin, writes)
 
 
-@compiled
+@kernel
 def put_keys(
     out: Bytes, at: Integer, writes: bool, image: Integer, keys: Int8s, sizes: Int64s, columns: Pieces
 ) -> Integer:
@@ -186,7 +186,7 @@ def put_keys(
     return _put_byte(out, at, 93, writes) if at > first else _put_null(out, begin, writes)
 
 
-@compiled
+@kernel
 def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer:
     """Writes a number that is not negative."""
     digits, left = 1, value
@@ -200,7 +200,7 @@ def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer
     return at + digits
 
 
-@compiled
+@kernel
 def put_message(
     out: Bytes, at: Integer, writes: bool, units: FlatUnits, message: Integer, values: ShownValues, table: FlatTable
 ) -> Integer:
@@ -224,7 +224,7 @@ def put_message(
     return _put_piece(out, at, frame, ENDS + kind - KIND_INSERT, writes)
 
 
-@compiled
+@kernel
 def put_messages(
     out: Bytes, writes: bool, units: FlatUnits, values: ShownValues, table: FlatTable, ends: Int64s
 ) -> None:

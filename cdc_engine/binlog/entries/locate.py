@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.kernel_arguments import ImageColumns, RowEvents, TableLayout
 from sluice.cdc_engine.binlog.rows.locate import HEADER_BYTES, KIND_DELETE, KIND_INSERT, KIND_UPDATE
@@ -21,7 +21,7 @@ DONE, FULL, REFUSED = 0, 1, 2
 BEFORE, AFTER = 0, 1  # sides of an image
 
 
-@compiled
+@kernel
 def note_changes(
     partial: Int8s, slot: Int32s, values: LocatedValues, image: Integer, differences: Int64s, found: Integer
 ) -> Integer:
@@ -36,7 +36,7 @@ def note_changes(
     return found
 
 
-@compiled
+@kernel
 def locate_images(
     events: RowEvents,
     layout: TableLayout,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba as nb
 import numpy as np
 
-from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.contracts import Bytes, Int64s
 
 
@@ -51,7 +51,7 @@ def put_bytes(out: Bytes, at: Integer, source: Bytes, first: Integer, size: Inte
     return at + size
 
 
-@compiled
+@kernel
 def gathered_size(sizes: Int64s) -> Integer:
     """Returns the bytes of all entries as field `messages` (2) of Messages."""
     total = np.int64(0)
@@ -60,7 +60,7 @@ def gathered_size(sizes: Int64s) -> Integer:
     return total
 
 
-@compiled
+@kernel
 def gather_entries(source: Bytes, starts: Int64s, sizes: Int64s, out: Bytes) -> None:
     """Writes each entry as one `messages` field of Messages, in order."""
     at = np.int64(0)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.kernel_arguments import ChunkMemory, RowEvents, TableLayout
@@ -30,7 +30,7 @@ KIND_INSERT, KIND_UPDATE, KIND_DELETE = 1, 2, 3  # contracts.RowEventKind
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = 1, 2, 3, 4  # contracts.Operation
 
 
-@compiled
+@kernel
 def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
     """Returns whether the bitmap at `at` contains every column."""
     for column in range(column_count):  # noqa: SIM110 - compiled, a loop is the fast form
@@ -39,7 +39,7 @@ def all_present(buffer: Bytes, at: Integer, column_count: Integer) -> bool:
     return True
 
 
-@compiled
+@kernel
 def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, Integer]:
     """Reads a length-encoded column count. Returns (count, offset after it); count is -1 if truncated, -2 if no table
     can have so many columns.
@@ -54,7 +54,7 @@ def column_count_at(buffer: Bytes, at: Integer, end: Integer) -> tuple[Integer, 
     return (little_endian(buffer, at + 1, 2), at + 3) if at + 3 <= end else (-1, at)
 
 
-@compiled
+@kernel
 def first_image(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, column_count: Integer
 ) -> Integer:
@@ -81,7 +81,7 @@ def first_image(
     return at
 
 
-@compiled
+@kernel
 def locate_image(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, values: LocatedValues, row: Integer
 ) -> Integer:
@@ -115,7 +115,7 @@ def locate_image(
     return at
 
 
-@compiled
+@kernel
 def key_differs(buffer: Bytes, key: Int32s, values: LocatedValues, row: Integer, others: LocatedValues) -> bool:
     """Returns whether the bytes of any key column differ between `row` and row 0 of the others."""
     starts, sizes = values
@@ -134,7 +134,7 @@ def key_differs(buffer: Bytes, key: Int32s, values: LocatedValues, row: Integer,
     return False
 
 
-@compiled
+@kernel
 def make_room_before(values: LocatedValues, row: Integer, others: LocatedValues) -> None:
     """Moves `row` down by one and inserts row 0 of the others before it."""
     starts, sizes = values
@@ -144,7 +144,7 @@ def make_room_before(values: LocatedValues, row: Integer, others: LocatedValues)
         starts[column, row], sizes[column, row] = other_starts[column, 0], other_sizes[column, 0]
 
 
-@compiled
+@kernel
 def locate_update(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, row: Integer, memory: ChunkMemory
 ) -> tuple[Integer, Integer]:
@@ -167,7 +167,7 @@ def locate_update(
     return next_at, count
 
 
-@compiled
+@kernel
 def locate(events: RowEvents, layout: TableLayout, cursor: Int64s, bytes_max: Integer, memory: ChunkMemory) -> Integer:
     """Continues at `cursor` until the events end (DONE), the rows or `bytes_max` bytes of images are FULL, or bytes are
     refused.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.locate import TRUNCATED
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int32s, Int64s
@@ -25,7 +25,7 @@ SLOT, ROW, BEFORE_START, BEFORE_SIZE = range(4)
 DIFFERENCE_ROWS = 4
 
 
-@compiled
+@kernel
 def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, partial: Int8s) -> Integer:
     """Reads the options at `at`. Returns their end, or minus the reason why they cannot be read. `partial` (one per
     column) then marks values that are differences.
@@ -49,7 +49,7 @@ def read_value_options(buffer: Bytes, at: Integer, end: Integer, facts: Int8s, p
     return at + ((index + 7) >> 3)
 
 
-@compiled
+@kernel
 def note_differences(
     partial: Int8s,
     slot: Int32s,
@@ -70,7 +70,7 @@ def note_differences(
     return found
 
 
-@compiled
+@kernel
 def column_without_document(partial: Int8s, slot: Int32s, before: Int8s, after: Int8s) -> Integer:
     """Returns the first wanted column with differences from a document that the before image omits, or -1."""
     for column in range(partial.shape[0]):

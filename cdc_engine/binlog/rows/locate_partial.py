@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from sluice.cdc_engine.binlog.compiled import Integer, compiled
+from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.little_endian import little_endian
 from sluice.cdc_engine.binlog.located_values import LocatedValues
 from sluice.cdc_engine.binlog.rows.kernel_arguments import ChunkMemory, ImageColumns, OpenEvent, RowEvents, TableLayout
@@ -55,13 +55,13 @@ KEY_ABSENT, VALUE_ABSENT, DEFAULT_UNKNOWN, GENERATED_ABSENT, REPLACE_POSSIBLE, A
 WANTED, KEY, DEFAULTED, VIRTUAL, LARGE = 1, 2, 4, 8, 16
 
 
-@compiled
+@kernel
 def read_bitmap(buffer: Bytes, at: Integer, present: Int8s) -> None:
     for column in range(present.shape[0]):
         present[column] = (np.int64(buffer[at + (column >> 3)]) >> np.int64(column & 7)) & 1
 
 
-@compiled
+@kernel
 def first_image_of(
     buffer: Bytes, at: Integer, end: Integer, kind: Integer, version: Integer, before: Int8s, after: Int8s
 ) -> Integer:
@@ -88,7 +88,7 @@ def first_image_of(
     return at + size
 
 
-@compiled
+@kernel
 def why_refused(
     kind: Integer, version: Integer, keyed: bool, facts: Int8s, before: Int8s, after: Int8s
 ) -> tuple[Integer, Integer]:
@@ -112,7 +112,7 @@ def why_refused(
     return 0, -1
 
 
-@compiled
+@kernel
 def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s) -> bool:
     """Returns whether an update with these images that leaves the key unchanged may be a REPLACE with unlogged columns.
 
@@ -127,7 +127,7 @@ def replace_possible(version: Integer, facts: Int8s, before: Int8s, after: Int8s
     return version == 1 and names_key and incomplete and minimal
 
 
-@compiled
+@kernel
 def locate_present(
     buffer: Bytes, at: Integer, end: Integer, layout: TableLayout, present: Int8s, values: LocatedValues, row: Integer
 ) -> Integer:
@@ -162,7 +162,7 @@ def locate_present(
     return at
 
 
-@compiled
+@kernel
 def inherit(values: LocatedValues, row: Integer, before: LocatedValues) -> None:
     """Copies the values that `row` lacks from row 0 of `before`."""
     starts, sizes = values
@@ -172,7 +172,7 @@ def inherit(values: LocatedValues, row: Integer, before: LocatedValues) -> None:
             starts[column, row], sizes[column, row] = before_starts[column, 0], before_sizes[column, 0]
 
 
-@compiled
+@kernel
 def locate_after(
     event: OpenEvent,
     at: Integer,
@@ -194,7 +194,7 @@ def locate_after(
     return locate_present(event.buffer, at, event.end, layout, images.after, values, row)
 
 
-@compiled
+@kernel
 def locate_partial_update(
     event: OpenEvent,
     at: Integer,
@@ -230,7 +230,7 @@ def locate_partial_update(
     return next_at, count
 
 
-@compiled
+@kernel
 def locate_partial(
     events: RowEvents,
     layout: TableLayout,
