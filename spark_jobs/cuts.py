@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import deltalake
@@ -38,6 +38,16 @@ class PublishedTables:
     tables: Mapping[str, tuple[str, TableRecord]]
     stopped: Collection[str] = ()
     run: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AmendedTable:
+    """A table that was corrected outside the stream. `tables`: name → (path, ID and version), of the table and of its change log and
+    history. `label`: the order key up to which they have their changes.
+    """
+
+    tables: Mapping[str, tuple[str, TableRecord]]
+    label: int
 
 
 def app_id(batch: StagedBatch) -> str:
@@ -71,33 +81,40 @@ def publish_cut(
 
 
 def amend_newest(
-    path: str,
-    amended: Mapping[str, tuple[str, TableRecord]],
-    label: int,
-    fence: Fence,
-    storage_options: Mapping[str, str] | None = None,
+    path: str, amended: Iterable[AmendedTable], fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> bool:
-    """Writes the newest consistent snapshot again with another state of a table and of its change log and history. `amended`: name →
-    (path, ID and version). Returns whether it did.
+    """Writes the newest consistent snapshot again with later versions of tables. Returns whether it did.
 
-    `label`: the order key up to which the amended tables have their changes. If it is above the snapshot's order key, nothing is written,
-    and the next batch's snapshot includes the table: changes of a batch that is not in all tables belong to no snapshot yet. Raises
-    TableError if Delta refuses the write.
+    A table whose label is above the snapshot's order key is left out, and the next batch's snapshot includes it: changes of a batch that
+    is not in all tables belong to no snapshot yet. Raises TableError if Delta refuses the write.
     """
     options = dict(storage_options or {}) or None
     try:
         log = _opened(path, options)
         newest = newest_row(log) if log is not None else None
-        if newest is None or label > newest["order_key"]:
+        if newest is None:
             return False
         tables = json.loads(newest["tables"])
-        for name, (place, record) in amended.items():
+        fitting = [each.tables for each in amended if each.label <= newest["order_key"]]
+        later = {
+            name: place for each in fitting for name, place in each.items() if _is_later(place[1], tables.get(name))
+        }
+        if not later:
+            return False
+        for name, (place, record) in later.items():
             tables[name] = {"path": place, "version": record.version, "table_id": record.table_id, "stopped": False}
         row = {**newest, "published_at": dt.datetime.now(dt.UTC), "tables": json.dumps(tables)}
         _sync(path, _appended(fence, log, path, pa.Table.from_pylist([row], schema=SCHEMA), None, options))
     except (DeltaError, OSError) as error:
         raise _refused(path, error) from error
     return True
+
+
+def _is_later(record: TableRecord, there: Mapping[str, Any] | None) -> bool:
+    """Returns whether a snapshot has an earlier version of a table, another table, or none. A batch since then may have a later one."""
+    return (
+        there is None or there["table_id"] != record.table_id or there["version"] < record.version or there["stopped"]
+    )
 
 
 def _row(batch: StagedBatch, published: PublishedTables) -> pa.Table:

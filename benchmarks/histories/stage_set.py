@@ -32,7 +32,7 @@ from benchmarks.histories.engine_host import (
 )
 from benchmarks.histories.lake import PlayedDeltalake, PlayedDeltaTable
 from benchmarks.histories.statements import PlayedSession, read_images
-from sluice.cdc_engine.destination_files.lake_tables import NAME as LAKE_TABLES
+from sluice.cdc_engine.destination_files.lake_tables import FOLDER as LAKE_TABLES
 from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.instance import hand_out
 from sluice.cdc_engine.instance.engine import begin, engine, wiring
@@ -148,7 +148,8 @@ def _replace_record(path: Path, content: bytes) -> None:
     """Replaces the durable write of a record: those of the ledger and of the lake's tables can fail."""
     if path.name == LEDGER:
         _current[0].keep_ledger(path, content.decode())
-    elif path.name == LAKE_TABLES:
+    elif path.parent.name == LAKE_TABLES:
+        path.parent.mkdir(exist_ok=True)
         _current[0].trouble.reach("record", lambda: path.write_bytes(content), lambda: OSError(28, "No space left"))
     else:
         replace_file(path, content)

@@ -1,21 +1,29 @@
-"""The Delta tables of a destination as its last run left them: the record `lake-tables.json`. Owned here.
+"""The Delta tables of a destination as its last run left them: the records `lake-tables/NN.json`. Owned here.
 
-A run writes it after each table, while it holds the run lock; the next run compares. It may be behind the table by the commits of a run
-that was killed in between, never ahead. `sluice lake accept` changes it while no run merges.
+A run writes them after each table, while it holds the run lock; the next run compares. They may be behind the table by the commits of a run
+that was killed in between, never ahead. `sluice lake accept` changes them while no run merges.
+
+The tables are divided among RECORDS records by a digest of their names: the record of a table that is merged is written without those of
+most others, and no record comes near the megabyte that ZooKeeper stores under a name. One record per table would need a write per table of
+a batch. Earlier versions stored all tables in `lake-tables.json`. While it exists it counts, and the other records do not: the first
+writer divides it, and removes it last.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.records.contract import NOT_THERE
 from sluice.cdc_engine.records.location import Location, record_store
 
-NAME = "lake-tables.json"
+FOLDER = "lake-tables"
+RECORDS = 64
+UNDIVIDED = "lake-tables.json"  # all tables, as earlier versions stored them
 
 
 Kept = dict[str, dict[str, tuple[str, int]]]  # name → MAIN, "log" or "history" → (id, version)
@@ -28,11 +36,14 @@ class LakeTables:
     """
 
     def __init__(self, destination_dir: Location) -> None:
-        """Raises MetaError if the record exists and is invalid."""
+        """Raises MetaError if a record exists and is invalid."""
         self._records = record_store(destination_dir)
         self._lock = threading.Lock()
-        self._version = NOT_THERE
-        self._tables = self._read()
+        self._versions: dict[str, int] = {}
+        self._tables: Kept = {}
+        self._names: dict[str, set[str]] = {}  # record → names of its tables
+        self._undivided = False
+        self._read()
 
     def get(self, name: str) -> tuple[str, int] | None:
         """Returns id and version of a current-state table; None if no run has left it yet."""
@@ -53,52 +64,94 @@ class LakeTables:
         return {kind: kept for kind, kept in self._tables.get(name, {}).items() if kind != MAIN}
 
     def keep(self, tables: Mapping[str, tuple[str, int]]) -> None:
-        """Stores id and version by name. Durable when it returns. Raises MetaError."""
-        self._keep({(name, MAIN): kept for name, kept in tables.items()})
+        """Stores id and version by name. Durable when it returns; a crash may leave some of them as they were. Raises MetaError."""
+        with self._lock:
+            self._store({name: {**self._tables.get(name, {}), MAIN: kept} for name, kept in tables.items()})
 
     def keep_side_table(self, name: str, kind: str, kept: tuple[str, int]) -> None:
         """Stores id and version of a change log or history. Raises MetaError."""
-        self._keep({(name, kind): kept})
+        with self._lock:
+            self._store({name: {**self._tables.get(name, {}), kind: kept}})
 
     def forget(self, name: str, *, whole: bool = True) -> None:
         """Forgets a table, and its change log and history if `whole`. Raises MetaError."""
         with self._lock:
             kept = self._tables.get(name, {})
-            self._leave(name, {} if whole else {kind: each for kind, each in kept.items() if kind != MAIN})
+            self._store({name: {} if whole else {kind: each for kind, each in kept.items() if kind != MAIN}})
 
     def forget_side_table(self, name: str, kind: str) -> None:
         """Forgets the change log or the history of a table. Raises MetaError."""
         with self._lock:
-            self._leave(name, {other: each for other, each in self._tables.get(name, {}).items() if other != kind})
+            kept = self._tables.get(name, {})
+            self._store({name: {other: each for other, each in kept.items() if other != kind}})
 
-    def _leave(self, name: str, left: dict[str, tuple[str, int]]) -> None:
-        if left != self._tables.get(name, {}):
-            others = {other: kept for other, kept in self._tables.items() if other != name}
-            self._write({**others, name: left} if left else others)
+    def _store(self, changed: Kept) -> None:
+        """Writes the records of the tables that are not stored like this already."""
+        new = {name: kept for name, kept in changed.items() if kept != self._tables.get(name, {})}
+        if not new:
+            return
+        self._divide()
+        for record in sorted({_record_of(name) for name in new}):
+            here = {name: kept for name, kept in new.items() if _record_of(name) == record}
+            self._write(record, here)
 
-    def _keep(self, found: Mapping[tuple[str, str], tuple[str, int]]) -> None:
-        with self._lock:
-            if all(self._tables.get(name, {}).get(kind) == kept for (name, kind), kept in found.items()):
-                return
-            tables = {name: dict(kept) for name, kept in self._tables.items()}
-            for (name, kind), kept in found.items():
-                tables.setdefault(name, {})[kind] = kept
-            self._write(tables)
+    def _write(self, record: str, changed: Kept) -> None:
+        names = (self._names.get(record, set()) | changed.keys()) - {name for name, kept in changed.items() if not kept}
+        self._put(record, {name: changed.get(name) or self._tables[name] for name in names})
+        self._names[record] = names
+        for name, kept in changed.items():
+            if kept:
+                self._tables[name] = kept
+            else:
+                self._tables.pop(name, None)
 
-    def _write(self, tables: Kept) -> None:
-        text = json.dumps({name: _record(kept) for name, kept in sorted(tables.items())}, indent=1) + "\n"
-        self._version = self._records.write(NAME, text, version=self._version)
-        self._tables = tables
+    def _put(self, record: str, tables: Kept) -> None:
+        text = json.dumps({name: _to_json(kept) for name, kept in sorted(tables.items())}, indent=1) + "\n"
+        self._versions[record] = self._records.write(record, text, version=self._versions.get(record, NOT_THERE))
 
-    def _read(self) -> Kept:
-        kept = self._records.read(NAME)
-        if kept is None:
-            return {}
-        self._version = kept.version
-        return _parsed(kept.text, self._records.where(NAME))
+    def _divide(self) -> None:
+        """Divides what an earlier version stored. A crash before the end leaves the undivided record, which counts until it is removed."""
+        if not self._undivided:
+            return
+        there = self._records.read_all(f"{FOLDER}/")
+        self._versions = {record: each.version for record, each in there.items()}
+        for record in sorted({*there, *self._names}):
+            self._put(record, {name: self._tables[name] for name in self._names.get(record, ())})
+        self._records.remove(UNDIVIDED)
+        self._undivided = False
+
+    def _read(self) -> None:
+        undivided = self._records.read(UNDIVIDED)
+        if undivided is not None:
+            self._undivided = True
+            self._remember(_parsed(undivided.text, self._records.where(UNDIVIDED)))
+            return
+        for record, each in self._records.read_all(f"{FOLDER}/").items():
+            self._versions[record] = each.version
+            found = _parsed(each.text, where := self._records.where(record))
+            _refuse_strangers(record, found, where)
+            self._remember(found)
+
+    def _remember(self, tables: Kept) -> None:
+        self._tables.update(tables)
+        for name in tables:
+            self._names.setdefault(_record_of(name), set()).add(name)
 
 
-def _record(kept: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
+def _record_of(name: str) -> str:
+    """Returns the name of the record that has a table."""
+    return f"{FOLDER}/{hashlib.sha256(name.encode()).digest()[0] % RECORDS:02d}.json"
+
+
+def _refuse_strangers(record: str, tables: Collection[str], where: str) -> None:
+    """Raises MetaError for a copy of a record under another name: it would be read, and never written."""
+    if strangers := sorted(name for name in tables if _record_of(name) != record):
+        raise MetaError(
+            f"{where} has {', '.join(strangers[:3])}, which are not its tables: it is a copy of another record, remove it"
+        )
+
+
+def _to_json(kept: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     told = {kind: {"id": table_id, "version": version} for kind, (table_id, version) in sorted(kept.items())}
     main: dict[str, Any] = told.pop(MAIN, {})
     return {**main, "beside": told} if told else main

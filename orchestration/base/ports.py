@@ -356,10 +356,12 @@ class Publish(Protocol):
         run: str,
         *,
         refusal: Callable[[], str],
+        amend: Callable[[str, int], None] | None = None,
     ) -> PublishOutcome:
         """Writes the lake's table from the rows read and the buffered changes; the caller holds the run lock. Safe to repeat.
 
-        `run`: the Dagster run's id, for the commit's metadata. `refusal`: the fence of the run lock, called before each commit.
+        `run`: the Dagster run's id, for the commit's metadata. `refusal`: the fence of the run lock, called before each commit. `amend`:
+        called with the table and its label after the commit, to add the table to the newest consistent snapshot.
 
         Raises MergeFailedError, SparkAwayError, or TableChangedError if the rows must be read again.
         """
@@ -373,6 +375,7 @@ def no_publish(
     run: str,  # noqa: ARG001
     *,
     refusal: Callable[[], str],  # noqa: ARG001
+    amend: Callable[[str, int], None] | None = None,  # noqa: ARG001
 ) -> PublishOutcome:
     """Implements `Publish` for definitions without a Spark."""
     raise MergeFailedError(f"{record.name} of {destination} cannot be published: there is no Spark")

@@ -225,7 +225,7 @@ class SourceColumns:
 
     def __init__(self, config: SluiceConfig, destination: str) -> None:
         self._directory, self._destination = config.destination_dir(destination), destination
-        self._written_ns, self._columns = -1, dict[str, dict[str, str]]()
+        self._written_ns, self._tables = -1, dict[str, TableVersion]()
         self._path, self._looked = Path(), -math.inf
 
     def metadata(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
@@ -234,14 +234,14 @@ class SourceColumns:
         A column that the source no longer has, or that Sluice adds, has no source column; the others are described by their type in the
         source.
         """
-        there = self._known().get(table, {})
+        there = self._known(table)
         schema = dg.TableSchema(
             [dg.TableColumn(name=name, type=kind, description=there.get(name) or None) for name, kind in columns]
         )
         return {"dagster/column_schema": dg.MetadataValue.table_schema(schema), **self._lineage(table, columns)}
 
     def _lineage(self, table: str, columns: Sequence[tuple[str, str]]) -> dict[str, dg.MetadataValue[Any]]:
-        there, key = self._known().get(table, {}), source_key(self._destination, table)
+        there, key = self._known(table), source_key(self._destination, table)
         told = {
             name: [dg.TableColumnDep(asset_key=key, column_name=name)]
             for name, _ in columns[:LINEAGE_COLUMNS_MAX]
@@ -249,20 +249,18 @@ class SourceColumns:
         }
         return {"dagster/column_lineage": dg.MetadataValue.column_lineage(dg.TableColumnLineage(told))} if told else {}
 
-    def _known(self) -> dict[str, dict[str, str]]:
-        """Returns table → column → type in the source. Read again when the file changes, because a batch may change tables and a run that
-        drains merges many batches.
+    def _known(self, table: str) -> dict[str, str]:
+        """Returns column → type in the source of a table. The list is read again when the file changes, because a batch may change tables
+        and a run that drains merges many batches.
         """
         if time.monotonic() - self._looked >= LOOK_SECONDS:
             self._path, self._looked = _list_of_now(self._directory), time.monotonic()
         try:
             written_ns = self._path.stat().st_mtime_ns
             if written_ns != self._written_ns:
-                self._columns = {
-                    each.name: {column.name: column.mysql_type for column in each.columns}
-                    for each in tables_file.read_tables(self._path)
-                }
+                self._tables = {each.name: each for each in tables_file.read_tables(self._path)}
                 self._written_ns = written_ns
         except (OSError, MetaError):  # decoration must not make a merge fail
             return {}
-        return self._columns
+        found = self._tables.get(table)
+        return {column.name: column.mysql_type for column in found.columns} if found else {}

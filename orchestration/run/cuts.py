@@ -4,6 +4,8 @@ run lock.
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
@@ -11,14 +13,17 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.orchestration.base.lake_settings import storage_options, target
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from sluice.cdc_engine.config import SluiceConfig
+    from sluice.spark_jobs.cuts import AmendedTable
     from sluice.spark_jobs.fence import Fence
     from sluice.spark_jobs.staged_batch import StagedBatch
     from sluice.spark_jobs.table_owner import TableRecord
 
     Place = tuple[str, TableRecord]
+
+SHARE = 20  # writing the newest snapshot again may take 1/SHARE of a run's time
 
 
 def keep_cut(
@@ -72,20 +77,66 @@ def _places(
     return mirrors, beside
 
 
-def amend_cut(config: SluiceConfig, destination: str, table: str, label: int, fence: Fence) -> None:
-    """Adds a table to the newest consistent snapshot, after it was corrected outside the stream and contains the changes up to the order
-    key `label`. Raises SparkJobError if Delta refuses.
+class CutAmendments:
+    """The tables of one destination that a run corrected outside the stream, and that the newest consistent snapshot does not have yet.
 
-    A shard waits for the next one: its Delta version may have rows of other shards that belong to no consistent snapshot yet.
+    The snapshot has a row with all tables, so writing it again costs as much as the destination has tables. After a write the next one
+    waits until it takes at most 1/SHARE of the time; a run writes the rest before it ends. A run that is killed before leaves the earlier
+    snapshot, which is as right as before, and the snapshot of the next batch has the tables.
     """
-    from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
-    from sluice.spark_jobs.cuts import amend_newest  # noqa: PLC0415
 
-    records = LakeTables(config.destination_dir(destination))
-    there = {**_beside(config, destination, records, table), **_mirror(config, destination, records, table)}
-    if there and target(config, destination, table).shard is None:
-        options = storage_options(config.storage_options)
-        amend_newest(cuts_path(config.lake, destination), there, label, fence, options)
+    def __init__(self, config: SluiceConfig, destination: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config, self._destination, self._clock = config, destination, clock
+        self._due = -math.inf
+        self.waiting: dict[str, AmendedTable] = {}
+
+    def add(self, table: str, label: int, refusal: Callable[[], str]) -> None:
+        """Adds a table that contains the changes up to the order key `label`, and writes the snapshot if it is time. The caller holds the
+        run lock. `refusal`: its fence. Raises SparkJobError if Delta refuses.
+
+        A shard waits for the next batch: its Delta version may have rows of other shards that belong to no consistent snapshot yet.
+        """
+        from sluice.spark_jobs.cuts import AmendedTable  # noqa: PLC0415
+
+        there = self._places(LakeTables(self._config.destination_dir(self._destination)), table)
+        if there and target(self._config, self._destination, table).shard is None:
+            self.waiting[table] = AmendedTable(tables=there, label=label)
+        if self._clock() >= self._due:
+            self.write(refusal)
+
+    def write(self, refusal: Callable[[], str]) -> None:
+        """Writes the newest consistent snapshot again with the tables that wait. The caller holds the run lock. Raises SparkJobError.
+
+        A table has the version that it had when it was added, whatever a batch that is not complete has merged since. A table that was
+        made anew since then is left out: the snapshot of that batch has it.
+        """
+        from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
+        from sluice.spark_jobs.cuts import amend_newest  # noqa: PLC0415
+        from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
+
+        if not self.waiting:
+            return
+        began, records = self._clock(), LakeTables(self._config.destination_dir(self._destination))
+        as_added = [
+            each for name, each in self.waiting.items() if _ids(each.tables) == _ids(self._places(records, name))
+        ]
+        options = storage_options(self._config.storage_options)
+        amend_newest(cuts_path(self._config.lake, self._destination), as_added, Fence(refusal), options)
+        self.waiting.clear()
+        self._due = self._clock() + SHARE * (self._clock() - began)
+
+    def _places(self, records: LakeTables, table: str) -> dict[str, Place]:
+        beside = _beside(self._config, self._destination, records, table)
+        return {**beside, **_mirror(self._config, self._destination, records, table)}
+
+
+def _ids(places: Mapping[str, Place]) -> dict[str, str]:
+    return {name: record.table_id for name, (_, record) in places.items()}
+
+
+def amend_cut(config: SluiceConfig, destination: str, table: str, label: int, fence: Fence) -> None:
+    """Adds one table to the newest consistent snapshot at once, as `CutAmendments.add`."""
+    CutAmendments(config, destination).add(table, label, fence.refusal)
 
 
 def _as_they_stand(tables: dict[str, Place]) -> dict[str, Place]:

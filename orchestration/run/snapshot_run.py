@@ -18,9 +18,11 @@ from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.base import failpoints
+from sluice.orchestration.base.lake_settings import told
 from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
 from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
 from sluice.orchestration.checks.stopped import FlowingTables
+from sluice.orchestration.run.cuts import CutAmendments
 from sluice.orchestration.run.merge_run import failure, only_writer
 
 OBSERVED_SECONDS = 10.0  # interval between two observations of one table's progress
@@ -44,16 +46,19 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
         if reading is None:
             context.log.info("another run reads the rows of %s; this one has nothing to do", destination)
             return
-        told = _SnapshotListener(context, config, destination, ports)
+        listener = _SnapshotListener(context, config, destination, ports)
         callbacks = SnapshotCallbacks(
-            run_lock=told.run_lock,
-            publish=told.publish,
+            run_lock=listener.run_lock,
+            publish=listener.publish,
             say=context.log.info,
-            progress=told.progress,
+            progress=listener.progress,
             conf_changed=lambda: ports.conf_changed(destination) if reading.held else "another run reads them now",
         )
         try:
-            run_all(snapshot_dependencies(config, destination, callbacks), WAIT_SECONDS)
+            try:
+                run_all(snapshot_dependencies(config, destination, callbacks), WAIT_SECONDS)
+            finally:
+                listener.amend_rest()
         except (SluiceError, MergeFailedError) as error:
             raise failure(error) from None
         finally:
@@ -79,7 +84,8 @@ class _SnapshotListener:
 
     def __init__(self, context: dg.OpExecutionContext, config: SluiceConfig, destination: str, ports: Ports) -> None:
         self._context, self._config, self._destination, self._ports = context, config, destination, ports
-        self._flowing = FlowingTables(config, destination)
+        self._flowing, self._sources = FlowingTables(config, destination), SourceColumns(config, destination)
+        self._cuts = CutAmendments(config, destination)
         self._observed: dict[str, float] = {}
         self._outcomes: dict[str, PublishOutcome] = {}
         self._fence: Callable[[], str] = lambda: "this run does not hold the run lock"
@@ -93,11 +99,26 @@ class _SnapshotListener:
     def publish(self, record: SnapshotRecord, table: TableVersion) -> int:
         failpoints.reach(failpoints.BEFORE_PUBLISH)
         outcome = self._ports.publish(
-            self._config, self._destination, record, table, self._context.run_id, refusal=self._fence
+            self._config, self._destination, record, table, self._context.run_id, refusal=self._fence, amend=self._amend
         )
         failpoints.reach(failpoints.AFTER_PUBLISH)
         self._outcomes[record.name] = outcome
         return outcome.label
+
+    def _amend(self, table: str, label: int) -> None:
+        self._cuts.add(table, label, self._fence)
+
+    def amend_rest(self) -> None:
+        """Adds the tables to the newest consistent snapshot that wait for it. Raises MergeFailedError, SluiceError."""
+        from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415  not needed by definitions
+
+        if not self._cuts.waiting:
+            return
+        try:
+            with self.run_lock():
+                self._cuts.write(self._fence)
+        except SparkJobError as error:
+            raise MergeFailedError(told(self._config, error)) from error
 
     def progress(self, record: SnapshotRecord) -> None:
         """Reports the progress of a table at most every few seconds, because Dagster plots the newest hundred events. The last report is
@@ -106,10 +127,11 @@ class _SnapshotListener:
         failpoints.reach(failpoints.AFTER_CHUNK)
         key, now = delta_key(self._destination, record.name), time.time()
         if (outcome := self._outcomes.pop(record.name, None)) is not None:
-            columns = SourceColumns(self._config, self._destination).metadata(record.name, outcome.columns)
+            columns = self._sources.metadata(record.name, outcome.columns)
             size = size_metadata(outcome.table_rows, outcome.table_bytes)
-            told = {**_published(record, outcome), **size, **columns}
-            self._context.log_event(dg.AssetMaterialization(key, metadata=told))
+            self._context.log_event(
+                dg.AssetMaterialization(key, metadata={**_published(record, outcome), **size, **columns})
+            )
             for result in self._flowing.passed(record.name):
                 self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
         elif now - self._observed.get(record.name, 0.0) >= OBSERVED_SECONDS:

@@ -168,7 +168,7 @@ def _kept_elsewhere(name: str) -> Iterator[None]:
 
 
 class KeptRecords:
-    """`lake-tables.json` in the form that `spark_jobs` expects."""
+    """The records `lake-tables/` in the form that `spark_jobs` expects."""
 
     def __init__(self, tables: LakeTables) -> None:
         self._tables = tables

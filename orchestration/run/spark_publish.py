@@ -11,7 +11,7 @@ from sluice.cdc_engine.position import file_number, order_key
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.base.lake_settings import spark_settings, storage_options, told
 from sluice.orchestration.base.ports import MergeFailedError, PublishOutcome, SparkAwayError
-from sluice.orchestration.run.cuts import amend_cut
+from sluice.orchestration.run.cuts import CutAmendments
 from sluice.orchestration.run.spark_merge import KeptRecords
 from sluice.orchestration.run.table_locks import table_locks_of, written_target
 
@@ -31,8 +31,11 @@ def spark_publish(
     run: str,
     *,
     refusal: Callable[[], str],
+    amend: Callable[[str, int], None] | None = None,
 ) -> PublishOutcome:
-    """Implements `ports.Publish`. Raises TableStoppedError if the table cannot be made, however often it is tried."""
+    """Implements `ports.Publish`. Without `amend`, the table is added to the newest consistent snapshot at once.
+
+    Raises TableStoppedError if the table cannot be made, however often it is tried."""
     from sluice.batch_manifest.values import LakeColumn  # noqa: PLC0415
     from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError, TableError  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
@@ -67,12 +70,15 @@ def spark_publish(
         published = publish_snapshot(
             given,
             spark_settings(config, destination),
-            fence=(fence := Fence(refusal)),
+            fence=Fence(refusal),
             storage_options=storage_options(config.storage_options),
             records=KeptRecords(LakeTables(directory)),
             table_locks=table_locks_of(config, destination, run),
         )
-        amend_cut(config, destination, record.name, published.label, fence)
+        if amend is None:
+            CutAmendments(config, destination).add(record.name, published.label, refusal)
+        else:
+            amend(record.name, published.label)
         return published
     except CascadesUnseenError as error:
         raise CascadeUnseenError(told(config, error)) from error

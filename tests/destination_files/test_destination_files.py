@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.destination_files.lake_tables import LakeTables
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.ha.file_lease import FileLease
+from sluice.cdc_engine.records.files import FileRecordStore
 from tests.fix_ledgers import FileLedger, full_ledger
 from tests.waiting import wait_for
 
@@ -118,7 +121,50 @@ def test_what_runs_left_is_known_of_tables_and_of_what_is_beside_them(tmp_path: 
     assert LakeTables(tmp_path).names == ["shop.log"]
 
 
-def test_a_record_from_before_there_was_anything_beside_is_read(tmp_path: Path) -> None:
-    (tmp_path / "lake-tables.json").write_text('{"shop.orders": {"id": "mirror", "version": 3}}')
-    assert LakeTables(tmp_path).tables == {"shop.orders": ("mirror", 3)}
-    assert LakeTables(tmp_path).beside("shop.orders") == {}
+UNDIVIDED = {f"shop.t{number}": {"id": f"id-{number}", "version": number} for number in range(9)}
+
+
+def test_what_an_earlier_version_left_in_one_record_is_read_and_divided_by_the_first_writer(tmp_path: Path) -> None:
+    (tmp_path / "lake-tables.json").write_text(json.dumps(UNDIVIDED))
+    before = LakeTables(tmp_path)
+    assert before.tables == {name: (each["id"], each["version"]) for name, each in UNDIVIDED.items()}
+    assert before.beside("shop.t1") == {}
+    assert [each.name for each in tmp_path.iterdir()] == ["lake-tables.json"], "a reader writes nothing"
+    before.forget("shop.t3")
+    assert not (tmp_path / "lake-tables.json").exists()
+    assert LakeTables(tmp_path).names == sorted(UNDIVIDED.keys() - {"shop.t3"})
+
+
+@pytest.mark.parametrize("written", range(9))
+def test_a_crash_while_a_record_is_divided_leaves_all_that_it_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    """After any number of records, up to right before the removal of the undivided one."""
+    (tmp_path / "lake-tables.json").write_text(json.dumps(UNDIVIDED))
+    left, write = [written], FileRecordStore.write
+
+    def crash(*args: Any, **given: Any) -> int:
+        if not left[0]:
+            raise MetaError("killed")
+        left[0] -= 1
+        return write(*args, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileRecordStore, "write", crash)
+        patch.setattr(FileRecordStore, "remove", crash)
+        records = LakeTables(tmp_path)
+        with pytest.raises(MetaError, match="killed"):
+            records.keep({"shop.new": ("id", 1)})
+    again = LakeTables(tmp_path)
+    assert again.tables == {name: (each["id"], each["version"]) for name, each in UNDIVIDED.items()}
+    again.forget("shop.t3")
+    again.keep({"shop.new": ("id", 1)})
+    assert LakeTables(tmp_path).names == sorted({*UNDIVIDED, "shop.new"} - {"shop.t3"})
+
+
+def test_a_copy_of_a_record_under_another_name_is_refused(tmp_path: Path) -> None:
+    LakeTables(tmp_path).keep({"shop.orders": ("id", 1)})
+    (record,) = (tmp_path / "lake-tables").glob("*.json")
+    record.with_name("99.json").write_text(record.read_text())
+    with pytest.raises(MetaError, match=r"99\.json has shop\.orders, which are not its tables"):
+        LakeTables(tmp_path)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from sluice.lake_cut import CutError, deltalake_tables, duckdb_views, read_cut
 from sluice.lake_cut.cut import SCHEMA, cuts_path
 from sluice.spark_jobs import cuts
-from sluice.spark_jobs.cuts import PublishedTables, amend_newest, publish_cut
+from sluice.spark_jobs.cuts import AmendedTable, PublishedTables, amend_newest, publish_cut
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.maintain.tables import newest_cut_age_hours, prune_cuts
 from sluice.spark_jobs.staged_batch import StagedBatch
@@ -129,22 +129,37 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
     shop.merge("shop.items", 7)
     anew = shop.paths["shop.items"], shop.records["shop.items"]
     path = cuts_path(shop.lake, "shop")
-    assert not amend_newest(path, {"shop.items": anew}, 101, BY_HAND), (
+    assert not amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=101)], BY_HAND), (
         "it has changes of a batch that is not in all tables"
     )
     assert read_cut(shop.lake, "shop").tables["shop.items"].version == 0
-    assert amend_newest(path, {"shop.items": anew}, 100, BY_HAND)
+    assert amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=100)], BY_HAND)
     cut = read_cut(shop.lake, "shop")
     assert (cut.order_key, cut.tables["shop.items"].version, cut.tables["shop.orders"].version) == (100, 1, 0)
     assert not shop.publish(batch(100, delivery=2)), "the position is still the last one"
-    assert not amend_newest(path + "-of-another", {"shop.items": anew}, 0, BY_HAND)
+    assert not amend_newest(path + "-of-another", [AmendedTable(tables={"shop.items": anew}, label=0)], BY_HAND)
+
+
+def test_cut_has_no_table_at_an_earlier_version_after_it_was_amended(shop: Shop) -> None:
+    """A run adds a published table to the newest cut seconds later; a batch may have come in between."""
+    published = shop.paths["shop.items"], shop.records["shop.items"]
+    shop.merge("shop.items", 7)
+    assert shop.publish(batch(200))
+    path = cuts_path(shop.lake, "shop")
+    assert not amend_newest(path, [AmendedTable(tables={"shop.items": published}, label=100)], BY_HAND)
+    assert read_cut(shop.lake, "shop").tables["shop.items"].version == 1
 
 
 def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Shop) -> None:
     path, hour = cuts_path(shop.lake, "shop"), dt.timedelta(hours=1)
     _published_before(path, 9 * hour)
     assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1)
-    assert amend_newest(path, {"shop.items": (shop.paths["shop.items"], shop.records["shop.items"])}, 100, BY_HAND)
+    shop.merge("shop.items", 7)
+    assert amend_newest(
+        path,
+        [AmendedTable(tables={"shop.items": (shop.paths["shop.items"], shop.records["shop.items"])}, label=100)],
+        BY_HAND,
+    )
     assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1), "the other tables are as they were"
     assert prune_cuts(path, 8.0, BY_HAND) == 2, "both name what VACUUM takes"
 

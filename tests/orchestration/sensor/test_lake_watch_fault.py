@@ -124,10 +124,12 @@ def test_fault_a_disk_that_is_not_mounted_is_a_few_sentences(shop: Watched, cloc
 
 
 def test_fault_a_file_of_records_that_cannot_be_read_is_said(shop: Watched, clock: Clock) -> None:
-    (shop.directory / "lake-tables.json").write_text("{")
+    shop.left("shop.orders")
+    record = next((shop.directory / "lake-tables").glob("*.json"))
+    record.write_text("{")
     watch = LakeWatch(shop.config, "shop", at_once)
     watch.look([])
-    assert "lake-tables.json cannot be read" in watch.troubles()[0]
+    assert f"lake-tables/{record.name} cannot be read" in watch.troubles()[0]
 
 
 def test_fault_a_look_that_breaks_says_so_and_the_next_one_looks(

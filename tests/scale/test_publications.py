@@ -1,0 +1,68 @@
+"""Publishing the snapshots of a thousand tables: how often the newest consistent snapshot, which names all of them, is written again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sluice.orchestration.run.cuts import SHARE, CutAmendments
+from sluice.spark_jobs import cuts
+from sluice.spark_jobs.cuts import AmendedTable
+from tests.scale.fix_many_tables import MANY, keep_lake_tables, make_destination, table_name
+
+PUBLICATION_SECONDS, WRITE_SECONDS = 0.1, 0.5
+
+
+class Written:
+    """Replaces the write of the snapshot: each takes some time of a clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now, self.tables = 0.0, list[list[str]]()
+        monkeypatch.setattr(cuts, "amend_newest", self._amend)
+
+    def clock(self) -> float:
+        return self.now
+
+    def _amend(self, _path: str, amended: Iterable[AmendedTable], *_: Any) -> bool:
+        self.now += WRITE_SECONDS
+        self.tables.append([name for each in amended for name in each.tables])
+        return True
+
+
+@pytest.mark.scale
+@pytest.mark.found
+def test_the_newest_snapshot_is_written_again_for_many_publications_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 27: each publication wrote a row with all tables, which was 58 % of a run."""
+    config, _ = make_destination(tmp_path, MANY)
+    keep_lake_tables(config, MANY)
+    written = Written(monkeypatch)
+    amendments = CutAmendments(config, "shop", written.clock)
+    for number in range(MANY):
+        written.now += PUBLICATION_SECONDS
+        amendments.add(table_name(number), 1, str)
+    amendments.write(str)
+    seconds = MANY * PUBLICATION_SECONDS
+    assert len(written.tables) <= seconds / (SHARE * WRITE_SECONDS) + 2
+    assert sorted(name for names in written.tables for name in names) == [
+        table_name(number) for number in range(MANY)
+    ], "each of them once"
+
+
+def test_a_table_that_was_made_anew_before_the_snapshot_was_written_is_left_to_its_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, _ = make_destination(tmp_path, 3)
+    kept = keep_lake_tables(config, 3)
+    written = Written(monkeypatch)
+    amendments = CutAmendments(config, "shop", written.clock)
+    for number in range(3):
+        amendments.add(table_name(number), 1, str)
+    kept.keep({table_name(1): ("another", 0), table_name(2): (f"id-{table_name(2)}", 9)})
+    amendments.write(str)
+    assert written.tables == [[table_name(0)], [table_name(2)]]
+    assert not amendments.waiting
