@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from pathlib import Path
 
 from sluice.cdc_engine.errors import MetaError
+
+FileStamp = tuple[int, int, int]  # inode, time of the last write in ns, size
+RECENT_NS = 50_000_000  # above the resolution of file systems' clocks, 10 ms at most
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -38,6 +42,18 @@ def keep_file(path: Path, content: str | bytes) -> None:
         raise MetaError(
             f"{path} could not be written ({error.strerror}): free space or give permission there"
         ) from error
+
+
+def stamp_of(path: Path) -> FileStamp | None:
+    """Returns what changes when a file is replaced or written. None if it does not exist, or was written so recently that the clock of the
+    file system may give the next content the same time.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    settled = abs(time.time_ns() - found.st_mtime_ns) > RECENT_NS
+    return (found.st_ino, found.st_mtime_ns, found.st_size) if settled else None
 
 
 def make_folder(path: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
+from sluice.cdc_engine.durable_files import keep_file
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
-from sluice.cdc_engine.table_meta.history.tables_file import write_tables
+from sluice.cdc_engine.table_meta.history.tables_file import TablesText
 from sluice.cdc_engine.table_meta.schema import TableSchema
 
 
@@ -32,7 +33,7 @@ class PublishedHistory:
         begins: Callable[[], None] = lambda: None,
     ) -> None:
         self._history, self._tables_file, self._fence, self._share = history, tables_file, fence, share
-        self._begins = begins
+        self._begins, self._text = begins, TablesText()
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         self._fence()
@@ -88,5 +89,6 @@ class PublishedHistory:
     def publish(self, position: Position) -> None:
         tables = (*self._history.versions(position), *self._history.stopped_versions(position))
         in_order = tuple(sorted(tables, key=lambda table: table.name))
-        write_tables(self._tables_file, in_order, self._history.all_cascades())
-        self._share(self._tables_file.read_bytes())
+        content = self._text.of(in_order, self._history.all_cascades()).encode()
+        keep_file(self._tables_file, content)
+        self._share(content)

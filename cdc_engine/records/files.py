@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from sluice.cdc_engine.durable_files import make_folder, replace_file, sync
+from sluice.cdc_engine.durable_files import FileStamp, make_folder, replace_file, stamp_of, sync
 from sluice.cdc_engine.errors import MetaError, StaleWriteError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
@@ -30,6 +31,7 @@ class FileRecordStore(RecordStore):
 
     def __init__(self, folder: Path) -> None:
         self._folder = Path(folder)
+        self._seen: dict[str, dict[str, tuple[FileStamp, StoredRecord]]] = {}  # prefix → name → what `read_all` found
 
     def read(self, name: str) -> StoredRecord | None:
         path = self._folder / name
@@ -43,16 +45,29 @@ class FileRecordStore(RecordStore):
         return StoredRecord(content.decode("utf-8", "surrogateescape"), _version(content))
 
     def read_all(self, prefix: str) -> Mapping[str, StoredRecord]:
+        """As in the contract. A file is read again only after it was replaced: most of many records are as they were."""
         folder, _, begin = prefix.rpartition("/")
         where = self._folder / folder
         try:
-            files = [each for each in where.iterdir() if each.name.startswith(begin) and each.is_file()]
+            with os.scandir(where) as entries:
+                files = [each.name for each in entries if each.name.startswith(begin) and each.is_file()]
         except FileNotFoundError:
             return {}
         except OSError as error:
             raise MetaError(f"{where} cannot be read ({error.strerror}): give permission there") from error
-        names = [str(each.relative_to(self._folder)) for each in files if FILE_NAME.fullmatch(each.name)]
-        return {name: found for name in names if (found := self.read(name)) is not None}
+        seen, found = self._seen.get(prefix, {}), dict[str, tuple[FileStamp, StoredRecord]]()
+        stamped = dict[str, StoredRecord]()
+        for file in filter(FILE_NAME.fullmatch, files):
+            name = f"{folder}/{file}" if folder else file
+            stamp = stamp_of(where / file)  # before the content, which may be newer and never older
+            if stamp is not None and name in seen and seen[name][0] == stamp:
+                stamped[name] = seen[name][1]
+            elif (read := self.read(name)) is not None:
+                stamped[name] = read
+            if stamp is not None and name in stamped:
+                found[name] = (stamp, stamped[name])
+        self._seen[prefix] = found
+        return stamped
 
     def write(self, name: str, text: str, *, version: int, token: int = 0, also: Mapping[str, str] = NOTHING) -> int:  # noqa: ARG002  of the contract
         content = text.encode("utf-8", "surrogateescape")

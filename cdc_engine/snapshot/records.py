@@ -8,6 +8,7 @@ record is computed from its current state. Only the holder of the run lock makes
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import shutil
@@ -27,6 +28,7 @@ from sluice.object_stores.options import resolved
 from sluice.object_stores.stored_files import StoredFiles
 
 FOLDER = "snapshots"
+PARSED_MAX = 10_000  # records that a process keeps as they were parsed, some 2 kB each
 
 Transition = Callable[[SnapshotRecord], SnapshotRecord]
 
@@ -162,8 +164,7 @@ class SnapshotRecords:
     def _parsed(self, key: str, text: str) -> tuple[float, SnapshotRecord]:
         """Returns when a record was stored, in seconds since 1970, and the record. Raises MetaError."""
         try:
-            stored = json.loads(text)
-            return float(stored["kept_at"]), SnapshotRecord.from_json(stored["record"])
+            return _record_of(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise MetaError(
                 f"{self._records.where(key)} cannot be read ({error}): put the right record back, or remove it and re-snapshot the table"
@@ -184,6 +185,13 @@ class SnapshotRecords:
 
     def _url(self, name: str, folder: str) -> str:
         return f"{self._place.sibling_url('snapshots')}/{digest_of(name)}/{folder}".rstrip("/")
+
+
+@functools.lru_cache(maxsize=PARSED_MAX)
+def _record_of(text: str) -> tuple[float, SnapshotRecord]:
+    """Parses a record. Ticks and runs look at all of them again and again, and few have changed."""
+    stored = json.loads(text)
+    return float(stored["kept_at"]), SnapshotRecord.from_json(stored["record"])
 
 
 def _key(name: str) -> str:

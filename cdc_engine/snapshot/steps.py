@@ -76,6 +76,8 @@ def _wanted(record: SnapshotRecord, there: SnapshotSituation, begin: Position, c
 
 def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> str:
     """Returns the reason why other snapshots are published first, or an empty text. Of tables that wait for each other one goes on."""
+    if not record.waits_for:
+        return ""
     by_name = {each.name: each for each in others if each.is_open}
 
     def reached(names: Collection[str], seen: frozenset[str]) -> frozenset[str]:

@@ -6,6 +6,7 @@ Created by `snapshot` and `evolution`, compared with table maps by `fitting`, wr
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 from typing import Any
@@ -132,6 +133,11 @@ class TableSchema:
     from_create: bool = dataclasses.field(default=False, compare=False)  # equal schemas may differ in their origin
 
     def version(self) -> TableVersion:
+        """Returns the version with these columns. The same object each time: a schema that does not change costs nothing."""
+        return self._version
+
+    @functools.cached_property
+    def _version(self) -> TableVersion:
         return table_version(self.database, self.table, tuple(column.column() for column in self.columns), self.key)
 
     def to_json(self) -> dict[str, Any]:

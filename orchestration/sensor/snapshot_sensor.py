@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,17 @@ from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.orchestration.sensor.silence import silence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from sluice.cdc_engine.config import SluiceConfig
+    from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotDecisions
+    from sluice.cdc_engine.snapshot.record import SnapshotRecord
+    from sluice.cdc_engine.snapshot.steps import StepDecision
 
 INTERVAL_SECONDS_MIN = 1  # as in the engine's sensor
 RETRY_SECONDS_MIN, RETRY_SECONDS_MAX = 5.0, 300.0  # wait after a failed run, doubled for each consecutive failure
 RUNS_LOOKED_AT = 10
+NAMED_MAX = 5  # tables that a tick's reason names
 HAS_PROCESS = [dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING]
 LOST_SECONDS = 60.0  # a run takes the lock as soon as it has imported what it needs
 UNDER_WAY = [
@@ -35,6 +40,12 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
     """Returns the sensor. It requests one run at a time, with longer waits after each failure, and reports when the engine's own sensor
     is silent.
     """
+
+    @functools.cache
+    def look() -> SnapshotDecisions:
+        from sluice.cdc_engine.instance.tables.table_snapshots import SnapshotDecisions  # noqa: PLC0415  imports the engine's packages
+
+        return SnapshotDecisions(config, destination)
 
     @dg.sensor(
         name=f"{destination}_snapshots",
@@ -55,15 +66,17 @@ def snapshot_sensor(config: SluiceConfig, destination: str, job: dg.JobDefinitio
 
     def _next_run(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         try:
-            due, waits = due_tables(config, destination)
+            open_now = look().open()
+            if not open_now:
+                return dg.SkipReason("no snapshot is under way")
+            newest = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=RUNS_LOOKED_AT)
+            _end_lost_runs(context.instance, newest, SnapshotRecords(config.destination_dir(destination)))
+            if any(each.dagster_run.status in UNDER_WAY for each in newest):
+                return dg.SkipReason(f"a run is reading {first_of([each.name for each in open_now], ', ')}")
+            if waits := why_none_is_due(look().now()):
+                return dg.SkipReason(waits)
         except SluiceError as error:
             return dg.SkipReason(f"{error.code}: {error}")
-        if not due:
-            return dg.SkipReason(waits or "no snapshot is under way")
-        newest = context.instance.get_run_records(dg.RunsFilter(job_name=job.name), limit=RUNS_LOOKED_AT)
-        _end_lost_runs(context.instance, newest, SnapshotRecords(config.destination_dir(destination)))
-        if any(each.dagster_run.status in UNDER_WAY for each in newest):
-            return dg.SkipReason(f"a run is reading {', '.join(due)}")
         failed = _failed_in_a_row([each.dagster_run.status for each in newest])
         wait = retry_seconds(failed) - (time.time() - (newest[0].end_time or 0.0)) if failed else 0.0
         if wait > 0:
@@ -83,17 +96,21 @@ def _end_lost_runs(instance: dg.DagsterInstance, newest: Sequence[dg.RunRecord],
             )
 
 
-def due_tables(config: SluiceConfig, destination: str) -> tuple[list[str], str]:
-    """Returns the tables whose snapshot a run can advance, and what the other tables wait for. Raises SluiceError."""
-    from sluice.cdc_engine.instance.tables.table_snapshots import decisions  # noqa: PLC0415  imports the engine's packages
-
-    due, waits = [], []
-    for record, decision in decisions(config, destination):
+def why_none_is_due(open_now: Iterable[tuple[SnapshotRecord, StepDecision]]) -> str:
+    """Returns what open snapshots wait for, or an empty text if a run can advance one of them."""
+    waits = []
+    for record, decision in open_now:
         if decision.step == SnapshotStep.WAIT:
             waits.append(f"{record.name}: {decision.why}")
         elif decision.step != SnapshotStep.NOTHING:
-            due.append(record.name)
-    return due, "; ".join(waits)
+            return ""
+    return first_of(waits, "; ") if waits else "no snapshot is under way"
+
+
+def first_of(texts: Sequence[str], between: str) -> str:
+    """Returns the first few texts, and the number of the others: Dagster stores each tick's reason."""
+    more = f" and {len(texts) - NAMED_MAX} more" if len(texts) > NAMED_MAX else ""
+    return between.join(texts[:NAMED_MAX]) + more
 
 
 def retry_seconds(failed_in_a_row: int) -> float:

@@ -11,7 +11,7 @@ import functools
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -24,6 +24,7 @@ from sluice.cdc_engine.destination_files import for_runs
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.instance.tables.value_policies import policy_of
+from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import ledger_text, read_ledger
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.snapshot.pace import PaceLimits, ReadPace
@@ -74,19 +75,38 @@ def snapshot_dependencies(config: SluiceConfig, destination: str, callbacks: Sna
     )
 
 
+class SnapshotDecisions:
+    """The open snapshots of a destination and their next steps, for a caller that asks again and again. Reads files only."""
+
+    def __init__(self, config: SluiceConfig, destination: str) -> None:
+        self._records = SnapshotRecords(config.destination_dir(destination))
+        self._tables = _Tables(config, destination)
+
+    def open(self) -> list[SnapshotRecord]:
+        """Returns the snapshots that a run can advance, now or later. Raises MetaError."""
+        return [each for each in self._records.all() if each.has_work]
+
+    def now(self) -> Iterator[tuple[SnapshotRecord, StepDecision]]:
+        """Yields the same, each with its next step. Raises MetaError.
+
+        A table whose next step cannot be decided is to be worked on: the run that tries it names what is wrong.
+        """
+        records, look = self._records.all(), self._tables.look_at_once()
+        for each in records:
+            if each.has_work:
+                yield each, _decision(each, look, records)
+
+
 def decisions(config: SluiceConfig, destination: str) -> list[tuple[SnapshotRecord, StepDecision]]:
-    """Returns the open snapshots of a destination, each with its next step; reads files only. Raises MetaError.
-
-    A table whose next step cannot be decided is to be worked on: the run that tries it names what is wrong.
-    """
-    records = SnapshotRecords(config.destination_dir(destination)).all()
-    tables = _Tables(config, destination)
-    return [(each, _decision(each, tables, records)) for each in records if each.has_work]
+    """Returns what `SnapshotDecisions.now` yields."""
+    return list(SnapshotDecisions(config, destination).now())
 
 
-def _decision(record: SnapshotRecord, tables: _Tables, others: Collection[SnapshotRecord]) -> StepDecision:
+def _decision(
+    record: SnapshotRecord, look: Callable[[str], SnapshotSituation], others: Collection[SnapshotRecord]
+) -> StepDecision:
     try:
-        return next_step(record, tables.look(record.name), others)
+        return next_step(record, look(record.name), others)
     except SluiceError:
         raise
     except Exception:  # of any kind: it concerns one table
@@ -102,6 +122,7 @@ class _Tables:
         self._directory = config.destination_dir(destination)
         self._columns = ColumnFilter(self._config.column_include, self._config.column_exclude)
         self._ledger = _Cached(lambda: ledger_text(self._directory), lambda: read_ledger(self._directory))
+        self._with_settings: dict[str, tuple[TableVersion, TableVersion]] = {}
         self._versions = _Cached(
             lambda: _stamp(self._list()), lambda: {each.name: each for each in read_tables(self._list())}
         )
@@ -110,7 +131,14 @@ class _Tables:
         return for_runs.local_copy(self._directory, TABLES_FILE)
 
     def look(self, name: str) -> SnapshotSituation:
-        ledger, table = self._ledger.get(), self.table(name)
+        return self._situation(name, self._ledger.get(), self.table(name))
+
+    def look_at_once(self) -> Callable[[str], SnapshotSituation]:
+        """Returns `look` for many tables: ledger and list of tables are read now."""
+        ledger, versions = self._ledger.get(), self._versions.get()
+        return lambda name: self._situation(name, ledger, self._captured(name, versions))
+
+    def _situation(self, name: str, ledger: Ledger, table: TableVersion | None) -> SnapshotSituation:
         database, _, short = name.partition(".")
         return SnapshotSituation(
             begin=ledger.resume_position,
@@ -120,9 +148,19 @@ class _Tables:
         )
 
     def table(self, name: str) -> TableVersion | None:
-        found = self._versions.get().get(name)
+        return self._captured(name, self._versions.get())
+
+    def _captured(self, name: str, versions: Mapping[str, TableVersion]) -> TableVersion | None:
+        """Returns a table with conf/'s settings in its version; the same for as long as the list of tables is the same."""
+        found = versions.get(name)
         if found is None:
             return None
+        known = self._with_settings.get(name)
+        if known is None or known[0] is not found:
+            known = self._with_settings[name] = (found, self._as_configured(found))
+        return known[1]
+
+    def _as_configured(self, found: TableVersion) -> TableVersion:
         configured = self._config.table(found.database, found.table).key
         keyed = dataclasses.replace(found, key=tuple(configured) or found.key)
         return dataclasses.replace(keyed, version=f"{found.version}-{self._as_captured(keyed)}")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
 from sluice.cdc_engine.table_meta.ddl.reader import defect_text
-from sluice.cdc_engine.table_meta.history.kept.known_schemas import TableKey
+from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
 from sluice.cdc_engine.table_meta.schema import DeclaredColumn, ForeignKey, TableSchema
 
 Captured = Callable[[str, str], bool]
@@ -31,6 +31,11 @@ class Cascades:
                     self._by_parent[key.parent].append(_followed(key, table, known, captured))
         self._reaching = self._find_reaching()
         self.children = {each.child for cascades in self._by_parent.values() for each in cascades}
+
+    def depend_on(self, name: TableKey, state: KnownTable) -> bool:
+        """Returns whether they may differ once the table has this state."""
+        schema = state if isinstance(state, TableSchema) else getattr(state, "schema", None)
+        return name in self._by_parent or name in self.children or bool(schema and schema.foreign_keys)
 
     def below(self, name: TableKey) -> tuple[Cascade, ...]:
         """Returns every cascade that a change of this table's rows may trigger and that leads to a captured table, the table's own

@@ -231,17 +231,16 @@ class TableHistory:
 
     def versions(self, position: Position) -> tuple[TableVersion, ...]:
         """Returns every captured table that has a schema at `position`, by name. For `tables_file`."""
-        states = [
-            self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
-        ]
-        return tuple(_versions(state for state in states if isinstance(state, TableSchema)))
+        return tuple(_versions(state for state in self._captured_at(position) if isinstance(state, TableSchema)))
 
     def stopped_versions(self, position: Position) -> tuple[TableVersion, ...]:
         """Returns the captured tables that a statement stopped, with their schemas after the stop."""
-        states = [
-            self._known.table(name, position.order_key) for name in self._known.table_names() if self._captured(*name)
-        ]
-        return tuple(_versions(state.schema for state in states if isinstance(state, Stopped) and state.schema))
+        stopped = (state.schema for state in self._captured_at(position) if isinstance(state, Stopped))
+        return tuple(_versions(filter(None, stopped)))
+
+    def _captured_at(self, position: Position) -> list[KnownTable]:
+        key = position.order_key
+        return [self._known.table(name, key) for name in self._known.table_names() if self._captured(*name)]
 
     def state(self, database: str, table: str, position: Position) -> KnownTable:
         """Returns what is known of a table at `position`: its schema, its stop (with the schema after it), that it was dropped, or None."""
@@ -258,9 +257,16 @@ class TableHistory:
     def _store(self, records: list[HistoryRecord]) -> None:
         if records:
             self._repository.append(records)
-            self._known_cascades = None
         for record in records:
             self._known.remember(record)
+            if self._known_cascades is not None and self._changes_cascades(self._known_cascades, record):
+                self._known_cascades = None
+
+    def _changes_cascades(self, cascades: Cascades, record: HistoryRecord) -> bool:
+        if not record.table:
+            return record.kind is RecordKind.SERVER  # it may log what foreign keys do
+        name = (record.database, record.table)
+        return cascades.depend_on(name, self._known.table(name, record.position.order_key))
 
 
 def _unreadable(error: TableStoppedError) -> TableVersion:

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sluice.batch_manifest.values import Cascade
 from sluice.cdc_engine.binlog.row_rules.history_rows import HIDDEN
 from sluice.cdc_engine.contracts import Column, TableVersion
-from sluice.cdc_engine.durable_files import keep_file
+from sluice.cdc_engine.durable_files import FileStamp, keep_file, stamp_of
 from sluice.cdc_engine.errors import MetaError
 
 TABLES_FILE = "tables.json"  # name in a destination's folder
@@ -45,19 +45,56 @@ class ForeignKeyNote:
 Content = tuple[tuple[TableVersion, ...], tuple[Cascade, ...]]
 
 
+class TablesText:
+    """The text of the file. Each table's part is kept until the table changes, so a statement costs the tables that it changes."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, tuple[TableVersion, str]] = {}
+        self._cascades: tuple[tuple[Cascade, ...], str] = ((), "[]")
+
+    def of(self, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> str:
+        """Returns the text of a list of tables: a line for each of them."""
+        self._parts = {table.name: self._part(table) for table in tables}
+        lines = ",\n".join(part for _, part in self._parts.values())
+        followed = tuple(cascades)
+        if followed != self._cascades[0]:
+            self._cascades = followed, json.dumps([dataclasses.asdict(cascade) for cascade in followed])
+        return f'{{"format": {FORMAT}, "cascades": {self._cascades[1]}, "tables": [\n{lines}\n]}}\n'
+
+    def _part(self, table: TableVersion) -> tuple[TableVersion, str]:
+        there = self._parts.get(table.name)
+        if there is not None and there[0] is table:
+            return there
+        return table, _text_of(table)
+
+
 def write_tables(path: Path, tables: Iterable[TableVersion], cascades: Iterable[Cascade] = ()) -> None:
     """Replaces the file. Raises MetaError if it cannot be written; the old file is then unchanged."""
-    record = {
-        "format": FORMAT,
-        "tables": [dataclasses.asdict(_seen(table)) for table in tables],
-        "cascades": [dataclasses.asdict(cascade) for cascade in cascades],
-    }
-    keep_file(path, json.dumps(record, indent=1))
+    keep_file(path, TablesText().of(tables, cascades))
+
+
+def _text_of(table: TableVersion) -> str:
+    record = dataclasses.asdict(_seen(table))
+    columns = [_spoken(column, _COLUMN_DEFAULTS) for column in record["columns"]]
+    return json.dumps({**_spoken(record, _TABLE_DEFAULTS), "columns": columns})
 
 
 def _seen(table: TableVersion) -> TableVersion:
     """Returns the table without columns that are not in the lake."""
     return dataclasses.replace(table, columns=tuple(each for each in table.columns if each.generated not in HIDDEN))
+
+
+def _spoken(record: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the record without values that reading it adds."""
+    return {name: value for name, value in record.items() if name not in defaults or value != defaults[name]}
+
+
+def _defaults(kind: type[Column | TableVersion]) -> dict[str, Any]:
+    return {each.name: each.default for each in dataclasses.fields(kind) if each.default is not dataclasses.MISSING}
+
+
+_COLUMN_DEFAULTS = _defaults(Column)
+_TABLE_DEFAULTS = {name: value for name, value in _defaults(TableVersion).items() if name not in {"key", "cascades"}}
 
 
 def read_tables(path: Path) -> tuple[TableVersion, ...]:
@@ -116,18 +153,16 @@ def _note(found: Cascade, word: str, parent_unseen: bool) -> ForeignKeyNote:
 
 def _read(path: Path) -> Content:
     """Returns the content of the file as it is now. It is parsed again only after it was replaced."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return (), ()
-    except OSError as error:
-        raise MetaError(f"the table list {path} cannot be read; delete it, and the engine writes it again") from error
-    return _parsed(path, (found.st_ino, found.st_mtime_ns, found.st_size))
+    stamp = stamp_of(path)
+    return _parsed(path) if stamp is None else _parsed_at(path, stamp)
 
 
 @functools.lru_cache(maxsize=PARSED_MAX)
-def _parsed(path: Path, stamp: tuple[int, int, int]) -> Content:  # noqa: ARG001  the file that was replaced is another one
-    """Returns the content of the file; `stamp` changes when it is replaced. A stamp may be older than the content, never newer."""
+def _parsed_at(path: Path, stamp: FileStamp) -> Content:  # noqa: ARG001  of the content, or of one before it
+    return _parsed(path)
+
+
+def _parsed(path: Path) -> Content:
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

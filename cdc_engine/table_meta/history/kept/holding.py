@@ -7,12 +7,14 @@ sets decide, if they are known. A record of a statement, or of rows, has the exe
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterable, Sequence
 
 from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
+RecordSubject = tuple[bool, str, str]  # whether it is the server; database, table
 FROM_ITS_PLACE_ON = frozenset({RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT})
 
 
@@ -32,13 +34,61 @@ def needed(records: Sequence[HistoryRecord], places: Iterable[Position]) -> list
     """Returns the records that are needed to continue from one of the positions: those that do not apply there yet and, of the others,
     the last one per table, database and server.
     """
+    comparable, others = _by_numbering(records, places)
     kept: set[int] = set()
-    for place in places:
-        last: dict[tuple[bool, str, str], int] = {}
+    for keys in comparable:
+        kept |= _needed_in_order(records, keys)
+    for place in others:
+        last: dict[RecordSubject, int] = {}
         for index, record in enumerate(records):
             if holds_at(record, place):
-                last[record.kind is RecordKind.SERVER, record.database, record.table] = index
+                last[_subject(record)] = index
             else:
                 kept.add(index)
         kept.update(last.values())
     return [record for index, record in enumerate(records) if index in kept]
+
+
+def _by_numbering(
+    records: Sequence[HistoryRecord], places: Iterable[Position]
+) -> tuple[list[list[int]], list[Position]]:
+    """Divides positions into groups of ascending order keys, and those that must be compared with each record by themselves.
+
+    In a group order keys decide about all records: each is in the same numbering of files, or has no executed set.
+    """
+    groups: dict[tuple[int, str], dict[int, Position]] = {}
+    for place in places:
+        groups.setdefault((place.epoch, place.server_uuid), {})[place.order_key] = place
+    numberings = {
+        (each.position.epoch, each.position.server_uuid): each.position for each in records if each.position.gtid_set
+    }
+    comparable, others = list[list[int]](), list[Position]()
+    for found in groups.values():
+        one = next(iter(found.values()))
+        if all(each.counts_as(one) for each in numberings.values()):
+            comparable.append(sorted(found))
+        else:
+            others += found.values()
+    return comparable, others
+
+
+def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> set[int]:
+    """Returns the indexes of the records that are needed at one of the order keys, which ascend.
+
+    A record applies from its own order key on. At the keys before that it is needed, and from there on until a later record of the same
+    table applies.
+    """
+    kept: set[int] = set()
+    replaced: dict[RecordSubject, int] = {}  # subject → the first of `keys` at which a later record applies
+    for index in range(len(records) - 1, -1, -1):
+        subject = _subject(records[index])
+        applies = bisect.bisect_left(keys, records[index].position.order_key)
+        until = replaced.get(subject, len(keys))
+        if applies > 0 or applies < until:
+            kept.add(index)
+        replaced[subject] = min(applies, until)
+    return kept
+
+
+def _subject(record: HistoryRecord) -> RecordSubject:
+    return record.kind is RecordKind.SERVER, record.database, record.table

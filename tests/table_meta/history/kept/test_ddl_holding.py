@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.kept.holding import holds_at, needed
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
+from tests.scale.fix_many_tables import counted
 
 ONE = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 OTHER = "4e11fa47-71ca-11e1-9e33-c80aa9429562"
@@ -64,3 +67,46 @@ def test_ddl_all_that_anyone_goes_on_from_is_kept() -> None:
     assert needed(records, [lake]) == [server, second, third]
     assert needed(records, [lake, consumer]) == records
     assert needed(records, [lake, at(9000, 6, epoch=2)]) == [server, first, second, third]
+
+
+def plainly_needed(records: list[HistoryRecord], places: list[Position]) -> list[HistoryRecord]:
+    """The rule as it is defined: each record is held against each position."""
+    kept: set[int] = set()
+    for place in places:
+        last = dict[tuple[bool, str, str], int]()
+        for index, each in enumerate(records):
+            if holds_at(each, place):
+                last[each.kind is RecordKind.SERVER, each.database, each.table] = index
+            else:
+                kept.add(index)
+        kept.update(last.values())
+    return [each for index, each in enumerate(records) if index in kept]
+
+
+positions = st.builds(
+    at, st.integers(1, 9).map(lambda n: n * 100), st.integers(0, 3), epoch=st.integers(1, 2)
+) | st.integers(1, 9).map(lambda n: dataclasses.replace(at(n * 100, 0), server_uuid=""))
+histories = st.lists(
+    st.builds(
+        record,
+        st.sampled_from([RecordKind.SERVER, RecordKind.SNAPSHOT, RecordKind.DDL]),
+        positions,
+        st.sampled_from("ab"),
+    )
+)
+
+
+@given(histories, st.lists(positions))
+def test_ddl_what_is_kept_is_what_each_position_needs(records: list[HistoryRecord], places: list[Position]) -> None:
+    assert needed(records, places) == plainly_needed(records, places)
+
+
+@pytest.mark.scale
+@pytest.mark.found
+def test_ddl_many_positions_cost_no_more_than_many_records() -> None:
+    """Number 27: each position was held against each record, 9 s at a start with 3 000 tables whose snapshots were open."""
+    records = [record(RecordKind.SNAPSHOT, at(100 * n, n), f"t{n}") for n in range(1, 1001)]
+    places = [at(100 * n + 50, n) for n in range(1, 1001)]
+    with counted() as found:
+        assert needed(records, places) == records
+    assert found.calls < 50 * len(records)
