@@ -122,12 +122,14 @@ class SnapshotRecords:
         """Returns whether a process reads and publishes now."""
         return reading_lock_held(self._place)
 
-    def still_seconds(self, record: SnapshotRecord, now: float) -> float:
-        """Returns for how long a snapshot with work has made no progress while nothing reads, otherwise 0. `now`: wall-clock time."""
-        if not record.has_work or self.are_read():
-            return 0.0
-        text = self._records.get(_key(record.name))
-        return 0.0 if text is None else max(0.0, now - self._parsed(_key(record.name), text)[0])
+    def still_seconds(self, now: float) -> dict[str, float]:
+        """Returns "database.table" → for how long a snapshot with work has made no progress, while nothing reads; otherwise nothing. `now`:
+        wall-clock time.
+        """
+        if self.are_read():
+            return {}
+        found = (self._parsed(key, text) for key, text in self._records.all(FOLDER).items())
+        return {each.name: max(0.0, now - kept_at) for kept_at, each in found if each.has_work}
 
     def sweep(self, name: str) -> None:
         """Removes what is no longer needed: other generations, and everything of a snapshot that ended."""

@@ -160,6 +160,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
     try:
         found = [each for each in records.all() if each.is_open]
         in_lake = set(LakeTables(config.destination_dir(name)).names) if found else set()
+        still = records.still_seconds(now) if found else {}
     except MetaError as error:
         return [{"table": "its tables", "state": SnapshotState.FAILED, "reason": str(error)}]
     return [
@@ -168,7 +169,7 @@ def _snapshots(config: SluiceConfig, name: str, now: float) -> list[dict[str, An
             "state": each.state,
             "reason": each.reason,
             "lake_is_older": each.lake_is_older if each.name in in_lake else "",
-            "still_seconds": records.still_seconds(each, now),
+            "still_seconds": still.get(each.name, 0.0),
             **dataclasses.asdict(progress(each, now)),
         }
         for each in found

@@ -1,0 +1,51 @@
+"""What `sluice status` does while the snapshots of a thousand tables are open."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.cdc_engine.snapshot.records import digest_of
+from sluice.console.acts.snapshot import snapshots
+from sluice.console.status import report
+from tests.scale.fix_many_tables import (
+    MANY,
+    Counted,
+    counted,
+    growth,
+    keep_lake_tables,
+    make_destination,
+    request_snapshots,
+    settle,
+    table_names,
+)
+
+STATUS = report._snapshots
+
+
+def shown(root: Path, count: int) -> Counted:
+    config, _ = make_destination(root, count)
+    request_snapshots(config, count)
+    keep_lake_tables(config, count)
+    settle(config.destination_dir("shop"))
+    with counted() as found:
+        assert len(STATUS(config, "shop", 100.0)) == len(snapshots(config)) == count
+    return found
+
+
+@pytest.mark.scale
+@pytest.mark.found
+def test_status_reads_each_snapshot_once(tmp_path: Path) -> None:
+    """Number 27: it took the lock of the reading run and read the record again for each of them."""
+    found = shown(tmp_path, MANY)
+    assert found.named["reading_lock_held"] == 1
+    records = {f"{digest_of(name)}.json" for name in table_names(MANY)}
+    assert sum(found.read[record] for record in records) == MANY
+
+
+@pytest.mark.scale
+@pytest.mark.found
+def test_status_costs_the_same_for_each_snapshot(tmp_path: Path) -> None:
+    """Number 27: whether one waits for others was decided with all others, so that 3 000 took 11 s."""
+    assert growth(tmp_path, shown) < 2.2
