@@ -13,6 +13,7 @@ buffered. A row that was deleted while it was read is among the buffered changes
 from __future__ import annotations
 
 import dataclasses
+import enum
 import uuid
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -24,7 +25,15 @@ from sluice.cdc_engine.position import file_number as number_of
 from sluice.cdc_engine.states import SnapshotState, snapshot_follows
 
 SNAPSHOT_ID_CHARS = 12
-RESTARTS_MAX = 8  # of a snapshot whose rows and buffered changes did not fit
+RESTARTS_MAX = 8  # for one cause
+
+
+class RestartCause(enum.StrEnum):
+    """Why the rows are read again, for the causes that are bounded."""
+
+    CASCADES = "cascades"  #: changes of foreign keys cannot be derived
+    IMAGES = "images"  #: images lack columns of rows that changed their keys
+    COLUMNS = "columns"  #: rows and buffered changes do not fit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,7 +56,7 @@ class SnapshotRecord:
     read; the stream must pass it before the table is published. `label`: the order key that the rows got. `rows`: read so far, in
     complete chunks. `rows_expected`: the server's estimate. Times are seconds since 1970, 0 if not reached. `restarts`: how often the
     chunks were read again since an operator last continued it, with the last `reason`; in FAILED the reason of the failure. `tries`: how
-    often in a row the same reason prevented progress.
+    often in a row the same reason prevented progress. `causes`: how many of the restarts each `RestartCause` had.
 
     `waits_for`: tables whose snapshots are published before this one reads, because foreign keys change its rows through theirs.
     """
@@ -79,6 +88,7 @@ class SnapshotRecord:
     tries: int = 0
     reason: str = ""
     waits_for: tuple[str, ...] = ()
+    causes: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -153,17 +163,23 @@ class SnapshotRecord:
         """Returns the record in PUBLISHED: the lake table has the rows, and its changes are merged again."""
         return self._to(SnapshotState.PUBLISHED, label=label, published_at=now, reason="")
 
-    def again(self, reason: str, *, held_after: int | None = None) -> SnapshotRecord:
+    def restarts_for(self, cause: RestartCause) -> int:
+        """Returns how often the rows were read again for this cause since an operator last continued the snapshot."""
+        return self.causes.get(cause, 0)
+
+    def again(self, reason: str, *, held_after: int | None = None, cause: RestartCause | None = None) -> SnapshotRecord:
         """Returns the record in WANTED: all chunks are read again. `held_after`: the order key of a statement that changed the table;
-        None if all changes count.
+        None if all changes count. `cause`: the bounded cause, if it is one.
 
         Before anything was read this does not count as a restart, so the snapshot may wait through any number of changes.
         """
+        counts = cause is not None and self.began_at is not None
         return self._to(
             SnapshotState.WANTED,
             generation=self.generation + 1,
             held_after=self.held_after if held_after is None else max(self.held_after, held_after),
             restarts=self.restarts + (self.began_at is not None),
+            causes={**self.causes, cause: self.restarts_for(cause) + 1} if cause and counts else self.causes,
             reason=reason,
             **_UNREAD,
         )
@@ -172,19 +188,19 @@ class SnapshotRecord:
         self, why: str, *, held_after: int | None = None, through: Collection[str] = ()
     ) -> SnapshotRecord:
         """Returns the record in WANTED: foreign keys changed rows without row events, and the changes cannot be derived. FAILED if that
-        happened too often, or if the record has failed before. `through`: as `waits_for`.
+        happened too often, or if the record has failed before. `why`: a clause that names the foreign keys. `through`: as `waits_for`.
         """
-        reason = f"foreign keys changed its rows without row events, and the changes cannot be derived: {why}"
         again = dataclasses.replace(
-            self.again(reason, held_after=held_after),
+            self.again(why, held_after=held_after, cause=RestartCause.CASCADES),
             waits_for=tuple(sorted({*self.waits_for, *through} - {self.name})),
         )
         if self.state == SnapshotState.FAILED:
             return again.failed(self.reason)
-        if self.began_at is not None and self.restarts >= RESTARTS_MAX:
-            return again.failed(
-                f"CASCADE_UNSEEN: the rows were read again {RESTARTS_MAX} times, because {reason}. Stop such changes of the parent tables "
-                f"until {self.name} is published, then use `sluice snapshot resume`"
+        if self.began_at is not None and self.restarts_for(RestartCause.CASCADES) >= RESTARTS_MAX:
+            stopped = dataclasses.replace(again, restarts=self.restarts, causes=self.causes)
+            return stopped.failed(
+                f"CASCADE_UNSEEN: the rows were read again {RESTARTS_MAX} times because of foreign keys, and must be read again because "
+                f"{why}. Stop such changes of the parent tables until {self.name} is published, then use `sluice snapshot resume`"
             )
         return again
 
@@ -205,8 +221,8 @@ class SnapshotRecord:
         read again.
         """
         if self.state == SnapshotState.FAILED:
-            return dataclasses.replace(self.again(self.reason), paused=False, restarts=0)
-        return dataclasses.replace(self, paused=False, restarts=0)
+            return dataclasses.replace(self.again(self.reason), paused=False, restarts=0, causes={})
+        return dataclasses.replace(self, paused=False, restarts=0, causes={})
 
     def canceled(self) -> SnapshotRecord:
         return self._to(SnapshotState.CANCELED, paused=False)

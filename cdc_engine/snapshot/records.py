@@ -131,8 +131,17 @@ class SnapshotRecords:
         found = (self._parsed(key, text) for key, text in self._records.all(FOLDER).items())
         return {each.name: max(0.0, now - kept_at) for kept_at, each in found if each.has_work}
 
+    def sweep_buffered(self, name: str) -> None:
+        """Removes what was buffered before the last restart. The caller holds the run lock. Chunks stay, because a run may write them now.
+        Raises MetaError.
+        """
+        self._sweep(name, lambda folder: "-chunks-" not in folder)
+
     def sweep(self, name: str) -> None:
-        """Removes what is no longer needed: other generations, and everything of a snapshot that ended."""
+        """Removes what is no longer needed: other generations, and everything of a snapshot that ended. Raises MetaError."""
+        self._sweep(name, lambda _: True)
+
+    def _sweep(self, name: str, may_go: Callable[[str], bool]) -> None:
         # List the folders before reading the record, so what another process begins in between is kept.
         home, stored = self._folder / digest_of(name), self._store(name)
         here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
@@ -144,10 +153,10 @@ class SnapshotRecords:
         locations = (self.changes(record), self.cascades(record), self.chunks(record)) if record.is_open else ()
         kept = {each.folder.name for each in locations}
         for path in here:
-            if path.name not in kept:
+            if path.name not in kept and may_go(path.name):
                 shutil.rmtree(path, ignore_errors=True)
         with _told():
-            for each in there - kept:
+            for each in filter(may_go, there - kept):
                 self._store(name, each).remove()  # type: ignore[union-attr]
 
     def _change(self, name: str, change: Callable[[SnapshotRecord | None], SnapshotRecord]) -> SnapshotRecord:

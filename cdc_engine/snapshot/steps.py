@@ -93,8 +93,15 @@ def _waits_for(record: SnapshotRecord, others: Collection[SnapshotRecord]) -> st
     ]
     if not first:
         return ""
-    failed = "".join(f"; that of {name} has failed" for name in first if by_name[name].state == SnapshotState.FAILED)
-    return f"foreign keys change its rows through {', '.join(first)}, so it is read when the snapshot of that is published{failed}"
+    stands = "".join(_stands(by_name[name]) for name in first)
+    return f"foreign keys change its rows through {', '.join(first)}, so it is read when the snapshot of that is published{stands}"
+
+
+def _stands(other: SnapshotRecord) -> str:
+    """Returns why another snapshot does not go on by itself, or an empty text."""
+    if other.state == SnapshotState.FAILED:
+        return f"; that of {other.name} has failed: correct its cause, then use `sluice snapshot resume`"
+    return f"; that of {other.name} is paused: `sluice snapshot resume` continues it" if other.paused else ""
 
 
 def _under_way(record: SnapshotRecord, there: SnapshotSituation, cursor: Position) -> StepDecision:

@@ -10,9 +10,8 @@ from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import ConfigurationError, SourceConnectionError
 from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position, file_number
-from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, position_of_read
+from sluice.cdc_engine.snapshot.exact_position import CONSISTENT_READ, lock, position_of_read, unlock
 from sluice.cdc_engine.snapshot.reader import RowReader
-from sluice.cdc_engine.snapshot.statements import quoted
 
 LOCK_TRY_SECONDS = 1  # the server's minimum; new writers wait behind a pending table lock for as long
 LOCK_WAIT_TIMEOUT = "(error 1205)"
@@ -43,16 +42,15 @@ def waits_for_replicas(reader: RowReader) -> bool:
 def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:
     """Returns whether every transaction that had written to the table is committed, by a table lock that is released at once.
 
-    A writer keeps its metadata lock until its commit is complete. Also returns False if the account may not lock tables.
+    A writer keeps its locks until its commit is complete. Also returns False if the account may not lock tables.
     """
-    reader.texts(f"SET lock_wait_timeout = {LOCK_TRY_SECONDS}")
     try:
-        reader.texts(f"LOCK TABLES {quoted(table.database)}.{quoted(table.table)} READ")
+        lock(reader, table, LOCK_TRY_SECONDS)
     except ConfigurationError:
         return False
     except SourceConnectionError as error:
         if LOCK_WAIT_TIMEOUT in str(error):
             return False
         raise
-    reader.texts("UNLOCK TABLES")
+    unlock(reader)
     return True

@@ -28,7 +28,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.chunk_files import ChunkFiles, KeptChunk, chunks_in, is_complete
 from sluice.cdc_engine.snapshot.chunks import Chunk
 from sluice.cdc_engine.snapshot.read import ChunkFacts, Marks
-from sluice.cdc_engine.snapshot.record import RESTARTS_MAX, SnapshotRecord, SourceEnd
+from sluice.cdc_engine.snapshot.record import RESTARTS_MAX, RestartCause, SnapshotRecord, SourceEnd
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotSituation, SnapshotStep, StepDecision, next_step
 from sluice.cdc_engine.states import SnapshotState
@@ -277,7 +277,8 @@ def _restart_or_fail(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:
     """Returns a transition that reads the rows again, or fails after RESTARTS_MAX times: a source with binlog_row_image MINIMAL and
     incomplete rows never fits.
     """
-    return lambda now: now.failed(why) if now.restarts >= RESTARTS_MAX else now.again(why)
+    cause = RestartCause.COLUMNS
+    return lambda now: now.failed(why) if now.restarts_for(cause) >= RESTARTS_MAX else now.again(why, cause=cause)
 
 
 def _restarting(why: str) -> Callable[[SnapshotRecord], SnapshotRecord]:

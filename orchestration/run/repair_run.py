@@ -39,6 +39,10 @@ NO_CURRENT_STATE_TABLE = (
 )
 SHARD = "it is a shard, and other shards may have the same keys; re-snapshot it with `sluice snapshot start`"
 NO_TABLE = "it has no Delta table; read its rows with `sluice snapshot start`"
+NOT_IN_SNAPSHOT = (
+    "its rows are repaired, but its version could not be added to the newest consistent snapshot; the snapshot of the next "
+    "batch includes it"
+)
 TWICE_MARKED = (
     "the lake has keys twice, and deleted rows are only marked there; re-snapshot it with `sluice snapshot start`"
 )
@@ -301,6 +305,7 @@ class _RepairWork:
         from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
         from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
         from sluice.spark_jobs.repair.merge import merge_repair  # noqa: PLC0415
+        from sluice.spark_jobs.session import table_error  # noqa: PLC0415
         from sluice.spark_jobs.staged_batch import REPAIR_KIND, Backfill  # noqa: PLC0415
 
         destination = self._wish.destination
@@ -326,7 +331,12 @@ class _RepairWork:
         def done(outcome: TableReport, label: int) -> None:
             merged.append(outcome)
             failpoints.reach(failpoints.BETWEEN_REPAIRED)
-            amend_cut(self._config, destination, outcome.name, label, fence)
+            try:
+                amend_cut(self._config, destination, outcome.name, label, fence)
+            except (SluiceError, SparkJobError):
+                raise
+            except Exception as error:
+                raise table_error(outcome.name, error, NOT_IN_SNAPSHOT) from error
             self._listener.say(
                 f"{outcome.name}: {outcome.rows_inserted} rows inserted, {outcome.rows_updated} updated, "
                 f"{outcome.rows_deleted} deleted"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.errors import SluiceError
-from sluice.cdc_engine.snapshot.records import SnapshotRecords
+from sluice.cdc_engine.snapshot.record import RestartCause
+from sluice.cdc_engine.snapshot.records import SnapshotRecords, Transition
 from sluice.object_stores.options import without_secrets
 from sluice.orchestration.base.lake_settings import spark_settings, storage_options
 from sluice.orchestration.base.ports import (
@@ -25,11 +27,13 @@ from sluice.orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.snapshot.record import SnapshotRecord
-    from sluice.spark_jobs.errors import MergeError
+    from sluice.spark_jobs.errors import MergeError, TableError
     from sluice.spark_jobs.snapshot.buffering import BufferedChanges
     from sluice.spark_jobs.staged_batch import StagedBatch
     from sluice.spark_jobs.table_owner import TableRecord
     from sluice.spark_jobs.targets.report import TableTarget
+
+logger = logging.getLogger(__name__)
 
 
 def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
@@ -49,7 +53,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
     told = functools.partial(without_secrets, storage_options=options)
     buffers = OpenSnapshots(SnapshotRecords(config.destination_dir(order.destination)))
     find = written_target(config, order.destination)
-    targets, odd = _targets(order.tables, find)
+    targets, odd = targets_of(order.tables, find)
 
     def merged(batch: StagedBatch) -> None:
         _refuse(odd, order.tables)
@@ -85,7 +89,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]
         raise MergeFailedError(told(str(error))) from error
 
 
-def _targets(
+def targets_of(
     names: Sequence[str], find: Callable[[str], TableTarget]
 ) -> tuple[dict[str, TableTarget], dict[str, Exception]]:
     """Returns the targets of the tables, and the errors of the tables whose target cannot be found. Raises SluiceError for all tables."""
@@ -100,13 +104,19 @@ def _targets(
     return targets, odd
 
 
+def settings_unread(name: str, error: Exception) -> TableError:
+    """Returns the error of a table whose target cannot be found."""
+    from sluice.spark_jobs.session import table_error  # noqa: PLC0415  pyspark takes a second to import
+
+    return table_error(name, error, "its settings and paths cannot be read")
+
+
 def _refuse(odd: Mapping[str, Exception], names: Sequence[str]) -> None:
     """Raises MergeError for tables that were left out of the merge, after the other tables of the batch are merged."""
     from sluice.spark_jobs.errors import MergeError  # noqa: PLC0415
-    from sluice.spark_jobs.session import table_error  # noqa: PLC0415
 
     if odd:
-        told = [table_error(name, error, "its settings and paths cannot be read") for name, error in odd.items()]
+        told = [settings_unread(name, error) for name, error in odd.items()]
         rest = tuple(name for name in names if name not in odd)
         raise MergeError(str(told[0]), rest, tuple(odd), tuple(each for each in told if each.own))
 
@@ -127,18 +137,22 @@ class OpenSnapshots:
         """Returns the tables whose changes are buffered."""
         return tuple(self._open)
 
-    def again(self, name: str, order_key: int, why: str) -> BufferedChanges:
-        with _kept_elsewhere(name):
-            record = self._records.update(name, lambda now: now.again(why, held_after=order_key))
-        self._open[name] = record
-        return self._held(record)
+    def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
+        cause = RestartCause.IMAGES if images else None
+        return self._restarted(name, lambda now: now.again(why, held_after=order_key, cause=cause))
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
+        return self._restarted(name, lambda now: now.cascades_unseen(why, held_after=order_key, through=through))
+
+    def _restarted(self, name: str, transition: Transition) -> BufferedChanges:
+        """Stores a restart, and removes what was buffered before it: a paused snapshot would keep the files of any number of restarts."""
         with _kept_elsewhere(name):
-            record = self._records.update(
-                name, lambda now: now.cascades_unseen(why, held_after=order_key, through=through)
-            )
+            record = self._records.update(name, transition)
         self._open[name] = record
+        try:
+            self._records.sweep_buffered(name)
+        except SluiceError as error:  # the next restart, or the next reading, removes them
+            logger.warning("buffered changes of %s before its restart could not be removed: %s", name, error)
         return self._held(record)
 
     def _held(self, record: SnapshotRecord) -> BufferedChanges:
@@ -147,7 +161,7 @@ class OpenSnapshots:
         return BufferedChanges(
             files=self._records.changes(record),
             after=record.held_after,
-            restarts=record.restarts,
+            restarts=record.restarts_for(RestartCause.IMAGES),
             cascades=self._records.cascades(record),
         )
 

@@ -26,6 +26,7 @@ from sluice.spark_jobs.cascades.play import (
     Values,
     Wanted,
     coarse_values,
+    without_advice,
 )
 from sluice.spark_jobs.cascades.rows import StagedImages, events_of, lake_rows
 from sluice.spark_jobs.errors import StagedBatchError, TableError
@@ -77,7 +78,7 @@ def carried_out(  # noqa: PLR0917  two callers
             found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
         else:
             # A table that was not buffered when the changes were derived, and is now, lacks those that could not be derived for it.
-            lost = {name: Lost(reason) for name, reason in found[1].items() if name in buffered}
+            lost = {name: Lost(without_advice(reason)) for name, reason in found[1].items() if name in buffered}
             with _about(*buffered):
                 buffer({}, lost)
     except _RaisedError as error:

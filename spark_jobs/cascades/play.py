@@ -21,6 +21,7 @@ from sluice.spark_jobs.merging.fold import DELETE, UPDATE_AFTER, UPDATE_BEFORE
 CASCADE, SET_NULL = "CASCADE", "SET NULL"
 ALTERED = "the table was altered in the same batch"
 LEFT_OUT = "images of the row leave columns out, and the lake does not have it"
+ADVICE = "; re-snapshot the table with `sluice snapshot start`, or set `cascades: ignore` or `stop` for it"
 Values = tuple[Any, ...]
 Wanted = dict[tuple[str, tuple[str, ...]], set[Values]]  # (table, columns) → coarse values, see `coarse`
 
@@ -303,7 +304,7 @@ class Play:
         if event.at.order_key <= self._buffered[child]:
             return
         if cascade.unlike:
-            self._lose(event, child, cascade.doubt)
+            self._lose(event, child, without_advice(_error(cascade, cascade.doubt).reason))
         elif change.after is not None and set(cascade.columns) & set(cascade.key):
             self._lose(event, child, f"the foreign key {cascade.name} changed keys of its rows")
         else:
@@ -341,7 +342,7 @@ class Play:
         again instead.
         """
         if table in self._buffered:
-            self._lose(event, table, error.reason)
+            self._lose(event, table, without_advice(error.reason))
             return
         self.errors.setdefault(table, error)
         self._hide_below(event, table)
@@ -470,5 +471,10 @@ def _error(cascade: Cascade, why: str) -> TableError:
     return TableError(
         cascade.child_name,
         f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of it without row events, and they cannot be "
-        f"followed: {why}; re-snapshot the table with `sluice snapshot start`, or set `cascades: ignore` or `stop` for it",
+        f"followed: {why}{ADVICE}",
     )
+
+
+def without_advice(reason: str) -> str:
+    """Returns the reason for a table whose snapshot is open: its rows are read again in any case."""
+    return reason.removesuffix(ADVICE)

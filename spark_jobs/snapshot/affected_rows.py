@@ -1,7 +1,7 @@
 """Finds the rows and buffered images of a snapshot that foreign keys may have changed. `apply_cascades` replays the changes on them.
 
 Files are searched one row group at a time in Arrow. Only rows that reference a deleted or changed value, and images of their keys, become
-Python values, up to ROWS_MAX.
+Python values, up to ROWS_MAX; a row and each of its images that is loaded count.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sluice.spark_jobs.merging.fold import INSERT, UPDATE_AFTER
 from sluice.spark_jobs.snapshot.publication import OURS, CascadesUnseenError, Publication
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, OPERATION, ORDER_KEY, ROW
 
-ROWS_MAX = 200_000  # rows and images of one publication
+ROWS_MAX = 200_000  # rows and images that one publication loads
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
 NO_NUMBERS: Numbers = np.zeros(0, np.int64)
@@ -112,7 +112,9 @@ class AffectedRows:
     def _counted(self) -> None:
         self._count += 1
         if self._count > ROWS_MAX:
-            raise CascadesUnseenError(f"foreign keys changed more than {ROWS_MAX:,} of its rows while they were read")
+            raise CascadesUnseenError(
+                f"foreign keys may have changed more than {ROWS_MAX:,} of its rows and buffered images while its rows were read"
+            )
 
     def _last(self, keys: set[Values]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
         """Returns the last image of each key that has images."""

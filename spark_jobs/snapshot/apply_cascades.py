@@ -20,7 +20,17 @@ from typing import Any
 import pyarrow as pa
 
 from sluice.object_stores.stored_files import StoredFiles
-from sluice.spark_jobs.cascades.play import CASCADE, ChangeOrder, Derived, Event, Image, Play, Values, coarse_values
+from sluice.spark_jobs.cascades.play import (
+    CASCADE,
+    ChangeOrder,
+    Derived,
+    Event,
+    Image,
+    Play,
+    Values,
+    coarse_values,
+    without_advice,
+)
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.snapshot.affected_rows import AffectedRows
 from sluice.spark_jobs.snapshot.buffered_cascades import buffered_events, write_rows
@@ -105,7 +115,7 @@ def _played(rows: AffectedRows, name: str, events: Sequence[tuple[int, Event]]) 
     if name in play.errors or play.missing:
         error = play.errors.get(name)
         raise CascadesUnseenError(
-            error.reason if error else "foreign keys changed its rows by values that no event contains"
+            without_advice(error.reason) if error else "foreign keys changed its rows by values that no event contains"
         )
     derived = play.derived[name]
     if not rows.key:

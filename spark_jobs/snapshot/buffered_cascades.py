@@ -6,9 +6,9 @@ batch, unlike the number of a row in its batch.
 
 A batch writes three things in this order: these changes, the table's buffered images, and a mark that both are complete. Then the manifest
 of derived changes is written, and only then other tables are merged. After a crash before the manifest, the repeated batch is derived again
-from the unchanged lake, and its changes are written again, also if it has other limits. The files of the attempt before stay: its images
-may be buffered already, and a publication in between takes the table up to them. After the manifest a publication always has the whole
-batch.
+from the unchanged lake, also if it has other limits. The files of the attempt before stay: its images may be buffered already, and a
+publication in between takes the table up to them. So only changes of transactions that no file has are written. After the manifest a
+publication always has the whole batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.snapshot.buffering import KEY_DIGITS, BufferedChanges
 from sluice.spark_jobs.staged_batch import ORDER_KEY
 
-CHANGES_MAX = 100_000  # per snapshot: a publication replays them in the memory of its run
+# per snapshot, summed over its foreign keys: a publication replays them in the memory of its run
+CHANGES_MAX = 100_000
+FORMAT_KEY, FORMAT = b"sluice.format", b"1"  # of the files; another version of Sluice may have written them otherwise
 COUNT_DIGITS = 9
 COMPLETE = "complete"
 CASCADES = b"sluice.cascades"
@@ -69,13 +71,16 @@ def buffer_changes(table: StagedTable, changes: Sequence[Passed], held: Buffered
     Raises TooManyChangesError before anything is written, TableError if the disk or the store fails.
     """
     with _as_table_error(table.name, held.cascades):
-        before = _count(held.cascades)
         new = [each for each in changes if each.at.order_key > held.after]
+        written = _unmarked_transactions(table.name, held.cascades) if new else set()
+        new = [each for each in new if each.at.order_key not in written]
         if not new:
             return
+        before = _count(held.cascades)
         if before + len(new) > CHANGES_MAX:
-            why = f"foreign keys changed more than {CHANGES_MAX:,} referenced values of it while its rows were read"
-            raise TooManyChangesError(why)
+            raise TooManyChangesError(
+                f"more than {CHANGES_MAX:,} changes of values that its foreign keys refer to were buffered while its rows were read"
+            )
         name = f"{end:0{KEY_DIGITS}d}.{before + len(new):0{COUNT_DIGITS}d}.parquet"
         write_rows(_rows(new, _images_before(table, new)), held.cascades, name)
 
@@ -89,7 +94,7 @@ def mark_complete(table: str, held: BufferedChanges, end: int) -> None:
 
 def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -> list[tuple[int, Event]]:
     """Returns the changes with order keys in (`after`, `up_to`] in the order of the stream, each with the number of the table's images that
-    precede it in its transaction. Raises StoreError, OSError.
+    precede it in its transaction. Raises TableError for files of another format, StoreError, OSError.
 
     Several attempts at a batch may have written the same transaction, each as a whole: those of one file count.
     """
@@ -98,12 +103,34 @@ def buffered_events(cascades: StoredFiles, child: str, after: int, up_to: int) -
     for name in cascades.names():
         if COMPLETE in name:
             continue
-        table = pq.read_table(cascades.opened(name))
+        table = _read(child, cascades, name)
         known = [from_record(Cascade, each) for each in json.loads((table.schema.metadata or {})[CASCADES])]
         rows = [row for row in table.to_pylist() if after < row["order_key"] <= up_to and row["order_key"] not in seen]
         found += [(row["images"], _event(row, known[row["cascade"]], child)) for row in rows]
         seen.update(row["order_key"] for row in rows)
     return sorted(found, key=lambda each: (each[1].at.order_key, each[1].at.place))
+
+
+def _read(child: str, cascades: StoredFiles, name: str, columns: list[str] | None = None) -> pa.Table:
+    """Returns the content of one file. Raises TableError if another version of Sluice wrote it in another format."""
+    table = pq.read_table(cascades.opened(name), columns=columns)
+    found = (table.schema.metadata or {}).get(FORMAT_KEY, b"none")
+    if found != FORMAT:
+        why = (
+            f"its buffered changes of parent rows in {cascades.url or cascades.folder}/{name} have the format {found.decode()}, and this "
+            f"version of Sluice reads format {FORMAT.decode()}: use `sluice snapshot cancel`, then `sluice snapshot start`; or continue "
+            "with the version that wrote the file"
+        )
+        raise TableError(child, why)
+    return table
+
+
+def _unmarked_transactions(child: str, cascades: StoredFiles) -> set[int]:
+    """Returns the order keys of transactions that an attempt without a mark has written. Raises as `buffered_events`."""
+    marked = complete_up_to(cascades)
+    names = [name for name in cascades.names() if COMPLETE not in name and int(name.split(".")[0]) > marked]
+    read = [_read(child, cascades, name, ["order_key"])["order_key"] for name in names]
+    return {int(key) for keys in read for key in np.asarray(keys)}
 
 
 def _event(row: Mapping[str, Any], cascade: Cascade, child: str) -> Event:
@@ -143,7 +170,7 @@ def _rows(changes: Sequence[Passed], images: Sequence[int]) -> pa.Table:
         for each, count in zip(changes, images, strict=True)
     ]
     text = json.dumps([to_record(each) for each in cascades])
-    return pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata({CASCADES: text.encode()}))
+    return pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata({CASCADES: text.encode(), FORMAT_KEY: FORMAT}))
 
 
 def write_rows(rows: pa.Table, files: StoredFiles, name: str) -> None:

@@ -36,7 +36,7 @@ class BufferedChanges:
     """The buffered changes of a table. Each file is named after the order key of its last change. Changes up to the order key `after` are
     not buffered, because a statement changed the table there.
 
-    `restarts`: how often the reading of its rows was restarted. `cascades`: the files of `buffered_cascades`.
+    `restarts`: how often its rows were read again because images lack columns. `cascades`: the files of `buffered_cascades`.
     """
 
     files: StoredFiles
@@ -51,9 +51,9 @@ class SnapshotBuffers(Protocol):
     def get(self, name: str) -> BufferedChanges | None:
         """Returns the buffer of a table; None if no snapshot of the table is running."""
 
-    def again(self, name: str, order_key: int, why: str) -> BufferedChanges:
+    def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
         """Restarts the snapshot because the whole table was changed at this order key: earlier changes and rows are dropped, and all
-        rows are read again.
+        rows are read again. `images`: because images lack columns, which is bounded.
         """
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
@@ -71,7 +71,7 @@ class NoSnapshotBuffers:
     def get(self, name: str) -> BufferedChanges | None:  # noqa: ARG002
         return None
 
-    def again(self, name: str, order_key: int, why: str) -> BufferedChanges:
+    def again(self, name: str, order_key: int, why: str, *, images: bool = False) -> BufferedChanges:
         raise NotImplementedError
 
     def cascades_unseen(self, name: str, order_key: int, why: str, through: frozenset[str]) -> BufferedChanges:
@@ -112,7 +112,8 @@ def _read_again(name: str, segment: ChangesSegment, holds: SnapshotBuffers, held
     the row was read. Raises TableError after RESTARTS_MAX restarts, or if the table has no key.
     """
     if segment.key and held.restarts < RESTARTS_MAX:
-        return holds.again(name, segment.last_order_key, "rows changed their keys, and their images lack columns")
+        why = "rows changed their keys, and their images lack columns"
+        return holds.again(name, segment.last_order_key, why, images=True)
     tries = f"while they were read, {held.restarts + 1} times in a row" if segment.key else "of a table without a key"
     why = (
         f"images lack columns (binlog_row_image is not FULL) of rows that changed {'their keys ' if segment.key else ''}{tries}: set "

@@ -5,8 +5,11 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import pytest
+
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.cdc_engine.snapshot.records import FOLDER, SnapshotRecords, digest_of
+from sluice.orchestration.run.spark_merge import OpenSnapshots
 
 
 def test_a_copy_of_a_record_is_no_second_snapshot_of_its_table(tmp_path: Path) -> None:
@@ -18,3 +21,25 @@ def test_a_copy_of_a_record_is_no_second_snapshot_of_its_table(tmp_path: Path) -
     shutil.copy(file, file.with_name("before.json"))
     shutil.copy(file, file.with_name(f"{file.name}.bak"))
     assert records.all() == (record,)
+
+
+@pytest.mark.found
+def test_restarts_of_a_paused_snapshot_leave_no_files_of_earlier_ones(tmp_path: Path) -> None:
+    """Number 15: what was buffered before each restart stayed until the rows were read again, without a bound."""
+    records = SnapshotRecords(tmp_path)
+    record = SnapshotRecord(snapshot_id="0123456789ab", database="shop", table="orders", paused=True)
+    records.begin(record)
+    chunks = records.chunks(record).folder
+    chunks.mkdir(parents=True)
+    holds = OpenSnapshots(records)
+    for key in range(1, 6):
+        held = holds.get(record.name)
+        assert held is not None
+        for files in (held.files, held.cascades):
+            files.folder.mkdir(parents=True)
+            (files.folder / "1.parquet").write_bytes(b"x")
+        if key % 2:
+            holds.again(record.name, key, "the table was truncated")
+        else:
+            holds.cascades_unseen(record.name, key, "foreign keys changed its rows", frozenset())
+        assert [path.name for path in chunks.parent.iterdir()] == [chunks.name], "a run may still write chunks"

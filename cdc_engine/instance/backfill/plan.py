@@ -7,8 +7,9 @@ rest, and the rate is that of this machine and this source.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 
 from sluice.batch_manifest.values import ChangesSegment, StagedTable
 from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.backfill import rules
 from sluice.cdc_engine.instance.backfill.reading import Interval, binlog_files
 from sluice.cdc_engine.instance.backfill.rules import RequestedInterval, TableFacts
@@ -33,6 +35,8 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.staging.staging import StagingResult
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord
 from sluice.cdc_engine.time_text import time_text
+
+logger = logging.getLogger(__name__)
 
 SAMPLE_BYTES_MAX = 64 << 20
 
@@ -173,8 +177,9 @@ def facts_of(
         each.name for batch in staged for each in batch.manifest.tables if any(s.partial for s in _changes(each))
     }
     bad = frozenset[str]().union(*(_with_bad_values(batch) for batch in staged))
-    return tuple(
-        TableFacts(
+
+    def facts(name: str) -> TableFacts:
+        return TableFacts(
             name=name,
             key=keys.get(name) or (versions[name].key if name in versions else ()),
             known=name in versions,
@@ -187,8 +192,19 @@ def facts_of(
             quarantined=name in bad,
             mirror=config.table(*name.split(".", 1)).mirror,
         )
-        for name in names
-    )
+
+    return tuple(_facts_or_error(facts, name) for name in names)
+
+
+def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts:
+    """Returns the facts of a table. If they cannot be found, returns facts with the error, which refuse this table only."""
+    try:
+        return facts(name)
+    except SluiceError:
+        raise
+    except Exception as error:  # of any kind: the other tables go on
+        logger.exception("no facts of %s", name)
+        return TableFacts(name=name, raised=f"{type(error).__name__}: {error}")
 
 
 def _with_bad_values(staged: StagingResult) -> frozenset[str]:

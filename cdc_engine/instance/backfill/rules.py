@@ -40,6 +40,7 @@ class TableFacts:
 
     `statements`: statements of the interval that concern it, each with its position. `unread`: why its rows cannot be decoded. `partial`:
     its row images lack columns. `quarantined`: values of it could not be decoded. `mirror`: whether it has a current-state table.
+    `raised`: the error because of which nothing else is known.
     """
 
     name: str
@@ -53,11 +54,15 @@ class TableFacts:
     partial: bool = False
     quarantined: bool = False
     mirror: bool = True
+    raised: str = ""
 
 
-Refusals = tuple[tuple[Callable[[TableFacts], object], str], ...]
+Refusal = tuple[Callable[[TableFacts], object], str]
+Refusals = tuple[Refusal, ...]
+RAISED: Refusal = (lambda table: table.raised, "its schema and settings could not be read ({raised}): {instead}")
 # The first rule that applies is reported, with the table's facts in place of the braces.
 REFUSALS: Refusals = (
+    RAISED,
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
     (
         lambda table: table.snapshot,

@@ -5,11 +5,12 @@ from __future__ import annotations
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.instance.backfill.plan import BinlogInterval
 from sluice.cdc_engine.instance.backfill.reading import binlog_files
-from sluice.cdc_engine.instance.backfill.rules import Refusals, RequestedInterval, check_source
+from sluice.cdc_engine.instance.backfill.rules import RAISED, Refusals, RequestedInterval, check_source
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.position import Position
 
 REFUSALS: Refusals = (
+    RAISED,
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
     (lambda table: table.snapshot, "a snapshot of it is {snapshot}, which reads all its rows again: wait for its end"),
     (lambda table: not table.known, "its columns are not known where the lake is: the engine has not met it yet"),

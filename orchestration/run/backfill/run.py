@@ -19,7 +19,7 @@ from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayEr
 from sluice.orchestration.run.backfill.into import RebuiltTable, place_of, run_into
 from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
-from sluice.orchestration.run.spark_merge import KeptRecords
+from sluice.orchestration.run.spark_merge import KeptRecords, settings_unread, targets_of
 from sluice.orchestration.run.table_locks import table_locks_of, written_target
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _merge(  # noqa: PLR0917  one caller
     from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
     from sluice.spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
     from sluice.spark_jobs.backfill.merge import merge_backfill  # noqa: PLC0415
-    from sluice.spark_jobs.errors import SparkJobError, SparkUnavailableError  # noqa: PLC0415
+    from sluice.spark_jobs.errors import MergeError, SparkJobError, SparkUnavailableError  # noqa: PLC0415
     from sluice.spark_jobs.fence import Fence  # noqa: PLC0415
     from sluice.spark_jobs.merging.context import MergeContext  # noqa: PLC0415
     from sluice.spark_jobs.staged_batch import Backfill  # noqa: PLC0415
@@ -137,7 +137,8 @@ def _merge(  # noqa: PLR0917  one caller
         end=cursor.to_json(),
     )
     merged: list[TableOutcome] = []
-    find = written_target(config, request.destination)
+    targets, odd = targets_of(reading.tables, written_target(config, request.destination))
+    failed = {name: settings_unread(name, error) for name, error in odd.items()}
 
     def done(outcome: TableOutcome) -> None:
         merged.append(outcome)
@@ -151,7 +152,7 @@ def _merge(  # noqa: PLR0917  one caller
     try:
         merge_backfill(
             interval,
-            {name: find(name) for name in reading.tables},
+            targets,
             spark_settings(config, request.destination),
             MergeContext(
                 fence=Fence(refusal),
@@ -164,6 +165,12 @@ def _merge(  # noqa: PLR0917  one caller
         )
     except SparkUnavailableError as error:
         raise SparkAwayError(lake_settings.told(config, error)) from error
+    except MergeError as error:
+        failed |= {each.table: each for each in error.errors}
     except SparkJobError as error:
         raise MergeFailedError(lake_settings.told(config, error)) from error
+    if failed:
+        whys, done_names = "; ".join(map(str, failed.values())), ", ".join(each.name for each in merged) or "none"
+        sentence = f"{whys} (merged: {done_names}; not merged: {', '.join(failed)}; start the backfill again: it changes nothing twice)"
+        raise MergeFailedError(lake_settings.told(config, sentence))
     return merged

@@ -34,6 +34,7 @@ def place(file: int, offset: int, server: str = "one") -> Position:
         ({"unread": "column 1 (id): differs"}, ("column 1 (id): differs", "later --from")),
         ({"partial": True}, ("binlog_row_image",)),
         ({"quarantined": True}, ("cannot be decoded",)),
+        ({"raised": "KeyError: 'a'"}, ("could not be read (KeyError: 'a')", "snapshot start")),
     ],
 )
 def test_a_table_that_cannot_be_read_anew_is_refused_with_what_to_do_backfill(
@@ -45,7 +46,7 @@ def test_a_table_that_cannot_be_read_anew_is_refused_with_what_to_do_backfill(
 
 def test_every_refusal_has_a_case_and_a_table_without_any_is_ready_backfill() -> None:
     assert not rules.refusal(READY)
-    assert len(REFUSALS) == 10
+    assert len(REFUSALS) == 11
 
 
 def test_an_interval_holds_something_and_began_backfill() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import random
+import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
@@ -238,18 +239,25 @@ def play(seed: int, folder: Path, schema: Schema, *, fresh: bool) -> tuple[Sourc
     return source, read, high, end
 
 
+@pytest.fixture
+def folder(servers_folder: Path) -> Iterator[Path]:
+    """A folder in memory: a history syncs some fifty files, which takes a disk most of the time of these tests."""
+    with tempfile.TemporaryDirectory(dir=servers_folder) as name:
+        yield Path(name)
+
+
 @pytest.mark.found
-def test_rows_that_were_read_while_parents_went_are_those_of_the_source(tmp_path: Path) -> None:
+def test_rows_that_were_read_while_parents_went_are_those_of_the_source(folder: Path) -> None:
     """Number 15: each change of a foreign key in rows that were being read had all of them read again."""
     for seed in range(60):
-        source, read, _, end = play(seed, tmp_path / f"{seed}", KEYED, fresh=True)
+        source, read, _, end = play(seed, folder / f"{seed}", KEYED, fresh=True)
         assert in_order(read.publish(end)) == in_order(source.states[read.label(end)]), seed
 
 
-def test_a_value_that_comes_back_by_a_key_update_has_the_rows_read_again_or_the_result_is_right(tmp_path: Path) -> None:
+def test_a_value_that_comes_back_by_a_key_update_has_the_rows_read_again_or_the_result_is_right(folder: Path) -> None:
     refused = set()
     for seed in range(60):
-        source, read, _, end = play(seed, tmp_path / f"{seed}", KEYED, fresh=False)
+        source, read, _, end = play(seed, folder / f"{seed}", KEYED, fresh=False)
         try:
             found = read.publish(end)
         except CascadesUnseenError as error:
@@ -260,9 +268,9 @@ def test_a_value_that_comes_back_by_a_key_update_has_the_rows_read_again_or_the_
     assert all("it is unknown which of the two" in each for each in refused)
 
 
-def test_a_table_without_a_key_has_every_change_from_its_position_on(tmp_path: Path) -> None:
+def test_a_table_without_a_key_has_every_change_from_its_position_on(folder: Path) -> None:
     for seed in range(40):
-        source, read, high, end = play(seed, tmp_path / f"{seed}", LOG, fresh=False)
+        source, read, high, end = play(seed, folder / f"{seed}", LOG, fresh=False)
         assert in_order(read.publish(high)) == in_order(source.states[max(end, read.label(high))]), seed
 
 
@@ -347,12 +355,46 @@ def test_a_batch_counts_once_it_is_complete_and_not_before(tmp_path: Path) -> No
     assert not buffered_events(held.cascades, NAME, 0, 2)
 
 
+@pytest.mark.found
+def test_attempts_at_one_batch_write_its_changes_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Number 15: each attempt wrote all changes again, so a batch that was repeated often exceeded the bound, and its files filled the
+    disk.
+    """
+    monkeypatch.setattr(buffered_cascades, "CHANGES_MAX", 2)
+    read = Read(tmp_path, KEYED)
+    changes = [[Passed(ChangeOrder(key, 0, TIME), foreign_key("up", "CASCADE"), (key,), None)] for key in (3, 4)]
+    held = read.holds.open[NAME]
+    for end in (4, 4, 5, 6):
+        read.take(changes, end, "changes")
+        assert len(held.cascades.names()) == 1
+    read.take(changes[:1], 3)
+    assert [event.old["id"] for _, event in buffered_events(held.cascades, NAME, 0, 9)] == [3, 4]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("metadata", [{}, {buffered_cascades.FORMAT_KEY: b"2"}])
+def test_buffered_changes_of_another_format_are_refused_by_name(tmp_path: Path, metadata: dict[bytes, bytes]) -> None:
+    """Number 15: files of buffered changes had no format, so another version read them as its own."""
+    read = Read(tmp_path, KEYED)
+    read.take([[Passed(ChangeOrder(3, 0, TIME), foreign_key("up", "CASCADE"), (1,), None)]], 3, "changes")
+    held = read.holds.open[NAME]
+    (name,) = held.cascades.names()
+    path = held.cascades.folder / name
+    rows = pq.read_table(path)
+    kept = {key: value for key, value in rows.schema.metadata.items() if key != buffered_cascades.FORMAT_KEY}
+    pq.write_table(rows.replace_schema_metadata({**kept, **metadata}), path)
+    found = metadata.get(buffered_cascades.FORMAT_KEY, b"none").decode()
+    expected = rf"shop\.child: .*{name} have the format {found}, .* reads format 1: use `sluice snapshot cancel`"
+    with pytest.raises(TableError, match=expected):
+        buffered_events(held.cascades, NAME, 0, 9)
+
+
 def test_changes_are_bounded_over_all_batches_of_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buffered_cascades, "CHANGES_MAX", 5)
     read, key = Read(tmp_path, KEYED), foreign_key("up", "CASCADE")
     for batch in (1, 2):
         read.take([[Passed(ChangeOrder(batch, place, TIME), key, (place,), None) for place in (0, 2)]], batch)
-    with pytest.raises(TooManyChangesError, match="more than 5 referenced values"):
+    with pytest.raises(TooManyChangesError, match="more than 5 changes of values"):
         read.take([[Passed(ChangeOrder(3, place, TIME), key, (place,), None) for place in (0, 2)]], 3)
     held = read.holds.open[NAME]
     assert complete_up_to(held.cascades) == 2
@@ -363,7 +405,7 @@ def test_rows_of_a_publication_are_bounded(tmp_path: Path, monkeypatch: pytest.M
     read = Read(tmp_path, KEYED)
     read.reading.chunk(1, [{"id": number, "up": 1, "friend": None, "word": ""} for number in range(6)])
     read.take([[Passed(ChangeOrder(1, 0, TIME), foreign_key("up", "CASCADE"), (1,), None)]], 1)
-    with pytest.raises(CascadesUnseenError, match="more than 5 of its rows"):
+    with pytest.raises(CascadesUnseenError, match="more than 5 of its rows and buffered images"):
         read.publish(1)
 
 

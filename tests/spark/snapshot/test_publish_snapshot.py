@@ -72,8 +72,8 @@ class Holding:
     def get(self, name: str) -> BufferedChanges | None:
         return self.open.get(name)
 
-    def again(self, name: str, order_key: int, _why: str) -> BufferedChanges:
-        restarts = self.open[name].restarts + 1
+    def again(self, name: str, order_key: int, _why: str, *, images: bool = False) -> BufferedChanges:
+        restarts = self.open[name].restarts + images
         self.open[name] = dataclasses.replace(self.begin(name, order_key), restarts=restarts)
         return self.open[name]
 
