@@ -341,11 +341,15 @@ class Comparison:
 
     def _reason(self, found: FoundDifferences) -> str:
         if found.late and (why := self._merged.halted()):
-            return f"the source was read up to {self._place}, the lake has {self._merged.told()}, and {why}: what differs may be on its way"
+            return (
+                f"the source was read up to {self._place}, the lake has {self._merged.told()}, and {why}: the "
+                "differences may be changes that are not merged yet"
+            )
         if found.late:
             return (
                 f"the source was read up to {self._place}, and the lake has {self._merged.told()} after "
-                f"{self._extent.settle_seconds:.0f} s: what differs may be on its way. `sluice status` shows what holds it up"
+                f"{self._extent.settle_seconds:.0f} s: the differences may be changes that are not merged "
+                "yet. `sluice status` shows what holds it up"
             )
         if found.open:
             return f"{found.open} row(s) changed each time they were read: compare again when less is written"

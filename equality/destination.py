@@ -166,7 +166,11 @@ def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent:
     return TableResult(
         table=lake.name,
         verdict=Verdict.DIFFERENT if rows else Verdict.EQUAL,
-        reason=f"there is no Delta table at {lake.path}, and the source has rows" if rows else "",
+        reason=(
+            f"there is no Delta table at {lake.path}, and the source has rows: read them with `sluice snapshot start`"
+        )
+        if rows
+        else "",
         mode=extent.mode,
         rows=rows,
         difference_count=rows,

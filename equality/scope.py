@@ -29,7 +29,7 @@ class Scope:
         """Returns why rows cannot be selected by these keys, or an empty text."""
         for column in self.columns:
             if column.select.startswith("CONVERT("):
-                return f"conf/ names another charset for {column.name}, which is of its key"
+                return f"conf/ names another charset for its key column {column.name}"
         if any(value is None for key in self.keys for value in key):
             return "its key has no value in some rows"
         return ""

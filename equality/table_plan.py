@@ -139,8 +139,8 @@ def refuse_stopped(name: str, stopped: Sequence[StoppedTable]) -> None:
     for each in stopped:
         if f"{each.database}.{each.table}" == name:
             raise RefusedError(
-                f"{name} has stopped in {each.state} at {each.position}, so the lake is not to have what came after: "
-                "`sluice status` has the reason, docs/reference/states.md the way out"
+                f"{name} has stopped in {each.state} at {each.position}, so the lake lacks its later "
+                "changes: `sluice status` shows the reason, and docs/reference/states.md the way out"
             )
 
 

@@ -40,18 +40,18 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
             what="repair rows", job=REPAIR_JOB, step=REPAIR_STEP, remedy=_start_again(REPAIR_JOB, "rows still differ")
         ),
         RunKind(
-            what="take changes of the past again",
+            what="apply past changes again",
             job=backfill.JOB,
             step=backfill.STEP,
             remedy=_start_again(backfill.JOB, "these changes are not taken"),
         ),
         RunKind(
-            what="take changes of an hour again",
+            what="apply the changes of an hour again",
             job=backfill.by_hour_name(destination),
             remedy=_start_again(backfill.by_hour_name(destination), "these changes are not taken"),
         ),
         RunKind(
-            what="look after the Delta tables",
+            what="maintain the Delta tables",
             job=f"{maintain_name(destination)}_job",
             remedy=_start_again(f"{maintain_name(destination)}_job", "files are not compacted and not removed"),
         ),

@@ -59,9 +59,7 @@ class UploadedFiles:
             self._begun = True
             return self._put(path, url)
         except (StoreError, OSError) as error:
-            raise SparkJobError(
-                f"{path.name} could not be put where Spark reads it: {error}; it is tried again"
-            ) from None
+            raise SparkJobError(f"{path.name} could not be uploaded for Spark: {error}; it is tried again") from None
 
     def placed(self, files: StoredFiles) -> str:
         """Returns the URL where Spark reads a table's snapshot rows or buffered changes, which may already be in an object store."""

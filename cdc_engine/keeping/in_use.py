@@ -191,7 +191,11 @@ def troubles_now(destination: str) -> tuple[str, ...]:
 
 def _troubles(refused: Mapping[str, str], destination: str) -> tuple[str, ...]:
     file = file_of(destination)
-    return (f"{file} in conf/ is not what is in use: {refused[file]}",) if file in refused else ()
+    return (
+        (f"{file} in conf/ is not used, and its last valid content stays in use: {refused[file]}",)
+        if file in refused
+        else ()
+    )
 
 
 def kept_file(data_dir: Path, role: str) -> Path:

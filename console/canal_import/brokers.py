@@ -35,12 +35,12 @@ def brokers_of(name: str, settings: Settings, told: ImportReport) -> list[Any]:
         return []
     if kind not in KINDS:
         told.left.append(
-            f"canal.serverMode {mode}: of the brokers Sluice sends to Kafka, RabbitMQ and RocketMQ; a consumer of the protocol may send on "
-            "to another"
+            f"canal.serverMode {mode}: Sluice sends to Kafka, RabbitMQ and RocketMQ only; for another "
+            "broker, write a client of Canal's protocol that forwards"
         )
         return []
     if keys := settings.given("canal.port", "canal.ip", "canal.user", "canal.passwd", "canal.withoutNetty"):
-        told.no_meaning.append(f"{keys}: Canal's own server is off where it sends to a broker")
+        told.no_meaning.append(f"{keys}: Canal serves no clients if it sends to a broker")
     broker: dict[str, Any] = {
         "kind": kind,
         "client_id": CLIENT,

@@ -76,7 +76,10 @@ def import_canal(folder: Path, target: Path) -> Imported:
         cursors = _cursors(name, hosts) if hosts else from_file(_data_folder(folder, server) / name)
         own, findings = destination_name(name), ImportReport()
         if own != name:
-            findings.left.append(f"the name {name}: a destination is called {own} here, and clients must ask for that")
+            findings.left.append(
+                f"the name {name}: it is not valid here, so the destination is called {own}, and clients must "
+                "request that name"
+            )
         path = target / "destinations" / f"{own}.yaml"
         if path in texts:
             raise ConfigurationError(

@@ -109,7 +109,7 @@ def _login(name: str, value: str, told: ImportReport) -> dict[str, str]:
     """Returns user and password of a JAAS line; the password becomes an environment variable."""
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:
-        told.left.append("kafka.sasl.jaas.config: say sasl.username and sasl.password in `options` of the broker")
+        told.left.append("kafka.sasl.jaas.config: set sasl.username and sasl.password in `options` of the broker")
         return {}
     variable = told.secret(name, "KAFKA_PASSWORD", "the password in kafka.sasl.jaas.config")
     return {"sasl.username": found["username"], "sasl.password": f"${variable}"}

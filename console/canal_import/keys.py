@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from sluice.console.canal_import.properties import ImportReport, Settings
 
 NO_ADMIN = "there is no admin server: `sluice instance` lists, stops and restarts destinations"
-SAME = "what it says is what Sluice does"
+SAME = "Sluice always does what it asks for"
 OFF = ("false",)
 # Keys that are not converted, whatever their value, and what to do.
 LEFT = (
@@ -35,7 +35,7 @@ LEFT = (
         r"canal\.instance\.rds\..*|canal\.aliyun\..*",
         "binlogs are not downloaded from Alibaba's store: keep them on the server for long enough, or name an `archive`",
     ),
-    (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or this host's name where that is every address"),
+    (r"canal\.register\.ip", "the address in ZooKeeper is canal_server.host, or this host's name if that is 0.0.0.0"),
 )  # fmt: skip
 # Keys that are not converted unless they have one of these values (in lower case), and what to do.
 LEFT_UNLESS = (
@@ -72,7 +72,7 @@ LEFT_UNLESS = (
         "text is read by the charset of its column; `charsets` of a table names another one",
     ),
     (r"canal\.instance\.enableDruid", OFF, "the password is encrypted there: put the plain one into the environment variable"),
-    (r"canal\.instance\.multi\.stream\.on", OFF, "a stream of PolarDB-X is not requested by name"),
+    (r"canal\.instance\.multi\.stream\.on", OFF, "Sluice cannot request a stream of PolarDB-X by its name"),
     (
         r"canal\.instance\.master\.tlsVersions", ("tlsv1.2,tlsv1.3", "tlsv1.2", "tlsv1.3"),
         "TLS 1.2 and above are used, and no earlier version",

@@ -56,7 +56,9 @@ def _address(name: str, text: str, told: ImportReport) -> dict[str, Any]:
         found["virtual_host"] = urllib.parse.unquote(uri.path[1:])
     if uri.scheme == "amqps":
         found["tls"] = {}
-        told.left.append("rabbitmq.host is amqps: Canal believes any certificate, Sluice verifies it: say tls.ca_file")
+        told.left.append(
+            "rabbitmq.host is amqps: Canal accepts any certificate, and Sluice verifies it: set tls.ca_file"
+        )
     return found
 
 

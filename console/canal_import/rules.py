@@ -158,7 +158,7 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
     if cursors.begin is not None:
         left = cursors.begin
         if keys := settings.given(*PLACE):
-            findings.no_meaning.append(f"{keys}: the cursor of Canal's clients wins, as in Canal")
+            findings.no_meaning.append(f"{keys}: the cursor of Canal's clients is used instead, as in Canal")
         findings.taken.append(
             f"the cursor {left.file}:{left.offset} of {cursors.where}, the oldest of {len(cursors.clients)}"
         )
@@ -179,7 +179,8 @@ def _start(settings: Settings, cursors: Cursors, findings: ImportReport) -> dict
     _say_without_cursor(settings.given(*used), cursors.where, findings)
     if others := settings.given(*(key for key in PLACE if key not in used)):
         findings.left.append(
-            f"{others}: a begin is a GTID set (with gtidon), else a file with its position, else a time; the others are not used"
+            f"{others}: Sluice begins at a GTID set (with gtidon), or else at a file and position, or else "
+            "at a time; the others are not used"
         )
     return start
 

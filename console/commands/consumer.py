@@ -36,6 +36,4 @@ def consumer_forget(
         screen.print("nothing was changed")
         return
     forget(directory, client_id)
-    screen.print(
-        f"{destination}: consumer {client_id} is forgotten by the engine, at once or when it runs", markup=False
-    )
+    screen.print(f"{destination}: the engine removes consumer {client_id} at once, or when it starts", markup=False)

@@ -123,7 +123,7 @@ def instance_edit(
 
     text = statement_of(file) if file else click.edit(text_of(conf_dir(), name), extension=".yaml", require_save=True)
     if text is None or not changed(conf_dir(), name, text):
-        screen.print(f"{name} is as it was")
+        screen.print(f"{name} is unchanged")
         return
     screen.print(f"conf/destinations/{name}.yaml is written; a running engine uses it within seconds", highlight=False)
 

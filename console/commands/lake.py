@@ -10,7 +10,7 @@ import typer
 
 from sluice.console.commands.options import JsonOption, config_now, errors, screen
 
-lake_app = typer.Typer(name="lake", help="Whose the Delta tables of a destination are.", no_args_is_help=True)
+lake_app = typer.Typer(name="lake", help="The owners of a destination's Delta tables.", no_args_is_help=True)
 
 
 @lake_app.command("show")
@@ -70,7 +70,9 @@ def lake_swap(  # noqa: PLR0917  one argument an option
     if not as_json:
         screen.print(act.render(made))
     if not (only_plan or made.refused):
-        if not yes and not typer.confirm(f"give {table} the {made.rows_after} rows of {rebuilt}?", err=as_json):
+        if not yes and not typer.confirm(
+            f"replace the rows of {table} by the {made.rows_after} rows of {rebuilt}?", err=as_json
+        ):
             raise typer.Exit(1)
         told["version_after"] = act.run(config, request, errors.print)
     if as_json:
@@ -81,7 +83,9 @@ def lake_swap(  # noqa: PLR0917  one argument an option
 
 
 quarantine_app = typer.Typer(
-    name="quarantine", help="Values that could not be decoded, and their way back.", no_args_is_help=True
+    name="quarantine",
+    help="Values that could not be decoded: list them, write them into the lake.",
+    no_args_is_help=True,
 )
 TableOption = Annotated[str, typer.Option("--table", metavar="DATABASE.TABLE", help="Only this table.")]
 

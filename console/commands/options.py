@@ -29,6 +29,6 @@ def config_now(directory: Path | None = None) -> SluiceConfig:
 
     in_use = as_kept((directory or conf_dir()).resolve())
     for file, why in in_use.refused.items():
-        told = f"{file} in conf/ is not what is in use: {why}"
+        told = f"{file} in conf/ is not used, and its last valid content stays in use: {why}"
         errors.print(told, style="yellow", markup=False, highlight=False, soft_wrap=True)
     return in_use.config

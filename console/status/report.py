@@ -138,7 +138,10 @@ def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationSta
 
 def with_conf(report: StatusReport, refused: Mapping[str, str]) -> StatusReport:
     """Returns the report, extended by the files of conf/ that are invalid and therefore not in use."""
-    problems = [f"conf/{file} is not what is in use: {why}" for file, why in sorted(refused.items())]
+    problems = [
+        f"conf/{file} is not used, and its last valid content stays in use: {why}"
+        for file, why in sorted(refused.items())
+    ]
     # Engines report it too
     told = [each for each in report.problems if not any(why in each for why in refused.values())]
     return dataclasses.replace(report, problems=[*problems, *told])

@@ -383,7 +383,10 @@ def no_publish(
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:
     """Raises RunEngineAwayError, for definitions whose engine has no RPC endpoint for runs."""
-    raise RunEngineAwayError(f"no engine of {destination} answers: {directory} has no RPC endpoint (run-endpoint.json)")
+    raise RunEngineAwayError(
+        f"no engine of {destination} answers: {directory} has no RPC endpoint (run-endpoint.json); `sluice up` "
+        "starts the engine"
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -144,7 +144,7 @@ def quarantine_evaluation(config: SluiceConfig, destination: str, table: str) ->
 
 def _taken(told: list[str] | None) -> str:
     """Returns the description of a table's check, including the foreign keys that change its rows without row events."""
-    return " ".join(["The table's changes are taken.", *(f"{sentence}." for sentence in told or ())])
+    return " ".join(["The table's changes are merged.", *(f"{sentence}." for sentence in told or ())])
 
 
 class FlowingTables:

@@ -56,8 +56,9 @@ def with_what_came(
         longer = ports.feed(directory, reference.destination).lengthen(reference)
     except RequestUnansweredError as error:
         raise MergeFailedError(
-            f"nothing was written: the engine was requested to append to {reference} and did not answer, so the batch may get another end "
-            f"at any time ({error}); it comes again in another run by itself"
+            f"nothing was written: the engine was requested to append to {reference} and did not answer, so "
+            f"the batch may get another end at any time ({error}); another run merges it, and nothing has to "
+            "be done"
         ) from error
     except (RunEngineAwayError, SluiceError) as error:
         say(f"{reference} is merged as it was staged, without newer changes: {error}")
@@ -67,5 +68,5 @@ def with_what_came(
     failpoints.reach(failpoints.BEFORE_CLAIM)
     if given_up := claim(longer):
         raise MergeFailedError(f"{given_up}, so it takes no further batch")
-    say(f"{reference} has become {longer}, with what came while this run started")
+    say(f"{reference} was extended to {longer} with the changes that arrived while this run started")
     return longer

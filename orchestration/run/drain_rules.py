@@ -37,5 +37,5 @@ def why_leave(run: Attached) -> str:
     if run.seconds >= run.seconds_max:
         return f"it has been attached for {run.seconds:.0f} s, and another run replaces it"
     if run.idle_seconds >= run.idle_seconds_max:
-        return f"nothing came for {run.idle_seconds:.0f} s"
+        return f"no changes arrived for {run.idle_seconds:.0f} s"
     return ""

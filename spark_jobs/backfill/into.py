@@ -59,7 +59,9 @@ def build(given: PastState, fence: Fence) -> int:
     """
     options = dict(given.storage_options) or None
     if deltalake.DeltaTable.is_deltatable(given.path, storage_options=options):
-        raise TableError(given.name, f"there is a Delta table at {given.path} already: remove it, or name another one")
+        raise TableError(
+            given.name, f"there is a Delta table at {given.path} already: remove it, or name another table with --into"
+        )
     builder = QueryBuilder().register("base", given.base)
     try:
         if given.images is not None:
@@ -80,7 +82,13 @@ def build(given: PastState, fence: Fence) -> int:
         made = deltalake.DeltaTable(given.path, storage_options=options)
         sync_commits(given.path, -1, made.version())
     except (DeltaError, OSError) as error:
-        raise TableError(given.name, f"its past could not be written to {given.path}: {error}") from error
+        raise TableError(
+            given.name,
+            (
+                f"its past state could not be written to {given.path}: {error}; correct that and start the backfill "
+                "again"
+            ),
+        ) from error
     files: Any = pa.table(made.get_add_actions(flatten=True))
     return sum(files["num_records"].to_pylist())
 

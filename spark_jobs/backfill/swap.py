@@ -131,8 +131,8 @@ def swap(table: DeltaTable, owner: Owner, rebuilt: PastTable, records: TableReco
     known = records.get(owner.table)
     if known is not None and known.table_id != before.table_id:
         why = (
-            f"the Delta table at {table.path} is not the one that the last run left: `sluice lake accept "
-            f"{owner.destination} {owner.table}`"
+            f"the Delta table at {table.path} is not the one that the last run left: restore it, or take it "
+            f"over with `sluice lake accept {owner.destination} {owner.table}`"
         )
         raise TableError(owner.table, why)
     record, schema = _record(owner, rebuilt, run), pa.schema(table.log.schema().to_arrow())

@@ -172,7 +172,7 @@ class _BatchWork:
                 return
             of_path = [table for table in busy if self._targets[table.name].path == path]
             left = self._merge_small(of_path, SMALL_LOCK_SECONDS)
-            self._reasons.update({table.name: "another run was at its Delta table" for table in left})
+            self._reasons.update({table.name: "another run had the lock of its Delta table" for table in left})
 
     def _merge_small(self, tables: list[StagedTable], wait_seconds: float) -> list[StagedTable]:
         """Merges tables in one job. Returns the tables that another run has locked."""
@@ -259,7 +259,9 @@ class _BatchWork:
             if table.name in self._refused:
                 raise self._refused[table.name]
             _refuse_rows_of_buffered(table, self._context.buffers)
-            reason = self._reasons.get(table.name, "its changes are many" if target.merge == "auto" else ways.ASKED)
+            reason = self._reasons.get(
+                table.name, "it has too many changes for a small merge" if target.merge == "auto" else ways.ASKED
+            )
             return merge_table(session, self._batch, table, target, self._context, reason=reason)
 
     def run_side_tables(self) -> None:
@@ -352,7 +354,10 @@ def _refuse_rows_of_buffered(table: StagedTable, buffers: SnapshotBuffers) -> No
     for segment in table.segments:
         origin = segment.renamed_from if isinstance(segment, SchemaSegment) else ""
         if origin and buffers.get(origin) is not None:
-            reason = f"the table was {origin} before, whose snapshot was under way; take its rows with `sluice snapshot start`"
+            reason = (
+                f"the table was {origin} before, whose snapshot was in progress, so its rows are incomplete; "
+                "re-snapshot it with `sluice snapshot start`"
+            )
             raise TableError(table.name, reason, state="DDL_UNSUPPORTED", for_good=True)
 
 

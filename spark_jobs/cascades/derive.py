@@ -102,7 +102,9 @@ def _refused(batch: StagedBatch, error: _RaisedError, buffered: Collection[str])
         name: table_error(name, error.cause, NOT_FOUND)
         if name in raised or not raised & live
         else TableError(
-            name, f"it is merged after {who}, with which foreign keys bind it: {NOT_FOUND} there", own=False
+            name,
+            f"foreign keys connect it with {who}, for which {NOT_FOUND}; it is merged once that is corrected",
+            own=False,
         )
         for name in live
     }

@@ -299,7 +299,9 @@ class Play:
                 continue
             if below.child_name not in self._buffered:
                 # it stops with the batch; if the child was published before that, a repeated run would derive nothing for it
-                self._lose(event, child, f"foreign keys continue from it to {below.child_name}, which is merged")
+                self._lose(
+                    event, child, f"foreign keys pass its changes on to {below.child_name}, which has no open snapshot"
+                )
             self._hide(event, below)
         if event.at.order_key <= self._buffered[child]:
             return
@@ -361,12 +363,12 @@ class Play:
         if child in self._buffered:
             why = f"foreign keys change its rows with those of {parent}, which cannot be followed"
             if parent in self._buffered:
-                why = f"foreign keys change its rows with those of {parent}, which are being read themselves"
+                why = f"foreign keys change its rows with those of {parent}, whose snapshot is in progress"
             self._lose(event, child, why, through=parent if parent in self._buffered else "")
         elif parent in self._buffered and not self._is_behind(event, child):
             self._hide_below(event, child)
         elif parent in self._buffered:
-            self._refuse(event, child, _error(cascade, f"the rows of {parent} are being read"))
+            self._refuse(event, child, _error(cascade, f"a snapshot of {parent} is in progress"))
         else:
             why = f"the foreign key {cascade.name} changes rows of it with those of {parent}, which cannot be followed"
             self._refuse(event, child, TableError(child, why))

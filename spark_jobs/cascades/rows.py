@@ -181,8 +181,9 @@ def lake_rows(
     for name in (*cascade.columns, *cascade.key):
         if name not in table.snapshot.columns:
             reason = (
-                f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of it without row events, and the column {name}, "
-                "by which they are found, is not in the lake; have it captured, or say `cascades: ignore` or `stop` for the table"
+                f"the foreign key {cascade.name} to {cascade.parent_name} changed rows of it without row "
+                f"events, and the column {name}, by which they are found, is not in the lake; capture it in "
+                "conf/, or set `cascades: ignore` or `stop` for the table"
             )
             raise TableError(table.name, reason)
         types[name] = table.snapshot.columns[name][1]

@@ -75,13 +75,13 @@ def due(facts: FileFacts, *, wanted: bool = False) -> tuple[MaintenanceAct, str]
             f"{facts.rounded_files} of its files have rounded bounds, by which readers skip rows",
         )
     if facts.large_files >= DEPTH_FILES_MIN and facts.depth > DEPTH_MAX and _helps(facts, wanted=wanted):
-        return MaintenanceAct.CLUSTER, f"a key lies in the range of {facts.depth:.1f} large files in the mean"
+        return MaintenanceAct.CLUSTER, f"a key lies in the range of {facts.depth:.1f} large files on average"
     if facts.small_files > (1 if wanted else SMALL_FILES_MAX):
         return _compacted(facts, f"{facts.small_files} of its files are small", wanted=wanted)
     if facts.deleted > (0 if wanted else facts.rows * DELETED_SHARE_MAX):
         why = f"{facts.deleted} of {facts.rows} rows are marked as deleted in its files"
         return _compacted(facts, why, wanted=wanted)
-    return MaintenanceAct.NOTHING, "its files are as they should be"
+    return MaintenanceAct.NOTHING, "its files need no rewriting"
 
 
 def _compacted(facts: FileFacts, why: str, *, wanted: bool) -> tuple[MaintenanceAct, str]:

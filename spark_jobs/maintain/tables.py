@@ -313,7 +313,7 @@ def _run(session: LakeSession, table: MaintainedTable, statement: str) -> None:
                 "repeats it"
             )
             raise SparkUnavailableError(why) from error
-        raise TableError(table.name, f"Spark could not do it: {first_line(error)}", own=False) from error
+        raise TableError(table.name, f"Spark could not maintain it: {first_line(error)}", own=False) from error
 
 
 def _done(table: MaintainedTable, delta: DeltaTable, made: Maintained, began: float, record: str) -> Maintained:
@@ -332,7 +332,7 @@ def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
     try:
         sync_commits(table.path, since, record.version)
     except OSError as error:
-        raise TableError(table.name, f"what was committed to {table.path} is not on disk: {error}") from error
+        raise TableError(table.name, f"a commit to {table.path} could not be synced to disk: {error}") from error
     table.records.keep(table.name, record)
 
 

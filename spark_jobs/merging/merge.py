@@ -109,7 +109,7 @@ def apply_lacking(
         sync_commits(table.path, on_disk, table.snapshot.version, since_seconds=since)
     except OSError as error:
         raise TableError(
-            staged.name, f"what was committed to {table.path} is not on disk: {error}; it is tried again"
+            staged.name, f"a commit to {table.path} could not be synced to disk: {error}; it is tried again"
         ) from error
     merge_ms = round((time.monotonic() - started) * 1000)
     return _report(staged, table, counts, version_before=before.version, skipped=not committed, merge_ms=merge_ms)

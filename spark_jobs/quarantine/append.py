@@ -33,7 +33,7 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
     if batch.quarantine is None:
         return 0
     if not path:
-        raise StagedBatchError(f"{batch.directory} has values for the quarantine, and no path of it is configured")
+        raise StagedBatchError(f"{batch.directory} has values for the quarantine, but the run got no path for them")
     staged = _staged(batch.quarantine)
     try:
         fresh, transactions = _lacking(staged, batch, path, storage_options)
@@ -41,7 +41,11 @@ def append_quarantine(batch: StagedBatch, path: str, storage_options: Mapping[st
             _append(fence, fresh, path, transactions, storage_options)
         _keep_on_disk(batch, path, storage_options)
     except (DeltaError, OSError) as error:
-        raise TableError(NAME, f"the Delta table {path} cannot be written: {error}", own=False) from error
+        raise TableError(
+            NAME,
+            (f"the Delta table {path} cannot be written: {error}; check its disk or store, the batch is tried again"),
+            own=False,
+        ) from error
     return int(fresh.num_rows)
 
 

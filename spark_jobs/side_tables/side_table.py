@@ -215,7 +215,7 @@ class SideTable:
         try:
             sync_commits(self.path, self.version, self.version, since_seconds=since_seconds)
         except OSError as error:
-            why = f"what was committed to {self.path} is not on disk: {error}; it is tried again"
+            why = f"a commit to {self.path} could not be synced to disk: {error}; it is tried again"
             raise TableError(self.name, why) from error
 
     def _checkpoint(self, before: int) -> None:

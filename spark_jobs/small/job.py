@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 TABLES_A_TASK = 12  # starting a task costs as much as one merge; this many take about a second
 ANSWER = "number long, answer string"
-SILENT = "its task gave no answer"
+SILENT = "its Spark task returned no result"
 PACKAGES = ("deltalake", "pyarrow")  # tasks must use the versions that were tested
 NO_TABLE = -1  # in place of a job's number: the answer is about the executor itself
 OLD_SPARK = "this Spark Connect server is older than 4.1, where each session leaves a Python process on the executors"

@@ -93,7 +93,7 @@ def merge_small(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     for _ in range(TRIES_MAX):
         with contextlib.suppress(exceptions.CommitFailedError):
             return _merge_once(job)
-    return Declined(reason=f"another writer was faster {TRIES_MAX} times")
+    return Declined(reason=f"other writers committed first {TRIES_MAX} times in a row")
 
 
 def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:

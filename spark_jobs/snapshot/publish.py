@@ -47,7 +47,7 @@ from sluice.spark_jobs.tables.delta_table import (
 from sluice.spark_jobs.tables.renamed_table import carried_properties, is_mapped
 from sluice.spark_jobs.targets import layout
 
-AGAIN = "the stream is read again and has to come to where the table was already; it is tried again"
+AGAIN = "the stream is being read again and has not reached the position that the table has; it is tried again"
 RESUME = "sluice snapshot resume"
 SNAPSHOT_PROPERTY = "sluice.snapshot"  # the snapshot that the table was created from
 
@@ -94,7 +94,7 @@ def publish(
     started = time.monotonic()
     check_columns(given)
     if (rows := given.chunks.rows()) != given.rows:
-        raise ColumnsDifferError(f"{rows} rows lie where {given.rows} were read")
+        raise ColumnsDifferError(f"the files of its chunks have {rows} rows, and {given.rows} were read")
     label = given.label()
     apply_cascades(given, label, session.fence)
     if not given.target.mirror:
@@ -112,7 +112,7 @@ def publish(
     why = whole_files.why_not(given, before, session.defaults_of_tables())
     there = before
     if not why and not whole_files.make_of_files(given, label, _properties(given, before), session.fence):
-        why = "something lies where it goes"
+        why = "its path is occupied"
     if why:
         there = before if given.target.shard is None else publish_shard.give_columns(session, given, table)
         _make_by_spark(session, given, there, label)
@@ -122,7 +122,7 @@ def publish(
         # A run that was killed after its commit did not sync it, and this run may have found the table finished.
         sync_commits(given.target.path, before.version, after.version, since_seconds=given.read_at_us / 1e6)
     except OSError as error:
-        why = f"what was committed to {given.target.path} is not on disk: {error}; it is tried again"
+        why = f"a commit to {given.target.path} could not be synced to disk: {error}; it is tried again"
         raise TableError(given.owner.table, why) from error
     _tell_log(session.fence, given, label, storage_options, records)
     _tell_history(session, given, table, label, storage_options, records)
@@ -310,7 +310,7 @@ def _check_completed(session: LakeSession, given: Publication) -> None:
     asked = publish_sql.incomplete(_rows(given, partial=True))
     count = int(session.spark.sql(asked).collect()[0][0])
     if count:
-        raise ColumnsDifferError(f"{count} rows came while the table was read, with images that lack columns")
+        raise ColumnsDifferError(f"{count} rows were inserted while the table was read, by images that lack columns")
 
 
 def _scratch(given: Publication) -> Path:

@@ -55,17 +55,17 @@ def _obstacles(given: Publication, before: DeltaSnapshot, defaults: Sequence[str
     if target.merge == "spark":
         yield ASKED
     if before.exists:
-        yield "the table is there already"
+        yield "the table exists already"
     if local_folder(target.path) is None or given.chunks.url:
-        yield "the lake, or what was read, is no folder of this machine"
+        yield "the lake, or the rows that were read, are not in a folder of this machine"
     if target.layout:
-        yield "conf/ lays it out"
+        yield "conf/ defines its layout"
     if defaults:
         yield f"Spark has settings of its own for new tables: {', '.join(defaults)}"
     if not given.key:
         yield "it has no key"
     if given.soft_deletes:
-        yield "rows that go are marked"
+        yield "deleted rows are only marked (`deletes: soft`)"
     for column in given.columns:
         if not PLAIN_NAME.fullmatch(column.name):
             yield f"the name of column {column.name!r} has more than letters and digits"
@@ -86,7 +86,7 @@ def _obstacles_in_files(given: Publication) -> Iterator[str]:
     if given.changes.rows() > BUFFERED_ROWS_MAX or size > BUFFERED_BYTES_MAX:
         yield f"{given.changes.rows():,} changes of it were buffered, {size >> 20} MiB"
     if not all(_has_marks(given, name) for name in given.chunks.names()):
-        yield "its rows were read without a place of their own"
+        yield "its rows were read without a position"
 
 
 def _has_marks(given: Publication, name: str) -> bool:

@@ -381,7 +381,11 @@ def _refuse_clashes(name: str, wanted: tuple[LakeColumn, ...]) -> None:
     for column in wanted:
         if lowered.count(column.name.lower()) > 1:
             raise TableError(
-                name, f"the column name {column.name} occurs twice, ours and capitals counted; exclude the column"
+                name,
+                (
+                    f"the column name {column.name} occurs twice, with Sluice's own columns and without regard "
+                    "to letter case; exclude the column (`column_exclude`)"
+                ),
             )
 
 

@@ -94,9 +94,10 @@ def _mismatches(shard: Shard | None, properties: Mapping[str, str], path: str, o
     if elsewhere and shard.locks and kept and kept != shard.locks:
         theirs = Owner.from_text(there[elsewhere[0]]).destination
         yield (
-            f"the Delta table {path} has rows of the destination {theirs} (shard {elsewhere[0]!r}), whose runs take turns at the locks "
-            f"{kept}; those of {asks.destination} take theirs at {shard.locks}, so both would write at once. Keep both in one conf/, or "
-            "with one `meta` and one folder of engines; else give this one another `into` in conf/"
+            f"the Delta table {path} has rows of the destination {theirs} (shard {elsewhere[0]!r}), whose "
+            f"runs use the locks at {kept}; those of {asks.destination} use the locks at {shard.locks}, so "
+            "both would write at once. Keep both in one conf/, or with one `meta` and one folder of "
+            "engines; else give this one another `into` in conf/"
         )
     if others := sorted(name for name, whose in there.items() if whose == owner and name != shard.name):
         yield (

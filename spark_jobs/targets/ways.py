@@ -91,7 +91,10 @@ def choose(wish: SmallSetting, facts: MergeFacts) -> MergeChoice:
 def _obstacles(facts: MergeFacts) -> Iterator[str]:
     """Yields why `deltalake` cannot merge the table; the first reason is reported."""
     if not facts.exists and not facts.makes:
-        yield "the table is new, and conf/ lays it out, or Spark has settings of its own for new tables, or the lake is not a folder"
+        yield (
+            "the table is new, and conf/ defines its layout, or Spark has settings of its own for new tables, "
+            "or the lake is not a folder"
+        )
     if facts.alters:
         yield "columns or properties of the table change"
     if facts.writer_version > PLAIN_WRITER and facts.writer_version != FEATURED_WRITER:

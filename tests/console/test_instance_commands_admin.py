@@ -75,7 +75,7 @@ def test_admin_a_file_is_put_in_place_once_conf_is_right_with_it(place: Place) -
     assert path.read_text() == before
     assert call("edit", "shop", "--file", "-", text=GOOD)[0] == 0
     assert path.read_text() == GOOD
-    assert "is as it was" in call("edit", "shop", "--file", "-", text=GOOD)[1]
+    assert "is unchanged" in call("edit", "shop", "--file", "-", text=GOOD)[1]
     assert call("edit", "web", "--file", "-", text=GOOD)[0] == 0, "a new one"
     assert "no name of a destination" in call("edit", "../web", "--file", "-", text=GOOD)[1]
 

@@ -164,7 +164,8 @@ def test_admin_a_file_that_breaks_is_reported_and_its_engine_goes_on(house: Hous
     status = RUNNER.invoke(app, ["status", "--json"])
     assert status.exit_code == 1
     assert any(
-        "conf/destinations/web.yaml is not what is in use" in each for each in json.loads(status.output)["problems"]
+        "conf/destinations/web.yaml is not used, and its last valid content stays in use" in each
+        for each in json.loads(status.output)["problems"]
     )
 
 

@@ -183,7 +183,7 @@ def _live(config: SluiceConfig, request: BackfillRequest, ledger_id: str) -> Del
     path = target(config, request.destination, name).path
     table = DeltaTable(name, path, app_id_of(owner), storage_options(config.storage_options))
     if not table.refresh().exists:
-        raise ConfigurationError(f"{name} has no Delta table at {path} yet")
+        raise ConfigurationError(f"{name} has no Delta table at {path} yet: wait until its first changes are merged")
     return table
 
 

@@ -138,7 +138,9 @@ def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, request: Bac
         columns = SourceColumns(config, request.destination).metadata(outcome.name, outcome.columns)
         size = size_metadata(outcome.table_rows, outcome.table_bytes)
         told = {**_of_table(outcome), **size, **columns}
-        context.log_event(dg.AssetMaterialization(key, description="changes of the past taken again", metadata=told))
+        context.log_event(
+            dg.AssetMaterialization(key, description="changes of a past interval applied again", metadata=told)
+        )
         for result in flowing.passed(outcome.name):
             context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
 

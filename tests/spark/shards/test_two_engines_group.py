@@ -194,7 +194,7 @@ def another_place_of_locks(east: Side, west: Side) -> None:
     (east.root / "data" / "engine" / "_sluice_tables" / "identity.json").write_text("another")
     east.change(f"REPLACE INTO {NAME} VALUES (2000, 'after it')")
     with pytest.raises(
-        MergeFailedError, match=r"whose runs take turns at the locks \w+; those of east take theirs at another"
+        MergeFailedError, match=r"whose runs use the locks at \w+; those of east use the locks at another"
     ) as caught:
         wait_for("a batch is refused", east.merge_next)
     assert caught.value.tables[NAME].state == "TABLE_OWNED"

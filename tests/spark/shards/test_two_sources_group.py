@@ -200,7 +200,7 @@ def test_who_takes_turns_elsewhere_or_has_the_name_of_another_is_refused_in_a_gr
     version, north = east.lake.log("orders").version(), Side(east.lake, "north", "spark")
     elsewhere = dataclasses.replace(west, locks="another place")
     taken = r"this shard of the Delta table .* belongs to the destination east .* Give this shard another `name`"
-    apart = r"rows of the destination east \(shard 'east'\), whose runs take turns at the locks one place"
+    apart = r"rows of the destination east \(shard 'east'\), whose runs use the locks at one place"
     for side, name, sentence in ((elsewhere, "", apart), (north, "east", taken)):
         batch = side.stage(side.writes(9_000, (DELETE, 13, "gone")))
         with pytest.raises(MergeError, match=sentence) as caught:

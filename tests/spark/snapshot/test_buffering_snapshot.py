@@ -78,7 +78,7 @@ def test_a_table_that_refers_to_itself_is_read_again_only_where_rows_go() -> Non
 
 def test_a_table_that_is_merged_below_one_that_is_read_stops_by_name() -> None:
     play, lost = played(key_of("c", "g"), key_of("d", "c"), buffered={"c": 0}, live=("d",))
-    assert "the rows of c are being read" in play.errors["d"].reason
+    assert "a snapshot of c is in progress" in play.errors["d"].reason
     assert set(lost) == {"c"}, "so that it is not published before the batch says that d stops"
 
 
@@ -87,7 +87,7 @@ def test_a_batch_that_is_derived_again_after_a_table_was_buffered_refuses_the_sa
     play, lost = played(*family, buffered={"c": 5, "x": 5, "d": 0}, live=("m",))
     assert not play.passed
     assert set(lost) == {"d"}
-    assert "the rows of x are being read" in play.errors["m"].reason
+    assert "a snapshot of x is in progress" in play.errors["m"].reason
 
 
 def test_each_change_reaches_the_tables_below_one_that_cannot_be_followed() -> None:

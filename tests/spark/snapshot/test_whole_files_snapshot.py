@@ -249,11 +249,11 @@ def test_identity_what_lies_where_the_table_of_a_snapshot_goes_is_left_to_spark(
         ({"key": ("ID",)}, {}, "spells the key column ID otherwise"),
         ({}, {"deletes": "soft"}, "marked"),
         ({}, {"merge": "spark"}, "conf/ says so"),
-        ({}, {"layout": Layout(cluster_by=("value",))}, "lays it out"),
-        ({}, {"path": "s3://lake/orders"}, "no folder of this machine"),
+        ({}, {"layout": Layout(cluster_by=("value",))}, "defines its layout"),
+        ({}, {"path": "s3://lake/orders"}, "not in a folder of this machine"),
         ({"columns": (LakeColumn(name="a b", type="int"),)}, {}, "more than letters"),
-        ({"since": SINCE + 1}, {}, "without a place of their own"),
-        ({"read_at_us": 0}, {}, "without a place of their own"),
+        ({"since": SINCE + 1}, {}, "without a position"),
+        ({"read_at_us": 0}, {}, "without a position"),
     ],
 )
 def test_a_snapshot_that_cannot_be_made_of_files_says_why(
