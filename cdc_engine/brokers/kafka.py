@@ -101,7 +101,7 @@ class KafkaPublisher:
                 f"Kafka at {self._servers} does not permit writing to topic {message.topic} ({error.str()}): correct its "
                 "ACLs, or the user and password in `options`"
             )
-        said = f"; last it said: {self._said}" if self._said else ""
+        said = f"; its last error: {self._said}" if self._said else ""
         return PublishError(
             f"Kafka at {self._servers} did not confirm a message for topic {message.topic}, partition {message.partition} "
             f"({error.str()}{said}): check that its brokers run and can be reached; it is tried again"

@@ -249,7 +249,7 @@ class _Link:
 
     def _note_blocked(self, _connection: Any, frame: Any) -> None:
         reason = getattr(frame.method, "reason", "")
-        self._blocked = f"it takes nothing for now: {reason}" if reason else ""
+        self._blocked = f"it accepts nothing for now: {reason}" if reason else ""
 
     def _fail(self, error: PublishError) -> None:
         self._failed = self._failed or error

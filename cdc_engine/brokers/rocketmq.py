@@ -158,8 +158,8 @@ class RocketPublisher:
             raise too_large(largest, f"maxMessageSize of RocketMQ's broker, which said: {said}")
         if answer.code in wire.KEPT_IN_PART:
             raise connection.gone(
-                f"{wire.KEPT_IN_PART[answer.code]}: the message is kept, but not with the safety that the broker is "
-                "configured for"
+                f"{wire.KEPT_IN_PART[answer.code]}: the message is stored, but less safely than the broker "
+                "is configured for"
             )
         if answer.code == wire.NO_PERMISSION:
             raise PublishError(

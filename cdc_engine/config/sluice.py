@@ -300,5 +300,8 @@ def _clash(those: Mapping[str, TableWriter]) -> str:
             "`name` for each in conf/destinations; {destination} in it tells those of several apart"
         )
     if differ := sorted(set[str]().union(*(each.words for each in writers)) - set(next(iter(writers)).words)):
-        return f"{who}, and not all of their `shards` have {differ[0]} among their `options`: say the same for all in conf/destinations"
+        return (
+            f"{who}, and not all of their `shards` have {differ[0]} among their `options`: set the same for all "
+            "in conf/destinations"
+        )
     return ""

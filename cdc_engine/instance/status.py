@@ -97,7 +97,7 @@ class GroupFigures:
         )
         away = [f"{each.name} does not run here: {each.missing}; {then}" for each in self.members if each.missing]
         silent = [
-            f"{each.name} gives nothing: {each.trouble}; {then}"
+            f"{each.name} sends nothing: {each.trouble}; {then}"
             for each in self.members
             if each.trouble and not each.missing
         ]

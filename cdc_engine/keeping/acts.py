@@ -115,7 +115,7 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
     if holder is None and _has_ended(status) and status.get("updated_at_us", 0) / 1e6 >= since:
         return _not_yet(name, act, f"{name} could not be started: {status['state']}: {status.get('reason')}")
     told = (
-        f"{_who(holder)} has its lease and writes no status"
+        f"{_who(holder)} has its lease but writes no status: look at the log of that process"
         if holder
         else "no process runs it: `sluice up` starts its engine"
     )

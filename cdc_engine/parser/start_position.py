@@ -146,7 +146,10 @@ def _from_cursor_by_file(cursor: Position, facts: ServerFacts, same_server: bool
             f"binlog ends at {facts.file}:{facts.offset}",
             options=(
                 "connect to the first server again",
-                "say `failover: by_time` in conf/, which goes by the clock and stops the tables that cannot take a change twice",
+                (
+                    "set `failover: by_time` in conf/, which continues by commit time and stops the tables that "
+                    "cannot take a change twice"
+                ),
                 RESNAPSHOT,
             ),
             only_time=True,

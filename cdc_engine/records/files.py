@@ -107,7 +107,7 @@ class FileRecordStore(RecordStore):
             while not lock.try_acquire():
                 if time.monotonic() >= deadline:
                     raise MetaError(
-                        f"another process holds {lock.path} for {LOCK_SECONDS_MAX:g} s: look what it does, or end it"
+                        f"another process holds {lock.path} for {LOCK_SECONDS_MAX:g} s: check what it does, or end it"
                     )
                 threading.Event().wait(LOCK_POLL_SECONDS)
             yield path

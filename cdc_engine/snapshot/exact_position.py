@@ -124,7 +124,7 @@ def position_of_read(reader: RowReader) -> SourceEnd:
     by_name = {str(row[0]).lower(): str(row[1] or "") for row in told}
     file, offset = by_name.get("binlog_snapshot_file", ""), by_name.get("binlog_snapshot_position", "")
     if not file or not offset.isdigit():
-        raise SourceConnectionError(f"{reader.source.address} does not say where its binlog was: is log_bin on?")
+        raise SourceConnectionError(f"{reader.source.address} reports no position of its binlog: set log_bin there")
     return SourceEnd(file=file, offset=int(offset))
 
 

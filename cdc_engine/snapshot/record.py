@@ -107,7 +107,7 @@ class SnapshotRecord:
     @property
     def lake_is_older(self) -> str:
         """Returns how old a table is that the lake has and whose snapshot is open, as a sentence without its name."""
-        since = f"as of {self.since}" if self.since is not None else "as of when that was asked for"
+        since = f"as of {self.since}" if self.since is not None else "as of when that was requested"
         return (
             f"its rows are being re-read ({self.state}), and until they are published the lake has it {since}, older than the cursor: its "
             "changes from there on are buffered"

@@ -252,8 +252,9 @@ def _marks(record: SnapshotRecord) -> Marks | None:
 def _refusal(facts: ChunkFacts) -> str:
     first = facts.refused[0]
     return (
-        f"{len(facts.refused)} values could not be decoded, the first in column {first.column.name}: {first.reason}; mend them in the "
-        "source or name the column's real charset in conf/ (`charsets`), then start the snapshot again"
+        f"{len(facts.refused)} values could not be decoded, the first in column {first.column.name}: "
+        f"{first.reason}; correct them in the source, or name the column's real charset in conf/ "
+        "(`charsets`), then start the snapshot again"
     )
 
 

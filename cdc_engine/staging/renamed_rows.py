@@ -40,14 +40,14 @@ def refuse_rows(
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)
     if policies.get(name, DEFAULT_POLICY).rules != policies.get(origin, DEFAULT_POLICY).rules:
         reason = (
-            f"the table was {origin} before, and conf/ filters or masks the rows of the two otherwise: say the same `rows` and `masks` for "
-            "both, then resume"
+            f"the table was {origin} before, and conf/ filters or masks the rows of the two otherwise: set "
+            "the same `rows` and `masks` for both, then resume"
         )
         raise TableStoppedError(change.database, change.table, TableState.ROWS_RULE, reason)
     key = change.schema.key if change.schema else ()
     if (keys.get(name) or key) != (keys.get(origin) or key):
         reason = (
-            f"the table was {origin} before, and conf/ declares another key for it: the lake has its rows by that one; "
-            f"say the same `key` for both, then resume"
+            f"the table was {origin} before, and conf/ declares another key for it: the lake has its rows by "
+            "that one; set the same `key` for both, then resume"
         )
         raise TableStoppedError(change.database, change.table, TableState.DDL_UNSUPPORTED, reason)

@@ -281,8 +281,8 @@ class _Staging:
         of = f"rows of {'.'.join(parent)} went or changed, and foreign keys changed rows of this table with them without row events"
         if blind and self.cascade_policy(*name) == APPLY:
             why = (
-                "on the way there is a table whose rows are not all followed up to there (it is not captured, conf/ filters its rows, it "
-                "stopped, or its `cascades` is not apply)"
+                "a table between the two is not followed completely (it is not captured, conf/ filters its "
+                "rows, it stopped, or its `cascades` is not apply)"
             )
             self._stop_whole(name, TableState.CASCADE_UNSEEN, f"{of}; {why}")
         else:

@@ -126,4 +126,4 @@ class FileEventStore(BackedEventStore):
             try:
                 self._log.trim(key_of(settled), self._files_bytes_max)
             except OSError as error:
-                raise StoreFullError(f"{self._log.directory} does not let go of what is acked: {error}") from error
+                raise StoreFullError(f"acked events in {self._log.directory} cannot be removed: {error}") from error

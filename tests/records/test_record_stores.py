@@ -215,7 +215,7 @@ def test_fault_a_process_that_holds_the_lock_of_the_files_is_named(
     store.put("a", "one")
     assert lock.try_acquire()
     for change in (lambda: store.put("a", "two"), lambda: store.remove("a")):
-        with pytest.raises(MetaError, match=r"another process holds .*records\.lock for 0\.01 s: look what it does"):
+        with pytest.raises(MetaError, match=r"another process holds .*records\.lock for 0\.01 s: check what it does"):
             change()
     assert store.get("a") == "one"
     lock.release()

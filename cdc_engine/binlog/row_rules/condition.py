@@ -95,7 +95,7 @@ class Condition:
             self._bind(term.term, types)
         elif isinstance(term, Like):
             if not _is_text(types[term.column.lower()]):
-                raise ConditionRefusedError(f"LIKE asks for a text, and {term.column} is none in the lake")
+                raise ConditionRefusedError(f"LIKE compares text, and {term.column} is not text in the lake")
         elif isinstance(term, OneOf | ComparisonNode):
             of = types[term.column.lower()]
             for literal in term.literals if isinstance(term, OneOf) else (term.literal,):

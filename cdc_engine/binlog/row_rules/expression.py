@@ -205,7 +205,7 @@ class _ExpressionReader:
             return decimal.Decimal(text) if "." in text else int(text)
         if token.word in {"TRUE", "FALSE"}:
             return int(self._take().word == "TRUE")
-        raise self._wrong("a text in single quotes, or a number (NULL is asked for by IS NULL)")
+        raise self._wrong("a text in single quotes, or a number (for NULL, use IS NULL)")
 
 
 def _tokens(text: str) -> list[_Token]:

@@ -129,14 +129,14 @@ class BoundRules:
             name = mask.column.lower()
             if name not in every and not mask.may_be_missing:
                 raise self._stopped(
-                    f"conf/ masks its column {mask.column}, which it does not have; under another name it would be shown: correct `masks`, "
-                    "or say `if_missing: ignore` there"
+                    f"conf/ masks its column {mask.column}, which it does not have; under another name it "
+                    "would be shown: correct `masks`, or set `if_missing: ignore` there"
                 )
             if name not in self._names:
                 continue
             index = self._names.index(name)
             if why := mask.refusal(types[index], in_key=index in self._key):
-                raise self._stopped(f"conf/ says {mask.kind} of the masked column {mask.column}, but {why}")
+                raise self._stopped(f"conf/ sets the mask {mask.kind} for column {mask.column}, but {why}")
             found[index] = mask
         return found
 

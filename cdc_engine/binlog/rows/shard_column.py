@@ -51,7 +51,10 @@ class ShardColumn:
     def refuse_taken(self, version: TableVersion, columns: tuple[Column, ...]) -> None:
         """Raises TableStoppedError if the table has a column of that name."""
         if any(column.name.lower() == self.column.lower() for column in columns):
-            why = f"it has a column {self.column}, and conf/ has the name of its shard there: say another `column` under `shards`"
+            why = (
+                f"it has a column {self.column}, which conf/ uses for the name of its shard: set another "
+                "`column` under `shards`"
+            )
             raise TableStoppedError(version.database, version.table, TableState.SCHEMA_MISMATCH, why)
 
     def beside(self, batch: pa.RecordBatch, place: int) -> pa.RecordBatch:

@@ -68,7 +68,10 @@ REFUSALS: Refusals = (
         lambda table: table.snapshot,
         "a snapshot of it is {snapshot}, which reads all its rows again: wait for its end, or cancel it",
     ),
-    (lambda table: not table.known, "its columns are not known where the lake is: the engine has not met it yet"),
+    (
+        lambda table: not table.known,
+        "its columns are not known where the lake is: the engine has read no change of it yet",
+    ),
     (
         lambda table: not table.mirror,
         "it has no current-state table, and its change log and history accept each change only once; {instead}",

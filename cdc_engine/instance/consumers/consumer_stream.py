@@ -156,8 +156,9 @@ class Selection:
             rules, before = (self.shown.forms.policies.get(each, DEFAULT_POLICY).rules for each in (name, origin))
             if rules != before or self._other_columns(change.schema, name, origin):
                 raise ConsumerStoppedError(
-                    f"the table {name} was {origin} before, and conf/ filters or masks the rows of the two otherwise, or leaves out other "
-                    "columns: say the same `rows`, `masks` and columns for both, or subscribe with a filter that leaves it out"
+                    f"the table {name} was {origin} before, and conf/ filters or masks the rows of the two "
+                    "otherwise, or leaves out other columns: set the same `rows`, `masks` and columns for "
+                    "both, or subscribe with a filter that leaves it out"
                 )
 
     def _other_columns(self, version: TableVersion | None, name: str, origin: str) -> bool:

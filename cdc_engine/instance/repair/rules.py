@@ -13,7 +13,10 @@ REFUSALS: Refusals = (
     RAISED,
     (lambda table: table.stop, "it has stopped ({stop}): resume it first, or {instead}"),
     (lambda table: table.snapshot, "a snapshot of it is {snapshot}, which reads all its rows again: wait for its end"),
-    (lambda table: not table.known, "its columns are not known where the lake is: the engine has not met it yet"),
+    (
+        lambda table: not table.known,
+        "its columns are not known where the lake is: the engine has read no change of it yet",
+    ),
     (lambda table: not table.mirror, "it has no current-state table whose rows could be corrected; {instead}"),
     (lambda table: not table.key, "it has no key, so its rows cannot be distinguished; {instead}"),
     (lambda table: table.follows, "foreign keys change its rows without row events; {instead}"),

@@ -90,7 +90,8 @@ def refuse_misspelled(config: DestinationConfig, names: Collection[str]) -> None
         there = spelled.get(name.lower(), name)
         if (table.rows.strip() or table.masks) and name not in names and there != name:
             raise ConfigurationError(
-                f"tables.{name} of {config.name} has `rows` or `masks`, and the table is {there}: write it {there}, rules go by letters"
+                f"tables.{name} of {config.name} has `rows` or `masks`, and the table is {there}: write "
+                f"{there}, because these rules distinguish letter case"
             )
 
 

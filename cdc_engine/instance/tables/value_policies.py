@@ -93,8 +93,9 @@ def _mask(name: str, column: str, mask: MaskConfig) -> ColumnMask:
     salt = os.environ.get(mask.salt_env, "") if mask.kind == HASH else ""
     if mask.kind == HASH and not salt:
         raise ConfigurationError(
-            f"tables.{name}.masks.{column}: the environment variable {mask.salt_env} is not set, and without a salt whoever guesses a "
-            "value knows its digest: set it, to the same wherever Sluice runs"
+            f"tables.{name}.masks.{column}: the environment variable {mask.salt_env} is not set, and without "
+            "a salt a guessed value can be verified by its digest: set it, to the same value wherever "
+            "Sluice runs"
         )
     return ColumnMask(
         column=column, kind=mask.kind, chars=mask.chars, salt=salt, may_be_missing=mask.if_missing == "ignore"

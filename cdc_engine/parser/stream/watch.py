@@ -82,7 +82,7 @@ class Watch:
         if not self.standing or self.newest is None or place.bytes - self.newest.place.bytes > BYTES_OF_HEARTBEATS_MAX:
             return ""
         seconds = self.behind_seconds(place, now)
-        return f"{self.standing}; for {seconds:.0f} s by now" if seconds else ""
+        return f"{self.standing}; for {seconds:.0f} s so far" if seconds else ""
 
 
 def misfit_of(position: Position, facts: ServerFacts) -> str:

@@ -128,9 +128,15 @@ def _unlike(child: TableSchema, columns: Sequence[str], parent: TableSchema | No
         return ""
     for ours, theirs in zip(_named(child, columns), _named(parent, referenced), strict=False):
         if any(one != other for one, other in zip(ours.column().labels, theirs.column().labels, strict=False)):
-            return f"the labels of {ours.name} are not those of {theirs.name}, which it points at, and the server goes by their numbers"
+            return (
+                f"{ours.name} has other labels than {theirs.name}, which it refers to, and the server compares "
+                "their numbers"
+            )
         if {_base(ours), _base(theirs)} == {"char", "varchar"}:
-            return f"of {ours.name} and {theirs.name}, which it points at, one is a char and one a varchar: blanks at their ends differ"
+            return (
+                f"one of {ours.name} and {theirs.name}, which it refers to, is a char and the other one a "
+                "varchar: trailing blanks differ"
+            )
     return ""
 
 

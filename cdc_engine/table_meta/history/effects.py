@@ -258,7 +258,7 @@ def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, .
 
 def elsewhere(engine: str) -> CannotFollowError | None:
     """Returns why a table's rows differ from its row events because of its engine, or None. `engine`: as from `rows_elsewhere`."""
-    reason = f"the rows of a table of ENGINE={engine} are not what its row events say"
+    reason = f"row events do not describe the rows of a table of ENGINE={engine}"
     return CannotFollowError(ROWS_ELSEWHERE, reason) if engine else None
 
 

@@ -103,7 +103,7 @@ def test_a_condition_that_cannot_be_read_says_where(text: str, why: str) -> None
         ("amount = '5'", "'5' cannot be compared with amount"),
         ("day = 'soon'", "'soon' cannot be compared with day"),
         ("raw = 'a'", "cannot be compared with raw"),
-        ("amount LIKE '5%'", "LIKE asks for a text"),
+        ("amount LIKE '5%'", "LIKE compares text"),
     ],
 )
 def test_a_condition_that_does_not_fit_the_table_is_refused(text: str, why: str) -> None:

@@ -62,6 +62,6 @@ def test_both_decoders_give_the_column_in_a_group() -> None:
 def test_a_table_that_has_such_a_column_stops_in_a_group() -> None:
     taken = dataclasses.replace(ORDERS, columns=(*ORDERS.columns, Column(name="SHOP", type_code=TypeCode.LONG)))
     for decoder in (RowDecoder, ResultDecoder):
-        with pytest.raises(TableStoppedError, match="say another `column` under `shards`") as caught:
+        with pytest.raises(TableStoppedError, match="set another `column` under `shards`") as caught:
             decoder(taken, policy=POLICY)
         assert caught.value.state == TableState.SCHEMA_MISMATCH

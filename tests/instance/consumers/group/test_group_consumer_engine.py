@@ -148,6 +148,6 @@ def test_group_says_how_far_the_clocks_of_its_sources_differ_consumer() -> None:
     silent, clocks = figures.troubles(30.0)
     assert (
         silent
-        == "north gives nothing: its engine is POSITION_LOST: gone; the group waits 30 s and continues without it"
+        == "north sends nothing: its engine is POSITION_LOST: gone; the group waits 30 s and continues without it"
     )
     assert "differ by 2.0 s" in clocks
