@@ -216,4 +216,4 @@ def test_a_canal_name_that_no_destination_can_have_is_said(tmp_path: Path) -> No
     folder = canal_folder(tmp_path, "canal.destinations = My-Shop\ncanal.auto.scan = false", name="My-Shop")
     found = imported(folder, tmp_path)
     assert [*load_config(tmp_path / "conf").destinations] == ["my_shop"]
-    assert "a destination is called my_shop here" in "\n".join(found.sentences())
+    assert "the destination is called my_shop" in "\n".join(found.sentences())

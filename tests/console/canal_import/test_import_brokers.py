@@ -117,7 +117,7 @@ def test_broker_rabbitmq_of_a_uri_and_an_older_name(tmp_path: Path) -> None:
     assert (rabbit.servers, rabbit.user, rabbit.virtual_host) == ("rabbit2", "bob", "/v")
     assert rabbit.tls is not None
     said = "\n".join(found.sentences())
-    assert "Sluice verifies it: say tls.ca_file" in said
+    assert "Sluice verifies it: set tls.ca_file" in said
     assert "without the others Canal binds nothing" in said
     assert "sesame" not in said + "".join(file.read_text() for file in found.files)
 
