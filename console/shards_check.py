@@ -28,7 +28,7 @@ def shards_problems(config: SluiceConfig) -> list[str]:
             taken = shard and any(column.name.lower() == shard.column.lower() for column in table.columns)
             if shard and taken:
                 problems.append(
-                    f"{table.name} of {name} has a column {shard.column}, where conf/ has the name of its shard: say another `column` "
+                    f"{table.name} of {name} has a column {shard.column}, where conf/ has the name of its shard: set another `column` "
                     f"under `shards` in conf/destinations/{name}.yaml"
                 )
     return problems

@@ -260,7 +260,8 @@ def test_a_table_that_was_refused_when_changes_were_derived_and_is_buffered_now_
     buffering = Buffering(without, {}, BY_HAND, made.holds, lambda _: None)
     carried_out(None, without, {}, {}, buffering.complete(), buffering.buffer_live)
     made.take(batch)
-    assert NAME in made.holds.lost
+    assert "the table has stopped" in made.holds.lost[NAME][0]
+    assert "snapshot start" not in made.holds.lost[NAME][0], "its snapshot is open"
 
 
 @pytest.mark.found
