@@ -1,4 +1,4 @@
-"""SIGKILL to each process at each place that must survive it; afterwards the lake equals MySQL and no change was applied twice."""
+"""Kills each process with SIGKILL at each point that must survive it. Afterwards the lake equals MySQL, and no change was applied twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""SIGKILL to each process at each place that a snapshot must survive, beside a stream that goes on; afterwards the lake equals MySQL."""
+"""Kills each process with SIGKILL at each point that a snapshot must survive, while the stream continues. Afterwards the lake equals
+MySQL.
+"""
 
 from __future__ import annotations
 

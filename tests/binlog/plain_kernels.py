@@ -1,4 +1,4 @@
-"""Kernels as plain Python over memory that refuses every place outside it: the compiled code checks no bounds."""
+"""Runs kernels as plain Python over memory that refuses reads beyond its bounds, because the compiled code checks no bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The client against the real server in the same process: settling, loops, strangers, servers that end and come again, TLS."""
+"""The client with the real server in the same process: acks and rollbacks, loops, other programs on the port, restarts of the server,
+TLS.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A cluster by ZooKeeper: the server that reads is found, the next one after it, and clients of one id take turns."""
+"""A cluster with ZooKeeper: clients find the server that is active and the next one after it, and clients with one id take over from
+each other.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The words of conf/ for where tables are and how they lie."""
+"""Settings in conf/ for the paths and the layout of tables."""
 
 from __future__ import annotations
 

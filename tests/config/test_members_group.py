@@ -1,4 +1,4 @@
-"""A file of conf/destinations with `members` is a group: what it may say, and what each mistake is told."""
+"""A file of conf/destinations with `members` is a group: its valid settings, and the message for each mistake."""
 
 from __future__ import annotations
 

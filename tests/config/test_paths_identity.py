@@ -1,4 +1,4 @@
-"""A word of conf/ means one file or folder, whatever process reads it, and wherever that one was started; defaults too."""
+"""A path in conf/ means the same file or folder in every process, wherever that process was started. Defaults do too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What conf/ says of tables that become one: their place and name, and what it refuses because it would reach rows of other shards."""
+"""Settings of shards that become one table: path and name of the shard, and settings that are refused because they would affect other
+shards.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice backfill` as an operator meets it: the plan as a table and as JSON, exit codes, words that cannot be understood."""
+"""`sluice backfill`: the plan as a table and as JSON, exit codes, and messages for invalid arguments."""
 
 from __future__ import annotations
 

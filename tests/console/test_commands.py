@@ -1,4 +1,4 @@
-"""check and position as an operator meets them: words, exit codes, JSON."""
+"""`sluice check` and `sluice position`: output, exit codes, JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice init URL`: what a source lacks is said as a statement that mends it, conf/ is written, the password never."""
+"""`sluice init URL` prints a statement for each thing that the source lacks, and writes conf/ without the password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands beside a file of conf/ that is wrong: what the stack works with counts, and `down` finds the stack whatever conf/ says."""
+"""Commands while a file of conf/ is invalid: the settings that the stack uses count, and `down` finds the stack in any case."""
 
 from __future__ import annotations
 

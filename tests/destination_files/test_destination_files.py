@@ -1,4 +1,4 @@
-"""What the outside sees of a destination: head of the line, lease holder, and the lock of the one run."""
+"""What other processes see of a destination: the first batch in flight, the lease holder, and the run lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A disk that forgets what was not synced, seen from outside: which files and names a power cut would leave as they are now.
+"""Simulates a disk that forgets what was not synced: which files and names remain after a power failure.
 
 Patches `os.fsync` alone: what a file held, or which names a folder had, when it was last synced is what is left of it.
 """

@@ -1,4 +1,4 @@
-"""A power cut takes nothing that was promised: what each keeper has written is synced when it returns, content and names.
+"""A power failure loses nothing that was promised: every writer has synced contents and names when it returns.
 
 Take one sync away, from `durable_files` or a keeper, and a test here fails.
 """

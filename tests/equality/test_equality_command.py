@@ -1,4 +1,4 @@
-"""`sluice equal` as an operator meets it: exit codes, words, JSON; and when the merges have reached a place."""
+"""`sluice equal`: exit codes, output, JSON, and the wait until merges have reached a position."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A history for each hole in the identities of stream, ledger and table. Each broke the promise before its mend."""
+"""A history for each gap in the identities of stream, ledger and table. Each one broke a promise before it was fixed."""
 
 from __future__ import annotations
 

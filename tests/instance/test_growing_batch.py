@@ -1,4 +1,4 @@
-"""A batch may be larger than the ring: what is staged of it makes room for more. Rolled back, it is read from the source again."""
+"""A batch can be larger than the ring, because its staged part frees space. After a rollback it is read from the source again."""
 
 from __future__ import annotations
 

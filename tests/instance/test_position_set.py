@@ -1,4 +1,4 @@
-"""Where an engine goes on, on a real server: after exactly the place of `sluice position set`, forwards and back, and after a restart.
+"""On a real server, an engine continues exactly after the position of `sluice position set`, forward, backward and after a restart.
 
 What it recorded of XA transactions goes with it as far as the stream was read without a gap.
 """

@@ -1,4 +1,6 @@
-"""A cut names one version of every table; it is written once a position, also over crashes; deltalake and DuckDB read the tables at it."""
+"""A consistent snapshot names one version of every table. It is written once per position, also after crashes; deltalake and DuckDB read
+it.
+"""
 
 from __future__ import annotations
 

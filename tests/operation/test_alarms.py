@@ -1,4 +1,4 @@
-"""Alarms: told once when something comes up and once when it is over; a webhook that fails holds up nobody."""
+"""Alarms are sent once when a problem begins and once when it ends. A webhook that fails delays nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes and real kills: code server, daemon and runs, around a real ledger, a real run lock and a real door.
+"""Kills real processes: code server, daemon and runs, with a real ledger, run lock and RPC endpoint.
 
 The tests share one stack and each begins when all is acked; after each, every change is in the lake once and in order. First a run merges a
 batch, then a new code server has its runs drain.

@@ -1,4 +1,4 @@
-""" "Materialize" pressed on an asset without naming a batch: the rows of the table are asked for, or a sentence says why not."""
+""" "Materialize" on an asset without a batch requests a re-snapshot of its table, or fails with a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A place too far in its file for COM_BINLOG_DUMP, on real servers: the whole file is asked for, and nothing is lost or doubled."""
+"""A position too far in its file for COM_BINLOG_DUMP, on real servers: the whole file is requested, and nothing is lost or repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A server whose files begin anew under their old names: GTIDs that were kept on purpose go on in a new epoch, all else is lost by name."""
+"""A server begins its binlog files again: with intended GTIDs the stream continues in a new epoch, and any other position is lost by
+name.
+"""
 
 from __future__ import annotations
 

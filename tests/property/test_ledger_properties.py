@@ -1,4 +1,4 @@
-"""The ledger under any order of transitions: ids and deliveries only grow, the cursor goes back by an operator's hand alone."""
+"""Any order of transitions of the ledger: ids and deliveries only increase, and only an operator moves the cursor back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table without a key is read at a place of the binlog that is exactly known: what was committed before is in the rows, nothing after."""
+"""A table without a key is read at an exactly known position: its rows contain all earlier commits and no later one."""
 
 from __future__ import annotations
 

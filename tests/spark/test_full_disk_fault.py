@@ -1,4 +1,4 @@
-"""A lake whose disk is full is the lake's trouble and no table's: nothing stops for it, and the same batch goes on once there is room."""
+"""A full disk of the lake stops no table, and the same batch continues once there is space."""
 
 from __future__ import annotations
 

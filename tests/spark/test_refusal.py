@@ -1,4 +1,4 @@
-"""Before each table of a batch it is asked whether the batch may still be merged; no Spark is needed to see that a refusal is obeyed."""
+"""Before each table of a batch, the merge checks whether it may continue. No Spark is needed to test a refusal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark goes away before, amid or after what is done beside the stream; done again, all is right.
+"""Spark is lost before, during or after work outside the stream. When the work is repeated, the result is right.
 
 Each go is the next try of the one that was broken off. Runs are killed in the rooms of what is done, source and engine in tests/acceptance.
 """

@@ -1,4 +1,4 @@
-"""Staged batches in an object store: whole or not there, removed by what the ledger knows, brought to where a run reads.
+"""Staged batches in an object store: complete or absent, removed by the ledger's state, and downloaded by runs.
 
 On an S3 server, and on pyarrow's own store in a folder, which stands for one where a test is about crashes.
 """

@@ -1,4 +1,4 @@
-"""Tables with a change log: a second file beside each segment, with every preimage; the first one is as without it."""
+"""Tables with a change log have a second file per segment with every before image. The first file does not change."""
 
 from __future__ import annotations
 

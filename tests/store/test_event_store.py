@@ -1,4 +1,4 @@
-"""The three stores, one contract: what a get hands out, what ack, rollback and a lost connection do to it, and when a put waits."""
+"""The contract of the three stores: get, ack, rollback, a lost connection, and when a put waits."""
 
 from __future__ import annotations
 

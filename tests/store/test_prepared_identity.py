@@ -1,4 +1,4 @@
-"""What both keepers of prepared XA transactions promise: a commit gives the rows of its own prepare, wherever the stream begins anew."""
+"""Both stores of prepared XA transactions give a commit the rows of its own prepare, wherever the stream begins again."""
 
 from __future__ import annotations
 

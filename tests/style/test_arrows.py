@@ -1,4 +1,4 @@
-"""The import arrows between the rooms, held by reading every module's imports; the table is that of docs/architecture.md.
+"""Packages import only what the table of docs/architecture.md permits, by the imports of every module.
 
 The names of rooms are those of their folders: an import of `sluice.cdc_engine.errors` is one of the room `cdc_engine.errors`.
 """

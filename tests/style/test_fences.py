@@ -1,4 +1,4 @@
-"""Whoever writes a Delta table asks the fence in the same function: held by reading the code of every writer."""
+"""Every function that writes a Delta table checks the fence, by the code of all writers."""
 
 from __future__ import annotations
 

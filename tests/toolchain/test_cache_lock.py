@@ -1,4 +1,4 @@
-"""The lock of the cache is held by a process, never by a file that a dead process left."""
+"""A process holds the lock of the cache; a file that a dead process left does not."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Spark starts from one place whichever checkout starts it, so that all of them share the archive of its classes."""
+"""Spark starts from the same folder for every checkout, so all checkouts share the archive of its classes."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Texts of charsets with several bytes a character: the kernel reads them as the codec does, and leaves it what is no character."""
+"""Charsets with several bytes per character: the kernel decodes them as Python's codec does, and leaves invalid bytes to the codec."""
 
 from __future__ import annotations
 

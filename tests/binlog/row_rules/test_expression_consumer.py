@@ -1,4 +1,4 @@
-"""Conditions of row filters: what they mean, held against Python's own reading of the same terms, and what is refused by a sentence."""
+"""Conditions of row filters: their results equal those of the same terms in Python, and invalid conditions are refused with a sentence."""
 
 from __future__ import annotations
 

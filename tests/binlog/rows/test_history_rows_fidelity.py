@@ -1,4 +1,4 @@
-"""Which images of a system-versioned table are of its rows of now."""
+"""Finds the images of a system-versioned table that belong to its current rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JSON differences through the kernels: documents after them as the code in Python makes them, and what that refuses is refused."""
+"""Kernels apply JSON differences as the code in Python does, and refuse what that refuses."""
 
 from __future__ import annotations
 

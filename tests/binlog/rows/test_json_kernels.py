@@ -1,4 +1,4 @@
-"""Binary JSON through the kernels: printed as the reader in Python prints it, and when it is damaged never read outside its bytes."""
+"""Kernels print binary JSON as the reader in Python does, and never read beyond the bytes of a damaged value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Binary JSON that no server wrote: broken documents end in one error, and soon."""
+"""Binary JSON that no server wrote: a damaged value ends in one error, and quickly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Row events that leave columns out: what is taken from the other image, what is filled in, what is told to be absent, what stops."""
+"""Row events that leave columns out: which values come from the other image, which are defaults, which are marked as absent, and what
+stops.
+"""
 
 from __future__ import annotations
 

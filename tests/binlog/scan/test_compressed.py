@@ -1,4 +1,4 @@
-"""Compressed events give the blocks that plain ones give, with places of their own; what they say of themselves is not believed."""
+"""Compressed events give the same blocks as plain ones, with positions of their own. The sizes that they state are verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Files of one name are told apart by their creation; a stream that goes back in them ends; a new file is a place for the cursor."""
+"""Files of one name are distinguished by their creation time. A stream that goes back to an earlier file ends, and a new file moves the
+cursor.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However the socket cuts the stream, the same events come out; and an event may be larger than any packet."""
+"""The same events are found however the socket divides the stream, and an event can be larger than a packet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that comes over a line makes the kernel read outside the bytes it was given.
+"""No bytes from a connection make the kernel read beyond the buffer that it was given.
 
 The compiled code checks no bounds, so the same source runs here as plain Python over a buffer that refuses every place outside it.
 """

@@ -1,4 +1,4 @@
-"""Every transaction has one place, whatever it is made of: above all that ended before it, below all that comes after, in any reading."""
+"""Every transaction has one position, above everything that ended before it and below everything that follows, however often it is read."""
 
 from __future__ import annotations
 

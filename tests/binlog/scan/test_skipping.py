@@ -1,4 +1,4 @@
-"""The beginning of a file is passed over up to the very event that the stream goes on with, however the socket cuts it."""
+"""The beginning of a file is skipped up to exactly the event at which the stream continues, however the socket divides the bytes."""
 
 from __future__ import annotations
 

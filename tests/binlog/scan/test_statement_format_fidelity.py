@@ -1,4 +1,4 @@
-"""Rows that a session changed out of row format: the history is told of the statement, and the stream goes on."""
+"""A session changes rows in statement format: the schema history gets the statement, and the stream continues."""
 
 from __future__ import annotations
 

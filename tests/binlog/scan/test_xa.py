@@ -1,4 +1,4 @@
-"""XA transactions: their rows come at the place of their commit, whatever lies between, and never when they are rolled back."""
+"""Rows of XA transactions appear at the position of their commit, whatever is between, and never if they are rolled back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `sluice history` and `sluice why` take for an answer, without a lake: words, positions, batches, lives."""
+"""The arguments that `sluice history` and `sluice why` accept, without a lake: times, positions, batches, and the versions of a row."""
 
 from __future__ import annotations
 

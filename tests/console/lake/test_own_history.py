@@ -1,4 +1,4 @@
-"""What takes over a mirror takes over the log and the history beside it: they say by their name in Delta whose they are."""
+"""Who takes over a current-state table also takes over its change log and history: their names in Delta state whose they are."""
 
 from __future__ import annotations
 

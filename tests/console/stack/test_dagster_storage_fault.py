@@ -1,4 +1,4 @@
-"""Dagster's storage that is removed under its processes is noticed, by `status` at once and mended by `up`."""
+"""Dagster's storage is removed while it runs: `status` reports that at once, and `up` repairs it."""
 
 from __future__ import annotations
 

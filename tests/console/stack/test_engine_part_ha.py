@@ -1,4 +1,4 @@
-"""Whether `sluice up` starts an engine process beside the others: where conf/ wants one on this host."""
+"""`sluice up` starts an engine process in addition to the others if conf/ requires one on this host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stopping what was started: nothing is left, and no stranger is hit."""
+"""Processes are stopped completely, and processes of others are left alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Oracle: corners that need a table or a session of their own, each on every server, held against SELECT."""
+"""Corner cases that need their own table or session, compared with SELECT on every server."""
 
 from __future__ import annotations
 

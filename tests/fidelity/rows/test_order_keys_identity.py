@@ -1,4 +1,6 @@
-"""On real servers: all images of a transaction have one order key, in any cut, on any connection, with any filter; none is too large."""
+"""On real servers, all images of a transaction have one order key, with any division into batches, connection and filter. No key is too
+large.
+"""
 
 from __future__ import annotations
 

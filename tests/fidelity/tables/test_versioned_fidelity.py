@@ -1,4 +1,4 @@
-"""MariaDB's system-versioned tables: what is staged of them are their rows of now, however the tables and the changes came about."""
+"""System-versioned tables of MariaDB: their current rows are staged, however tables and changes were made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which statements of a stretch concern a table, and by which schema its rows are read."""
+"""Finds the statements of an interval that concern a table, and the schema by which its rows are decoded."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Tests of the consumers beside the lake."""
+"""Tests of the consumers other than the lake."""

@@ -1,4 +1,6 @@
-"""Consumers of a running engine, on a real server: beside the lake, past a lake that has no room, over restarts, from the binlog alone."""
+"""Consumers of a running engine on a real server: together with the lake, while the lake has no space, after restarts, and from the
+binlog alone.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any interleaving of gets, acks, rollbacks, a slow one, a crash, a held-up lake: each consumer gets its stream, whole and in order.
+"""Any order of gets, acks, rollbacks, a slow consumer, a crash and a delayed lake: each consumer gets its whole stream in order.
 
 The real window, feed, line and ledger; a source of numbered events stands for the server, and a list of its blocks for what one reads
 alone.

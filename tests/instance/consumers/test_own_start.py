@@ -1,4 +1,6 @@
-"""Where a stream of one consumer takes up the schemas of the live stream: the earlier of two places, on one server or on two."""
+"""The position from which a consumer's own stream uses the schemas of the main stream: the earlier of two positions, on one server or
+two.
+"""
 
 from __future__ import annotations
 

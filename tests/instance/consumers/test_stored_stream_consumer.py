@@ -1,4 +1,4 @@
-"""A consumer that is behind reads the event files: all that follows its place, amid transactions too, and the source where they end."""
+"""A consumer that is behind reads the event files from its position on, also within transactions, and the source where they end."""
 
 from __future__ import annotations
 

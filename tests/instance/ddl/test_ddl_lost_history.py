@@ -1,4 +1,4 @@
-"""A start in the past whose schema history is not there: no row of then is read with the columns of now, on a real server."""
+"""A start in the past without schema history, on a real server: no earlier row is decoded with the current columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking stopped tables up again: what becomes of the ledger and the stream, and what an operator is told where it cannot be."""
+"""Stopped tables are resumed: what happens to the ledger and the stream, and the message if that is not possible."""
 
 from __future__ import annotations
 

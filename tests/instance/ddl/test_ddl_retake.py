@@ -1,4 +1,4 @@
-"""Tables whose new values only their rows can tell are taken anew by themselves: the rules, crashes between their steps, real servers."""
+"""Tables whose new values only their rows show are re-snapshotted automatically: the rules, crashes between the steps, real servers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A table's whole way through its DDL, on a real MySQL and a real Spark: what is followed, what is held, approved, and equal at the end."""
+"""All DDL statements of a table, on a real MySQL and a real Spark: followed, pending, approved, and equal in the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may take over from a source that gives no sign of life, and who may not; and the command that says so. No server is asked."""
+"""Which source may take over from one that does not answer, and the command that shows it. No server is queried."""
 
 from __future__ import annotations
 

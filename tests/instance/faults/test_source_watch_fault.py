@@ -1,4 +1,4 @@
-"""A silent stream whose source is reset, replaced or cannot be asked: the engine notices by itself, within one look."""
+"""The stream is silent while its source is reset, replaced or cannot be queried: the engine notices at its next check."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`sluice engine` with a real source: who calls it may come and go, it is killed and started again, and told to end."""
+"""`sluice engine` with a real source: callers come and go, and it is killed, started again and stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run of one batch, in process: it takes along what came while it started, claims that, and merges as it was cut where it cannot."""
+"""A run of one batch takes the changes that arrived while it started. If that is not possible, it merges the batch as it was staged."""
 
 from __future__ import annotations
 

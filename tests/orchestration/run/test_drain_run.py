@@ -1,4 +1,4 @@
-"""A run that drains, in process: real definitions and Dagster's records on fakes of engine, door, lock and merge."""
+"""A draining run in one process: real definitions and run records, with fakes of engine, RPC endpoint, lock and merge."""
 
 from __future__ import annotations
 

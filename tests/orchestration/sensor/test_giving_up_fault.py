@@ -1,4 +1,4 @@
-"""A table that cannot be merged stops by name after some tries, or at once where no try will help; the others are not held up."""
+"""A table that cannot be merged stops by name after some attempts, or at once if no attempt can succeed. The others continue."""
 
 from __future__ import annotations
 

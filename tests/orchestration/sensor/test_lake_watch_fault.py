@@ -1,4 +1,4 @@
-"""A Delta table that changes between runs is found by the ticks alone, and the engine is told."""
+"""Ticks alone find a Delta table that changes between runs, and report it to the engine."""
 
 from __future__ import annotations
 

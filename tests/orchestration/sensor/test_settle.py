@@ -1,4 +1,4 @@
-"""What becomes of a batch: every status, with the lock held and free, young and old; and every mixture of runs."""
+"""Settles a batch for every run status, with the run lock held and free, after short and long times, and for every combination of runs."""
 
 from __future__ import annotations
 

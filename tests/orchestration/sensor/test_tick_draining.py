@@ -1,4 +1,4 @@
-"""Ticks beside a run that drains: what it has not taken is its next, what it merged is settled by its record where nobody else did."""
+"""Ticks while a run drains: a batch that it has not taken is its next one, and what it merged is settled by its record."""
 
 from __future__ import annotations
 

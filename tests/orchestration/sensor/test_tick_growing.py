@@ -1,4 +1,4 @@
-"""Ticks beside a run whose batch takes along what came while it started: what has another delivery is still that run's."""
+"""Ticks while a run extends its batch: the batch with another delivery still belongs to that run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a time is in the binlog: which file is asked about next, which one holds it, and when it is gone."""
+"""The search for the binlog position of a time: which file is read next, which one contains it, and when it is purged."""
 
 from __future__ import annotations
 

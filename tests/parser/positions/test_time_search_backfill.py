@@ -1,4 +1,4 @@
-"""The place of a time in the binlog of real servers: over files, within one, after the end, and gone."""
+"""The binlog position of a time on real servers: across files, within one, after the end, and purged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of one dump, wherever they join, however fast they are and however the socket cuts the bytes: all that follows, once, in order."""
+"""Readers of one shared dump get everything once and in order, wherever they join, however fast they are, however bytes are divided."""
 
 from __future__ import annotations
 

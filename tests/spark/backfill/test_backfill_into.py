@@ -1,4 +1,4 @@
-"""`--into`: a past state beside the live table, by deltalake alone; and from a server's binlog."""
+"""`--into` builds a past state next to the live table, with deltalake alone, and from a server's binlog."""
 
 from __future__ import annotations
 

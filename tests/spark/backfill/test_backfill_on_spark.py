@@ -1,4 +1,4 @@
-"""A backfill from a server's binlog into Delta tables beside a running engine: what the lake lost comes back, and nothing else changes."""
+"""A backfill from a server's binlog while an engine runs: it restores what the lake lost, and changes nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A past state in the place of its live table: what is refused, and that the stream goes on in the table as before. Without Spark."""
+"""A past state replaces its live table: what is refused, and the stream continues in the table. Without Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A log and a history are looked after as mirrors are, by deltalake alone."""
+"""Change logs and histories are maintained as current-state tables are, with deltalake alone."""
 
 from __future__ import annotations
 

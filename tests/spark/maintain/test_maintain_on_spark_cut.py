@@ -1,4 +1,4 @@
-"""Files of Delta tables written anew and removed beside a running engine: rows, cuts and the way of the next merge stay what they are."""
+"""Maintenance while an engine runs: rows, consistent snapshots and the kind of the next merge stay the same."""
 
 from __future__ import annotations
 

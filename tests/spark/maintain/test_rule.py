@@ -1,4 +1,4 @@
-"""When files of a table are written anew, and for how long those that left it stay: the rules alone."""
+"""The rules for when files of a table are rewritten, and how long removed files stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever happens to keys, and however a stream is cut into batches and cut anew, the lake ends as the stream's replay does.
+"""The lake equals a replay of the stream, whatever happens to keys and however the stream is divided into batches.
 
 Many streams share one table (`stream` is part of the key), so that one Spark merge judges all of them.
 """

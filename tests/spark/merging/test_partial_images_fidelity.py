@@ -1,4 +1,4 @@
-"""Whatever columns the images of a history leave out, and however it is cut into batches, the lake ends as the replay of full rows does.
+"""The lake equals a replay of full rows, whatever columns the images lack and however the stream is divided into batches.
 
 Row events are built byte by byte, staged by the engine and merged by Spark. Many histories share one table (`stream` is part of the key),
 so that few merges judge all of them.

@@ -1,4 +1,4 @@
-"""A repair of Delta tables beside a running engine: what differs becomes what the source holds, and the stream goes on."""
+"""A repair while an engine runs: rows that differ become those of the source, and the stream continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns at a Delta table that runs of several destinations write: what a run that died left running is ended before another writes."""
+"""Table locks of a Delta table that several destinations write: statements of a dead run are ended before another run writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables without a mirror: their log or their history is written as ever, and held to what a mirror is."""
+"""Tables without a current-state table: their change log or history is the same as with one."""
 
 from __future__ import annotations
 

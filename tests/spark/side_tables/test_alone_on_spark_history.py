@@ -1,4 +1,4 @@
-"""A table that conf/ wants no mirror of, from the source to the lake: what works of it, and what says by name why not."""
+"""A table with `mirror: false` from the source to the lake: what works, and what is refused by name."""
 
 from __future__ import annotations
 

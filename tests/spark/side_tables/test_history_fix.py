@@ -1,4 +1,4 @@
-"""A mirror that is written beside the stream, by a repair or a backfill: its history is held against it, whoever dies in between."""
+"""A repair or backfill writes a current-state table: its history is compared with it, whatever is killed in between."""
 
 from __future__ import annotations
 

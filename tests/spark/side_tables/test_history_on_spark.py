@@ -1,4 +1,4 @@
-"""Tables beside a mirror through the merge of a batch; and histories merged by Spark are those that deltalake makes."""
+"""Change logs and histories through the merge of a batch. Histories that Spark merges equal those that deltalake merges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The job of small tables, killed: its run before, in and after a commit, with a task that lives on, and the Spark server under it.
+"""The job of small tables is killed: its run before, during and after a commit, with a task that continues, and the Spark server.
 
 The run is a process of its own, which a test kills. A task of its job stands right before or after its commit until the test lets it go on.
 """

@@ -1,4 +1,4 @@
-"""A snapshot of a table without a mirror: its history is held against the rows that were read, its change log has them."""
+"""A snapshot of a table without a current-state table: its history is compared with the rows that were read, its change log gets them."""
 
 from __future__ import annotations
 

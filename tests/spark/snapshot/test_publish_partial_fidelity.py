@@ -1,4 +1,4 @@
-"""Images that lack columns (binlog_row_image MINIMAL) are held while rows are read, and completed by them; else all is read anew."""
+"""Images that lack columns (binlog_row_image MINIMAL) are buffered and completed by the rows that were read; else all is read again."""
 
 from __future__ import annotations
 

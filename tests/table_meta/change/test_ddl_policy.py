@@ -1,4 +1,4 @@
-"""What a policy and an approval make of a statement: the decision by itself, and what the lake is told when a history asks for it."""
+"""What a policy and an approval decide about a statement, and what the lake gets from it."""
 
 from __future__ import annotations
 

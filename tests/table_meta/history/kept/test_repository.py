@@ -1,4 +1,4 @@
-"""The history's file: torn at every byte, damaged, short of room."""
+"""The file of the schema history: cut off at every byte, damaged, and without disk space."""
 
 from __future__ import annotations
 
