@@ -19,7 +19,6 @@ from deltalake import DeltaTable
 from benchmarks.merge import CREATE, FILL, OWNER, spark_session
 from benchmarks.merge_batches import DESTINATION, StagedFiles
 from benchmarks.report import median, show, write_json
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
@@ -101,7 +100,7 @@ def _first_merge(spark: SparkConnectServer, folder: Path, rows_max: int, _: int)
     for way, taken in seconds.items():
         spark.stop()
         spark.start()
-        subprocess.run(spark.warm_up_command(folder / "warmup"), cwd=PROJECT_ROOT, check=True)
+        subprocess.run(spark.warm_up_command(folder / "warmup"), check=True)
         table = GrowingTable(spark, folder / f"first-{way}", rows_max // 100)
         taken += [table.merge(CHANGES, way) for _ in range(1 + RUNS)]
         table.remove()

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from sluice.canal_client.errors import CanalConnectionError
+from sluice.extras import Extra, require
 
 ROOT = "/otter/canal/destinations"
 SESSION_SECONDS = 30.0
@@ -66,9 +67,13 @@ class FixedServers:
 
 
 class ClusterServers:
-    """The servers of a cluster. `hosts`: "zk1:2181,zk2:2181". The first request connects to ZooKeeper."""
+    """The servers of a cluster. `hosts`: "zk1:2181,zk2:2181". The first request connects to ZooKeeper.
+
+    Raises CanalConnectionError if the client of ZooKeeper is not installed.
+    """
 
     def __init__(self, hosts: str, destination: str, client_id: int, *, wait_seconds: float | None = None) -> None:
+        require(Extra.ZOOKEEPER, CanalConnectionError)
         self._hosts, self._destination, self._client_id = hosts, destination, client_id
         self._path = f"{ROOT}/{destination}"
         self._running = f"{self._path}/{client_id}/running"

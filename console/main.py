@@ -9,13 +9,13 @@ import json
 import os
 import sys
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from sluice import __version__
 from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceCheckError
 from sluice.console.commands.backfill import backfill
 from sluice.console.commands.catch_up import catch_up
@@ -31,13 +31,31 @@ from sluice.console.commands.schema import schema_app
 from sluice.console.commands.snapshot import snapshot_app
 from sluice.console.commands.source import source_app
 from sluice.console.toolchain.errors import SetupError
+from sluice.package_files import checkout
 
 app = typer.Typer(
     name="sluice",
-    help="Every row change of MySQL and MariaDB, exactly once in effect, in Delta Lake tables.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+
+
+NEEDS_CHECKOUT = "Tests and benchmarks are not in the package: clone the repository and use its ./sluice."
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        screen.print(f"sluice {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def sluice(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Every row change of MySQL and MariaDB, exactly once in effect, in Delta Lake tables."""
 
 
 @app.command()
@@ -70,6 +88,8 @@ def run_tests(
     coverage: Annotated[bool, typer.Option("--coverage", help="Show which lines no test executes; slower.")] = False,
 ) -> None:
     """Check formatting, lint and types, and run the tests. With paths: run these tests only. Other arguments go to pytest."""
+    if not checkout():
+        raise SetupError(NEEDS_CHECKOUT)
     from sluice.console.quality import CheckChoice, run_quality  # noqa: PLC0415
 
     choice = CheckChoice(arguments=context.args, quick=quick, everything=everything, coverage=coverage)
@@ -204,8 +224,14 @@ for group in (
     position_app, lake_app, schema_app, snapshot_app, consumer_app, source_app, instance_app, quarantine_app,
 ):  # fmt: skip
     app.add_typer(group)
-if find_spec("benchmarks"):  # in a checkout; a package has none
+if checkout():
     app.add_typer(import_module("benchmarks.commands.bench").bench_app)
+else:
+
+    @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def bench() -> None:
+        """Measure Sluice and compare it with other programs. Needs a checkout."""
+        raise SetupError(NEEDS_CHECKOUT)
 
 
 @app.command()

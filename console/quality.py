@@ -26,12 +26,14 @@ import psutil
 from rich.console import Console
 
 from sluice.console.toolchain.artifacts import MYSQL_9
-from sluice.console.toolchain.cache import PROJECT_ROOT, locked, open_cache
+from sluice.console.toolchain.cache import locked, open_cache
 from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.kernels import keep_kernels
 from sluice.console.toolchain.setup import ALL_SERVERS, set_up
 from sluice.console.toolchain.spark.rehearsal import provide_class_archive
+from sluice.package_files import PACKAGE
 
+PROJECT_ROOT = PACKAGE.parents[1]  # a checkout: `sluice test` is refused elsewhere
 WORKERS_MAX = 4
 WORKER_BYTES = 4 << 30  # each starts the servers that its tests need
 TYPES = "types"
@@ -41,7 +43,7 @@ STATIC_CHECKS = {
     TYPES: ("mypy",),
 }
 QUICK_VARIABLE = "SLUICE_TEST_QUICK"  # tests/marks.py: a test that starts a server in spite of it fails
-NOT_QUICK = "not servers and not spark and not browser"
+NOT_QUICK = "not servers and not spark and not browser and not package"
 # pytest's own record, for its --last-failed
 FAILED_LAST = PROJECT_ROOT / ".pytest_cache" / "v" / "cache" / "lastfailed"
 TESTS_FAILED = 1  # pytest's exit code if all tests ran and some failed

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.cdc_engine.contracts import Holder, LedgerLocation
-from sluice.cdc_engine.errors import LeaseLostError
+from sluice.cdc_engine.errors import ConfigurationError, LeaseLostError
 from sluice.cdc_engine.file_lock import RUN_LOCK_FILE, FileLock, is_locked
 from sluice.cdc_engine.ha import file_lease
 from sluice.cdc_engine.ha.beat_lock import BeatLock, LockWatcher
@@ -21,6 +21,7 @@ from sluice.cdc_engine.ha.file_lease import FileLease
 from sluice.cdc_engine.ha.session import lost_sentence
 from sluice.cdc_engine.ports import Lease
 from sluice.cdc_engine.records.location import Location, as_location, record_store
+from sluice.extras import Extra, require
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.ha.zookeeper_lock import Nodes
@@ -151,6 +152,7 @@ def _is_held(place: LedgerLocation, name: str, file: str) -> bool:
 
 def _shared_lock(place: LedgerLocation, name: str) -> SharedLock:
     if place.kind == "zookeeper":
+        require(Extra.ZOOKEEPER, ConfigurationError)
         from sluice.cdc_engine.ha.zookeeper_lock import ZooKeeperLock  # noqa: PLC0415  most destinations do without kazoo
 
         return ZooKeeperLock(_nodes(place, name), place.session_seconds)
@@ -159,6 +161,7 @@ def _shared_lock(place: LedgerLocation, name: str) -> SharedLock:
 
 def _holder(place: LedgerLocation, name: str) -> Holder | None:
     if place.kind == "zookeeper":
+        require(Extra.ZOOKEEPER, ConfigurationError)
         from sluice.cdc_engine.ha.zookeeper_lock import read_lock  # noqa: PLC0415  most destinations do without kazoo
 
         return read_lock(_nodes(place, name), place.session_seconds)

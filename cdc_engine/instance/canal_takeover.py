@@ -13,10 +13,11 @@ from pathlib import Path
 import structlog
 
 from sluice.cdc_engine.contracts import ClientIdentity
-from sluice.cdc_engine.errors import MetaError
+from sluice.cdc_engine.errors import ConfigurationError, MetaError
 from sluice.cdc_engine.meta import canal_cursor
 from sluice.cdc_engine.parser.start_position import StartChoice
 from sluice.cdc_engine.records.location import as_location
+from sluice.extras import Extra, require
 
 log = structlog.get_logger()
 
@@ -26,6 +27,7 @@ def cursor_of_canal(directory: Path) -> str | None:
     place = as_location(directory)
     if place.kind != "zookeeper":
         return None
+    require(Extra.ZOOKEEPER, ConfigurationError)
     from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
     client_id = ClientIdentity(destination=place.destination).client_id

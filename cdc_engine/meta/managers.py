@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.meta import canal_cursor
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import MetaManager
@@ -11,6 +12,7 @@ from sluice.cdc_engine.meta.mirrored_meta import MirroredMeta
 from sluice.cdc_engine.meta.stored_ledger import LEDGER, StoredLedger, nobody_else, read_stored_ledger
 from sluice.cdc_engine.ports import Lease
 from sluice.cdc_engine.records.location import Location, as_location, record_store
+from sluice.extras import Extra, require
 
 PERIOD_SECONDS = 1.0  # between two copies of the cursor, for `period_mixed`: Canal's default
 
@@ -23,6 +25,7 @@ def open_meta(place: Location, lease: Lease) -> MetaManager:
     stored = StoredLedger(record_store(place), place.destination, token=lease.token, fence=lease.check, also=also)
     if place.kind not in {"mixed", "period_mixed"}:
         return stored
+    require(Extra.ZOOKEEPER, ConfigurationError)
     from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
     zookeeper = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)

@@ -8,9 +8,11 @@ import threading
 from pathlib import Path
 
 from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
+from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.records.contract import RecordStore
 from sluice.cdc_engine.records.files import FileRecordStore
 from sluice.cdc_engine.records.memory import MemoryRecordStore
+from sluice.extras import Extra, require
 
 Location = Path | LedgerLocation  # a directory knows its place (`contracts.DestinationDir`) or contains the ledger
 
@@ -41,6 +43,7 @@ def _opened(place: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  co
 
         return SqlRecordStore(place.url, place.destination)
     if place.kind == "zookeeper":
+        require(Extra.ZOOKEEPER, ConfigurationError)
         from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  and without kazoo
 
         return ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)

@@ -16,6 +16,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemy
 
 from sluice.cdc_engine.errors import ConfigurationError, NotSharedError, StaleWriteError
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord, in_folder
+from sluice.extras import Extra, require
 
 TABLE = "sluice_meta"
 ANSWER_SECONDS_MAX = 10  # a database that does not answer must not delay the holder of a lease
@@ -58,6 +59,8 @@ class SqlRecordStore(RecordStore):
         full_url = database_url(url)
         # A driver's options in the query may contain a password.
         self._name = f"{full_url.set(query={}).render_as_string(hide_password=True)} ({TABLE}, {destination})"
+        if full_url.get_backend_name() == "postgresql":
+            require(Extra.POSTGRES, ConfigurationError)
         try:
             self._engine = _engine_of(full_url, os.getpid())
         except (SQLAlchemyError, ImportError) as error:

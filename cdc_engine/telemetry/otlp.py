@@ -10,8 +10,10 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.telemetry.spans import Span, Trace
 from sluice.cdc_engine.telemetry.traces import TraceSender
+from sluice.extras import Extra, require
 
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 SEND_MILLISECONDS, FLUSH_SECONDS = 1000, 2.0
@@ -42,6 +44,7 @@ class OtlpSender:
     """Sends to the collector that OpenTelemetry's variables name."""
 
     def __init__(self) -> None:
+        require(Extra.OTEL, ConfigurationError)
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
         from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
         from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415

@@ -18,11 +18,11 @@ from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.meta.left_consumers import LeftConsumer, write_left_consumers
 from sluice.cdc_engine.meta.managers import ledger_text
-from sluice.cdc_engine.records.zookeeper_client import destination_path, end_shared_clients, shared_client
 from sluice.console.canal_import.cursors import Cursors, from_file, from_zookeeper
 from sluice.console.canal_import.keys import remaining
 from sluice.console.canal_import.properties import ImportReport, Settings, instances, read_properties
 from sluice.console.canal_import.rules import destination_name, destination_of, server_of
+from sluice.extras import Extra, require
 
 SERVER_FILE, INSTANCE_FILE = "canal.properties", "instance.properties"
 SESSION_SECONDS = 30.0
@@ -118,6 +118,13 @@ def _data_folder(folder: Path, server: Settings) -> Path:
 
 
 def _cursors(name: str, hosts: str) -> Cursors:
+    require(Extra.ZOOKEEPER, ConfigurationError)
+    from sluice.cdc_engine.records.zookeeper_client import (  # noqa: PLC0415  most imports do without kazoo
+        destination_path,
+        end_shared_clients,
+        shared_client,
+    )
+
     try:
         return from_zookeeper(shared_client(hosts, SESSION_SECONDS), destination_path(name))
     finally:
@@ -164,7 +171,11 @@ def _leave_consumers(config: SluiceConfig, name: str, cursors: Cursors, findings
 
 
 def _has_ledger(config: SluiceConfig, name: str) -> bool:
+    place = config.ledger_location(name)
     try:
-        return bool(ledger_text(config.ledger_location(name)))
+        return bool(ledger_text(place))
     finally:
-        end_shared_clients()
+        if place.kind == "zookeeper":
+            from sluice.cdc_engine.records.zookeeper_client import end_shared_clients  # noqa: PLC0415  as above
+
+            end_shared_clients()

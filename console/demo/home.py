@@ -14,7 +14,6 @@ from typing import Any
 import yaml
 
 from sluice.cdc_engine.config import SluiceConfig, load_config
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.errors import SetupError
 
 DESTINATION = "shop"
@@ -79,8 +78,8 @@ class DemoHome:
 
 
 def open_home(folder: Path | None) -> DemoHome:
-    """Returns the given directory, or .sluice/demo of the checkout."""
-    return DemoHome((folder or PROJECT_ROOT / ".sluice" / "demo").absolute())
+    """Returns the given directory, or .sluice/demo of the current one."""
+    return DemoHome((folder or Path(".sluice") / "demo").absolute())
 
 
 def demo_ports(base: int) -> tuple[dict[str, int], int]:

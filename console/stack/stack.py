@@ -48,13 +48,13 @@ from sluice.console.stack.processes import (
 )
 from sluice.console.stack.supervisor import UP, Patience, StackPart, Supervisor
 from sluice.console.toolchain.artifacts import EXTRAS
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 from sluice.console.toolchain.process import ChildProcess, why_no_run_can_start
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.orchestration.base.lake_settings import on_s3, several_sparks, store_environment, store_settings
 from sluice.orchestration.base.ports import MergeFailedError
+from sluice.package_files import conf_file
 
 CODE_SERVER, DAEMON, WEBSERVER, SPARK = PARTS
 SUPERVISOR = "supervisor"  # `sluice up --foreground`
@@ -103,6 +103,7 @@ class Stack:
             port=config.ports.spark_connect,
             memory=spark_memory,
             extras=EXTRAS if on_s3(config) else (),
+            settings_file=conf_file(self.conf, "spark-defaults.conf"),
             die_with_parent=die_with_parent,
         )
 
@@ -297,12 +298,10 @@ class Stack:
 
     def environment(self) -> dict[str, str]:
         """The environment of every child: the locations of conf/ and Dagster's home, and the mark by which it is recognised."""
-        path = os.pathsep.join([str(PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         own = {
             "SLUICE_CONF": str(self.conf),
             "DAGSTER_HOME": str(self.dagster_home),
             "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "5",
-            "PYTHONPATH": path,
             MARK: self.mark,
         }
         return {**os.environ, **self._extra, **own}
@@ -325,10 +324,7 @@ class Stack:
     def _write_dagster_home(self) -> None:
         self.dagster_home.mkdir(parents=True, exist_ok=True)
         self.logs.mkdir(parents=True, exist_ok=True)
-        own = self.conf / "dagster.yaml"
-        source = own if own.exists() else PROJECT_ROOT / "conf" / "dagster.yaml"
-        if source.exists():
-            shutil.copyfile(source, self.dagster_home / "dagster.yaml")
+        shutil.copyfile(conf_file(self.conf, "dagster.yaml"), self.dagster_home / "dagster.yaml")
         location = {"host": LOOPBACK, "port": self.config.ports.code_server, "location_name": LOCATION}
         (self.dagster_home / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [{"grpc_server": location}]}))
 

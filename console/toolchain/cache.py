@@ -14,8 +14,6 @@ from pathlib import Path
 
 from sluice.console.toolchain.errors import SetupError
 
-PROJECT_ROOT = Path(__file__).resolve().parents[2]
-
 
 @dataclass(frozen=True)
 class Cache:

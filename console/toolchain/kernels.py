@@ -25,12 +25,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sluice.console.toolchain.cache import PROJECT_ROOT, Cache
+from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.shared_kernels import SharedKernels, code_of
+from sluice.package_files import PACKAGE
 
-ROOM = PROJECT_ROOT / "cdc_engine" / "binlog"
-BESIDE = PROJECT_ROOT / "cdc_engine" / "parser"  # it has some kernels too
+ROOM = PACKAGE / "cdc_engine" / "binlog"
+BESIDE = PACKAGE / "cdc_engine" / "parser"  # it has some kernels too
 KERNEL = re.compile(r"^@(kernel|compiled)\b", re.MULTILINE)
 PROGRAM = "sluice.cdc_engine.instance.rehearsal"
 SECONDS_MAX = 600.0
@@ -41,7 +42,7 @@ def compile_kernels(cache: Cache, say: Callable[[str], None]) -> bool:
 
     The caller holds the lock of the cache.
     """
-    note = cache.root / "kernels" / f"{hashlib.sha256(str(PROJECT_ROOT).encode()).hexdigest()[:16]}.json"
+    note = cache.root / "kernels" / f"{hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:16]}.json"
     room, made = _digest(ROOM.rglob("*.py")), _read(note)
     if made.get("room") == room and all(Path(file).exists() for file in made.get("files", ())):
         return False
@@ -117,7 +118,7 @@ def _imports(file: Path) -> tuple[Path, ...]:
 
 
 def _file_of(module: str) -> Path:
-    path = PROJECT_ROOT.joinpath(*module.removeprefix("sluice.").split("."))
+    path = PACKAGE.parent.joinpath(*module.split("."))
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
@@ -148,8 +149,6 @@ def _rehearse() -> None:
     with tempfile.TemporaryDirectory(prefix="sluice-kernels-") as folder:
         done = subprocess.run(
             [sys.executable, "-m", PROGRAM, folder],
-            cwd=PROJECT_ROOT,
-            env={**os.environ, "PYTHONPATH": str(PROJECT_ROOT)},
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX,

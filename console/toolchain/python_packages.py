@@ -10,7 +10,9 @@ def pyspark_home() -> Path:
     """Returns the directory of the installed pyspark, which is also a complete SPARK_HOME."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
-        raise SetupError("pyspark is not installed in this environment; start Sluice with ./sluice, which installs it.")
+        raise SetupError(
+            "pyspark is not installed in this environment; install Sluice again, in a checkout by ./sluice."
+        )
     return Path(found.origin).parent
 
 
@@ -18,5 +20,7 @@ def pyspark_jar(name: str) -> Path:
     """Returns the one jar that pyspark contains under this name, whatever its version."""
     found = sorted((pyspark_home() / "jars").glob(f"{name}-[0-9]*.jar"))
     if not found:
-        raise SetupError(f"pyspark carries no {name} jar; delete .venv and start ./sluice again.")
+        raise SetupError(
+            f"pyspark carries no {name} jar; install pyspark again, in a checkout by deleting .venv and starting ./sluice."
+        )
     return found[-1]

@@ -16,8 +16,8 @@ import pytest
 
 from sluice.console.stack.processes import MARK, ProcessFile
 from sluice.console.stack.stack import CODE_SERVER
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.ports import free_port
+from tests.style.sources import ROOT as PROJECT_ROOT
 
 pytestmark = [pytest.mark.servers, pytest.mark.spark]
 

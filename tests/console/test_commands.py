@@ -28,10 +28,10 @@ from sluice.console.check import Finding, problems_first
 from sluice.console.main import app, exit_code
 from sluice.console.stack.processes import ProcessFile
 from sluice.console.stack.stack import Stack
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.errors import ServerError, SetupError
 from tests.console.conftest import RUNNER, SECRET, Place
+from tests.style.sources import ROOT as PROJECT_ROOT
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ from sluice.console.check import check_destination, check_keyless
 from sluice.console.conf_check import conf_problems
 from sluice.console.init_conf import parse_url
 from sluice.console.main import app
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.database.server import DatabaseServer
+from tests.style.sources import ROOT as PROJECT_ROOT
 
 RUNNER = CliRunner()
 SECRET = "init-secret-42"  # noqa: S105

@@ -18,12 +18,12 @@ from dagster._grpc.client import DagsterGrpcClient
 
 from sluice.cdc_engine.destination_files import lease_holder
 from sluice.console.main import app
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import ChildProcess
 from tests.console.conftest import RUNNER
 from tests.instance.fix_destination import Captured
+from tests.style.sources import ROOT as PROJECT_ROOT
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.servers

@@ -138,7 +138,6 @@ def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SluiceConfig:
         directory.mkdir(parents=True)
         write_tables(directory / TABLES_FILE, [TableVersion(database="shop", table="orders", columns=())])
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("sluice.console.demo.home.PROJECT_ROOT", tmp_path)
     return load_config()
 
 

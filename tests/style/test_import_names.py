@@ -56,7 +56,7 @@ def test_packages_are_imported_from_sluice() -> None:
 
 def test_every_package_has_a_link() -> None:
     links = {path.name: path.readlink().as_posix() for path in (ROOT / "src" / "sluice").iterdir() if path.is_symlink()}
-    assert links == {package: f"../../{package}" for package in PRODUCT}
+    assert links == {name: f"../../{name}" for name in (*PRODUCT, "conf")}
 
 
 def test_loggers_whose_lines_reach_dagster_are_ours() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sluice.console.toolchain.cache import PROJECT_ROOT, Cache
+from sluice.console.toolchain.cache import Cache
 from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.java import Java, inspect_java, parse_version, provide_java
+from tests.style.sources import ROOT as PROJECT_ROOT
 
 
 def _fake_java(folder: Path, version: str, modules: str = "java.base") -> Path:

@@ -42,7 +42,7 @@ def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Room:
     made = Room(tmp_path)
     monkeypatch.setattr(kernels, "ROOM", made.folder)
     monkeypatch.setattr(kernels, "BESIDE", tmp_path / "parser")
-    monkeypatch.setattr(kernels, "PROJECT_ROOT", tmp_path)
+    monkeypatch.setattr(kernels, "PACKAGE", tmp_path / "sluice")
     monkeypatch.setattr(kernels, "_rehearse", made.rehearse)
     kernels._imports.cache_clear()
     return made
@@ -92,7 +92,11 @@ def test_a_checkout_takes_what_another_one_compiled_or_ran_besides(
     besides.write_text("for other types")
     kernels.keep_kernels(room.cache)
     other = Room(tmp_path / "other")
-    for name, value in (("ROOM", other.folder), ("PROJECT_ROOT", tmp_path / "other"), ("_rehearse", other.rehearse)):
+    for name, value in (
+        ("ROOM", other.folder),
+        ("PACKAGE", tmp_path / "other" / "sluice"),
+        ("_rehearse", other.rehearse),
+    ):
         monkeypatch.setattr(kernels, name, value)
     other.cache = room.cache
     (other.folder / "scan_state.py").write_text("AT = 2\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.console.toolchain.cache import PROJECT_ROOT
+from tests.style.sources import ROOT as PROJECT_ROOT
 
 PROGRAMS = (
     "sh",

@@ -20,6 +20,7 @@ from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
 from sluice.cdc_engine.instance.consumers.consumers import Consumers
 from sluice.cdc_engine.instance.consumers.forms import Forms, display_of, forms_of
 from sluice.cdc_engine.instance.consumers.statements import described
+from sluice.extras import Extra, require
 
 ContentT = TypeVar("ContentT")
 Got_co = TypeVar("Got_co", covariant=True)
@@ -125,10 +126,12 @@ def sending_of(config: DestinationConfig, consumers: Callable[[], Consumers]) ->
 def open_publisher(config: BrokerConfig) -> Publisher:
     """Connects to a broker. Raises ConfigurationError, PublishError. The clients' libraries are imported only where they are used."""
     if isinstance(config, KafkaConfig):
+        require(Extra.KAFKA, ConfigurationError)
         from sluice.cdc_engine.brokers.kafka import KafkaPublisher, settings_of  # noqa: PLC0415
 
         return KafkaPublisher(settings_of(config.servers, config.options))
     if isinstance(config, RabbitConfig):
+        require(Extra.RABBITMQ, ConfigurationError)
         from sluice.cdc_engine.brokers import rabbitmq  # noqa: PLC0415
 
         return rabbitmq.RabbitPublisher(rabbitmq.target_of(config))

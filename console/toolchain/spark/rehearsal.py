@@ -12,7 +12,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.setup import Toolchain
 from sluice.console.toolchain.spark.class_archive import can_archive, class_archive, remove_oldest
@@ -53,7 +52,6 @@ def _rehearse(toolchain: Toolchain, folder: Path, archive: Path) -> None:
         server.start()
         subprocess.run(
             server.warm_up_command(folder / "warmup"),
-            cwd=PROJECT_ROOT,
             capture_output=True,
             timeout=WARM_SECONDS_MAX,
             check=True,

@@ -1,7 +1,7 @@
 """Runs a Spark Connect server with Delta as a child process. Started by `sluice up`, the demo, the tests and the benchmarks.
 
-Its settings are in conf/spark-defaults.conf; what depends on the machine (jars, memory, port, directories) is added here. Nothing is
-resolved at start: the jars are in the cache.
+Its settings are in spark-defaults.conf, of the user's conf/ or of the package; what depends on the machine (jars, memory, port,
+directories) is added here. Nothing is resolved at start: the jars are in the cache.
 """
 
 import os
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sluice.console.toolchain.cache import PROJECT_ROOT, open_cache
+from sluice.console.toolchain.cache import open_cache
 from sluice.console.toolchain.errors import PortTakenError, ServerError
 from sluice.console.toolchain.grpc_probe import GrpcProbe
 from sluice.console.toolchain.java import Java
@@ -22,8 +22,9 @@ from sluice.console.toolchain.process import ChildProcess, last_lines
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.class_archive import class_archive, reading_options, writing_options
 from sluice.console.toolchain.spark.home import spark_home
+from sluice.package_files import package_file
 
-SETTINGS_FILE = PROJECT_ROOT / "conf" / "spark-defaults.conf"
+SETTINGS_FILE = package_file("conf/spark-defaults.conf")
 LOG_SETTINGS_FILE = Path(__file__).with_name("spark-log4j2.properties")
 SERVER_CLASS = "org.apache.spark.sql.connect.service.SparkConnectServer"
 WARM_UP = "sluice.console.toolchain.spark.warmup"
@@ -47,6 +48,7 @@ class SparkConnectServer:
         ui: bool = False,
         settings: Mapping[str, str] | None = None,
         extras: Sequence[str] = (),
+        settings_file: Path = SETTINGS_FILE,
         java: Java | None = None,
         die_with_parent: bool = True,
         archives_to: Path | None = None,
@@ -58,7 +60,7 @@ class SparkConnectServer:
         self.folder = data_dir.absolute()
         self.memory = memory
         self._jars = jars
-        self._java = java
+        self._java, self._settings_file = java, settings_file
         self._wanted_port = port
         self._port = port
         self._ui = ui
@@ -185,7 +187,15 @@ class SparkConnectServer:
         scratch.mkdir(parents=True, exist_ok=True)
         pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]
         submit = str(spark_home(open_cache()) / "bin" / "spark-submit")
-        return [submit, "--properties-file", str(SETTINGS_FILE), *pairs, "--class", SERVER_CLASS, "spark-internal"]
+        return [
+            submit,
+            "--properties-file",
+            str(self._settings_file),
+            *pairs,
+            "--class",
+            SERVER_CLASS,
+            "spark-internal",
+        ]
 
     def _java_options(self, scratch: Path) -> list[str]:
         options = [

@@ -19,13 +19,13 @@ from sluice.cdc_engine.destination_files import lease_holder
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.keeping import acts
 from sluice.cdc_engine.keeping.in_use import VARIABLE
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import ChildProcess
 from sluice.orchestration.base.batch_reference import delivery_of
 from sluice.orchestration.rpc.remote_host import RemoteEngine, RemoteHost
 from tests.instance.fix_destination import Captured
+from tests.style.sources import ROOT as PROJECT_ROOT
 from tests.waiting import wait_for
 
 

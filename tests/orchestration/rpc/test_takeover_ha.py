@@ -22,11 +22,11 @@ from benchmarks.servers.zookeeper import ZooKeeperServer
 from sluice.canal_client import CanalClient, CanalError
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.keeping import acts
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import ChildProcess
 from tests.instance.fix_destination import Captured
+from tests.style.sources import ROOT as PROJECT_ROOT
 from tests.waiting import wait_for
 
 PROGRAM = PROJECT_ROOT / "tests" / "server" / "protocol" / "ClusterClient.java"

@@ -18,11 +18,11 @@ from sluice.canal_client.errors import CanalError
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.console.status.report import read_status
-from sluice.console.toolchain.cache import PROJECT_ROOT
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import ChildProcess
 from tests.fix_servers import ServerFactory
+from tests.style.sources import ROOT as PROJECT_ROOT
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.servers

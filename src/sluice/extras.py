@@ -1,0 +1,35 @@
+"""Optional dependencies: which extra of the distribution has which library, and the sentence if one is missing.
+
+pyproject.toml defines the extras. A checkout installs all of them. Whoever imports such a library calls `require` first.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from enum import Enum
+
+
+class Extra(Enum):
+    """An extra by its name in pyproject.toml: what needs it, and a module of each library that it installs."""
+
+    KAFKA = ("kafka", "Kafka", ("confluent_kafka",))
+    RABBITMQ = ("rabbitmq", "RabbitMQ", ("pika",))
+    OTEL = ("otel", "OpenTelemetry", ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))
+    ZOOKEEPER = ("zookeeper", "ZooKeeper", ("kazoo",))
+    POSTGRES = ("postgres", "Postgres", ("psycopg",))
+
+    def __init__(self, extra: str, what: str, modules: tuple[str, ...]) -> None:
+        self.extra, self.what, self.modules = extra, what, modules
+
+
+def require(extra: Extra, kind: type[Exception]) -> None:
+    """Raises an error of this kind that says what to install, if a library of the extra is missing."""
+    if not all(map(_is_installed, extra.modules)):
+        raise kind(f"{extra.what} needs a package that is not installed: pip install 'sluice[{extra.extra}]'")
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # of a parent
+        return False

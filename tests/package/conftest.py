@@ -1,0 +1,80 @@
+"""Builds the wheel once and installs it into an empty environment."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.console.toolchain.cache import open_cache
+from tests.style.sources import ROOT
+
+# Of the checkout and of whoever runs the tests: an installed Sluice has none of them.
+FOREIGN_VARIABLES = (
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "SLUICE_CONF",
+    "SLUICE_CONF_IN_USE",
+    "DAGSTER_HOME",
+    "SLUICE_TEST_QUICK",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Installed:
+    """A wheel in an environment of its own."""
+
+    wheel: Path
+    environment: Path
+
+    def command(self, folder: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Runs the installed `sluice` in a folder."""
+        return self._run([str(self.environment / "bin" / "sluice"), *arguments], folder, variables)
+
+    def python(self, folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+        return self._run([str(self.environment / "bin" / "python"), "-c", program], folder, {})
+
+    @staticmethod
+    def _run(command: list[str], folder: Path, variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+        clean = {name: value for name, value in os.environ.items() if name not in FOREIGN_VARIABLES}
+        return subprocess.run(
+            command, cwd=folder, env={**clean, **variables}, capture_output=True, text=True, check=False
+        )
+
+
+def uv(*arguments: str) -> str:
+    """Runs the uv that installed this checkout, with its cache."""
+    cache = open_cache().root
+    own = sorted((cache / "tools").glob("uv-*/bin/uv"))
+    program = str(own[-1]) if own else shutil.which("uv")
+    assert program, "there is no uv: ./sluice gets one"
+    environment = dict(os.environ)
+    if environment.get("SLUICE_CACHE"):
+        environment.setdefault("UV_CACHE_DIR", str(cache / "uv"))
+    if environment.get("PIP_INDEX_URL"):
+        environment.setdefault("UV_DEFAULT_INDEX", environment["PIP_INDEX_URL"])
+    done = subprocess.run([program, *arguments], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    """The wheel without extras; of the versions in uv.lock, which this machine has already. Removed at once: it has 13 000 files."""
+    folder = tmp_path_factory.mktemp("package")
+    uv("build", "-q", "--out-dir", str(folder / "dist"))
+    (wheel,) = (folder / "dist").glob("*.whl")
+    constraints = folder / "constraints.txt"
+    constraints.write_text(uv("export", "-q", "--frozen", "--no-emit-project", "--no-hashes", "--all-extras"))
+    environment = folder / "environment"
+    uv("venv", "-q", "--python", sys.executable, str(environment))
+    python = str(environment / "bin" / "python")
+    uv("pip", "install", "-q", "--python", python, "--constraint", str(constraints), str(wheel))
+    yield Installed(wheel, environment)
+    shutil.rmtree(environment)

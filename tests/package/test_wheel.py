@@ -1,0 +1,68 @@
+"""What is in the wheel, and what it says where something is not."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from sluice import __version__
+from tests.package.conftest import Installed
+from tests.style.sources import PRODUCT, ROOT
+
+pytestmark = pytest.mark.package
+
+
+def names(installed: Installed) -> set[str]:
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        return set(wheel.namelist())
+
+
+def test_sluice_is_the_only_name_at_the_top(installed: Installed) -> None:
+    assert {name.partition("/")[0] for name in names(installed)} == {"sluice", f"sluice-{__version__}.dist-info"}
+
+
+def test_every_file_of_the_packages_is_in_the_wheel(installed: Installed) -> None:
+    listed = subprocess.run(["git", "ls-files", *PRODUCT], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = {f"sluice/{name}" for name in listed.splitlines() if (ROOT / name).exists()}
+    assert files <= names(installed)
+    assert {"sluice/conf/dagster.yaml", "sluice/conf/spark-defaults.conf"} <= names(installed)
+
+
+def test_version_is_that_of_the_distribution(installed: Installed, tmp_path: Path) -> None:
+    assert installed.command(tmp_path, "--version").stdout == f"sluice {__version__}\n"
+
+
+@pytest.mark.parametrize("command", [("test", "--quick"), ("bench", "engine")])
+def test_tests_and_benchmarks_need_a_checkout(installed: Installed, tmp_path: Path, command: tuple[str, str]) -> None:
+    done = installed.command(tmp_path, *command)
+    assert done.returncode == 1
+    assert "clone the repository" in done.stderr
+
+
+OPENS = {
+    "kafka": """
+from sluice.cdc_engine.instance.consumers.sending import KafkaConfig, open_publisher
+open_publisher(KafkaConfig(kind="kafka", servers="a:1", topic="t"))
+""",
+    "zookeeper": """
+from sluice.cdc_engine.records.location import LedgerLocation, record_store
+record_store(LedgerLocation(destination="shop", directory=None, kind="zookeeper"))
+""",
+    "postgres": """
+from sluice.cdc_engine.records.sql import SqlRecordStore
+SqlRecordStore("postgresql://user@host/database", "shop")
+""",
+    "otel": """
+from sluice.cdc_engine.telemetry.otlp import OtlpSender
+OtlpSender()
+""",
+}
+
+
+@pytest.mark.parametrize("extra", OPENS)
+def test_what_an_extra_installs_is_asked_for(installed: Installed, tmp_path: Path, extra: str) -> None:
+    done = installed.python(tmp_path, OPENS[extra])
+    assert f"needs a package that is not installed: pip install 'sluice[{extra}]'" in done.stderr
