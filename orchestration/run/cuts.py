@@ -4,6 +4,7 @@ run lock.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from typing import TYPE_CHECKING
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from sluice.spark_jobs.table_owner import TableRecord
 
     Place = tuple[str, TableRecord]
+
+logger = logging.getLogger(__name__)
 
 SHARE = 20  # writing the newest snapshot again may take 1/SHARE of a run's time
 
@@ -117,13 +120,21 @@ class CutAmendments:
         if not self.waiting:
             return
         began, records = self._clock(), LakeTables(self._config.destination_dir(self._destination))
-        as_added = [
-            each for name, each in self.waiting.items() if _ids(each.tables) == _ids(self._places(records, name))
-        ]
+        as_added = [each for name, each in self.waiting.items() if self._is_as_added(records, name, each)]
         options = storage_options(self._config.storage_options)
         amend_newest(cuts_path(self._config.lake, self._destination), as_added, Fence(refusal), options)
         self.waiting.clear()
         self._due = self._clock() + SHARE * (self._clock() - began)
+
+    def _is_as_added(self, records: LakeTables, name: str, added: AmendedTable) -> bool:
+        """Returns whether the Delta tables of a table are still those that were added."""
+        try:
+            return _ids(added.tables) == _ids(self._places(records, name))
+        except SluiceError:
+            raise
+        except Exception:  # of any kind: the other tables are written, and the snapshot of the next batch has this one
+            logger.exception("%s is left out of the newest consistent snapshot", name)
+            return False
 
     def _places(self, records: LakeTables, table: str) -> dict[str, Place]:
         beside = _beside(self._config, self._destination, records, table)

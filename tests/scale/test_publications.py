@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sluice.orchestration.run import cuts as run_cuts
 from sluice.orchestration.run.cuts import SHARE, CutAmendments
 from sluice.spark_jobs import cuts
 from sluice.spark_jobs.cuts import AmendedTable
@@ -66,3 +67,26 @@ def test_a_table_that_was_made_anew_before_the_snapshot_was_written_is_left_to_i
     amendments.write(str)
     assert written.tables == [[table_name(0)], [table_name(2)]]
     assert not amendments.waiting
+
+
+@pytest.mark.found
+def test_a_table_that_raises_keeps_no_other_table_out_of_the_newest_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Number 25: an exception in one table's locations left all tables that waited out of the snapshot, and failed their run."""
+    config, _ = make_destination(tmp_path, 3)
+    keep_lake_tables(config, 3)
+    written = Written(monkeypatch)
+    amendments = CutAmendments(config, "shop", written.clock)
+    for number in range(3):
+        amendments.add(table_name(number), 1, str)
+    real = run_cuts._beside
+
+    def odd(config: Any, destination: str, records: Any, name: str) -> Any:
+        if name == table_name(1):
+            raise KeyError("_sluice_operation")
+        return real(config, destination, records, name)
+
+    monkeypatch.setattr(run_cuts, "_beside", odd)
+    amendments.write(str)
+    assert written.tables == [[table_name(0)], [table_name(2)]]
