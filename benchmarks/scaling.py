@@ -20,7 +20,7 @@ from benchmarks.merge_batches import StagedFiles
 from benchmarks.report import median, show, write_json
 from benchmarks.servers.spark_cluster import SparkCluster
 from sluice.console.toolchain.setup import set_up
-from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY
@@ -45,7 +45,9 @@ def run(json_file: Path | None, *, table_rows: int = 3_000_000, runs: int = 3) -
 
 def _of(cores: int, folder: Path, table_rows: int, runs: int) -> list[dict[str, Any]]:
     cluster = SparkCluster(folder / "cluster", {}, workers=cores).start()
-    spark = SparkConnectServer(set_up([]).delta_jars, folder / "connect", memory="2g", settings=cluster.settings)
+    spark = SparkConnectServer(
+        set_up([]).delta_jars, folder / "connect", memory="2g", settings=ServerSettings(more=cluster.settings)
+    )
     try:
         spark.start()
         path = folder / "table"

@@ -25,7 +25,7 @@ from benchmarks.memory import MemoryWatch, TreeWatch
 from benchmarks.report import median, show, write_json
 from benchmarks.servers.pipeline import Pipeline
 from sluice.batch_manifest.file import FORMAT
-from sluice.console.stack.stack import CODE_SERVER, SPARK
+from sluice.console.stack.stack import CODE_SERVER, SPARK, StackOptions
 from sluice.console.toolchain.setup import set_up
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
@@ -218,7 +218,9 @@ def _merges(folder: Path, tables: int, changes: int, chosen: Sequence[str]) -> d
 def _whole(folder: Path, tables: int, changes: int) -> dict[str, Any]:
     """Measures the time from a commit on the source until the last table is acked."""
     folder.mkdir()
-    pipeline = Pipeline(folder, DATABASE, Console().print, spark_memory="2g")
+    pipeline = Pipeline(
+        folder, DATABASE, Console().print, options=StackOptions(spark_memory="2g", die_with_parent=True)
+    )
     pipeline.server.start()
     names = [f"t{number:04d}" for number in range(tables)]
     try:

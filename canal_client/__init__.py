@@ -1,6 +1,6 @@
 r"""A client for Canal's protocol, for Sluice's server and Canal's own: typed changes, or Arrow tables. For use in other programs.
 
-    with CanalClient("shop", table_filter=r"shop\..*") as client:
+    with CanalClient("shop", settings=ClientSettings(table_filter=r"shop\..*")) as client:
         for batch in client.batches():
             tables = batch.to_arrow()
 
@@ -8,7 +8,7 @@ It needs only `protobuf`; in addition `pyarrow` for Arrow and `kazoo` for a clus
 """
 
 from sluice.canal_client.batch import Batch, Change, Place, RowChange, Statement, TransactionBegin, TransactionEnd
-from sluice.canal_client.client import CanalClient
+from sluice.canal_client.client import CanalClient, ClientSettings
 from sluice.canal_client.errors import (
     BatchGoneError,
     CanalAuthenticationError,
@@ -28,6 +28,7 @@ __all__ = [
     "CanalProtocolError",
     "CanalServerError",
     "Change",
+    "ClientSettings",
     "Place",
     "RowChange",
     "Statement",

@@ -10,6 +10,7 @@ One client belongs to one thread.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import socket
 import ssl
@@ -33,69 +34,57 @@ PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.1, 5.0
 NOT_HERE = ("should start first", "can't find destination")  # errors of a standby server
 
 
-class CanalClient:
-    """A consumer of one destination, of Sluice's server or of Canal's.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """How a client reads and who it is.
 
     `table_filter`: comma-separated patterns of database.table; it narrows what the server captures. `batch_size`: entries, or KiB for
     servers that count memory, such as Sluice. `tls`: True for the system's authorities, a file of authorities, or a context.
     `retry_seconds`: how long a loop tries to reconnect before it raises.
     """
 
+    table_filter: str = ""
+    batch_size: int = BATCH_SIZE
+    client_id: int = CLIENT_ID
+    user: str = ""
+    password: str = dataclasses.field(default="", repr=False)
+    tls: bool | str | Path | ssl.SSLContext = False
+    retry_seconds: float = 300.0
+
+
+DEFAULT_SETTINGS = ClientSettings()
+
+
+class CanalClient:
+    """A consumer of one destination, of Sluice's server or of Canal's. `servers`: where to look for it instead of at `host` and `port`."""
+
     def __init__(
         self,
         destination: str,
         host: str = "127.0.0.1",
         port: int = PORT,
+        settings: ClientSettings = DEFAULT_SETTINGS,
         *,
-        user: str = "",
-        password: str = "",
-        client_id: int = CLIENT_ID,
-        table_filter: str = "",
-        batch_size: int = BATCH_SIZE,
-        tls: bool | str | Path | ssl.SSLContext = False,
         servers: Servers | Sequence[Address] | None = None,
-        retry_seconds: float = 300.0,
     ) -> None:
-        self.destination, self.client_id = destination, client_id
-        self.table_filter, self.batch_size = table_filter, batch_size
-        self._login = Login(user=user, password=password, tls=_tls_of(tls))
+        self.destination, self.client_id = destination, settings.client_id
+        self.table_filter, self.batch_size = settings.table_filter, settings.batch_size
+        self._login = Login(user=settings.user, password=settings.password, tls=_tls_of(settings.tls))
         if servers is None:
             self._servers: Servers = FixedServers([(host, port)])
         else:
             self._servers = FixedServers(servers) if isinstance(servers, Sequence) else servers
-        self._retry_seconds = retry_seconds
+        self._retry_seconds = settings.retry_seconds
         self._channel: Channel | None = None
         self._unanswered = False  # an ack was sent: a refusal arrives as the answer to the next get
         self._refused_since = 0.0  # when acks of a loop began to be refused; 0: none is
 
     @classmethod
-    def cluster(
-        cls,
-        destination: str,
-        zookeeper: str,
-        *,
-        user: str = "",
-        password: str = "",
-        client_id: int = CLIENT_ID,
-        table_filter: str = "",
-        batch_size: int = BATCH_SIZE,
-        tls: bool | str | Path | ssl.SSLContext = False,
-        retry_seconds: float = 300.0,
-    ) -> CanalClient:
+    def cluster(cls, destination: str, zookeeper: str, settings: ClientSettings = DEFAULT_SETTINGS) -> CanalClient:
         """Returns a client that finds the destination's server through ZooKeeper ("zk1:2181,zk2:2181"). Of the clients with the same id
         only one reads at a time.
         """
-        return cls(
-            destination,
-            user=user,
-            password=password,
-            client_id=client_id,
-            table_filter=table_filter,
-            batch_size=batch_size,
-            tls=tls,
-            servers=ClusterServers(zookeeper, destination, client_id),
-            retry_seconds=retry_seconds,
-        )
+        return cls(destination, settings=settings, servers=ClusterServers(zookeeper, destination, settings.client_id))
 
     def __enter__(self) -> CanalClient:
         self.connect()

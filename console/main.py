@@ -109,12 +109,12 @@ def up(
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.stack import signals  # noqa: PLC0415
     from sluice.console.stack.foreground import keep_up  # noqa: PLC0415
-    from sluice.console.stack.stack import Stack  # noqa: PLC0415
+    from sluice.console.stack.stack import Stack, StackOptions  # noqa: PLC0415
     from sluice.console.toolchain.cache import locked, open_cache  # noqa: PLC0415
     from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415
 
     with signals.heard():
-        stack = Stack(config_now(), conf_dir(), screen.print, die_with_parent=foreground)
+        stack = Stack(config_now(), conf_dir(), screen.print, StackOptions(die_with_parent=foreground))
         stack.require_startable()
         with locked(cache := open_cache(), screen.print):
             compile_kernels(cache, screen.print)

@@ -15,11 +15,12 @@ import yaml
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.position import file_number
-from sluice.console.stack.stack import CODE_SERVER, Stack
+from sluice.console.stack.stack import CODE_SERVER, Stack, StackOptions
 from sluice.console.toolchain.database.server import DatabaseServer
 from sluice.console.toolchain.ports import free_port
 
 POLL_SECONDS = 0.1
+OPTIONS = StackOptions(spark_memory="3g", die_with_parent=True)
 
 
 class Pipeline:
@@ -37,18 +38,14 @@ class Pipeline:
         say: Callable[[str], None],
         *,
         spark: str = "",
-        spark_memory: str = "3g",
-        environment: Mapping[str, str] | None = None,
         settings: Mapping[str, Any] | None = None,
-        webserver: bool = True,
-        warms_spark: bool = True,
+        options: StackOptions = OPTIONS,
     ) -> None:
-        self._webserver, self._warms_spark = webserver, warms_spark
         self._settings = dict(settings or {})
         self.folder, self.destination = folder, destination
-        self._spark, self._spark_memory, self._environment = spark, spark_memory, environment
-        options: dict[str, str | int | None] = {"max_binlog_size": 1 << 30, "default_time_zone": "+00:00"}
-        self.server = DatabaseServer("mysql-8.0.31", folder / "mysql", options=options)
+        self._spark, self._options = spark, options
+        server_options: dict[str, str | int | None] = {"max_binlog_size": 1 << 30, "default_time_zone": "+00:00"}
+        self.server = DatabaseServer("mysql-8.0.31", folder / "mysql", options=server_options)
         self._say = say
 
     def start(self) -> None:
@@ -57,11 +54,7 @@ class Pipeline:
             self.config,
             self.folder / "conf",
             self._say,
-            spark_memory=self._spark_memory,
-            die_with_parent=True,
-            extra_environment=self._environment,
-            webserver=self._webserver,
-            warms_spark=self._warms_spark,
+            self._options,
         )
         self.stack.up()
 

@@ -20,7 +20,7 @@ from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.source.in_use import address_in_use
-from sluice.console.stack.stack import CODE_SERVER, SPARK, Stack
+from sluice.console.stack.stack import CODE_SERVER, SPARK, Stack, StackOptions
 from sluice.console.toolchain.ports import free_port
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent
@@ -52,10 +52,12 @@ class House:
             self._configure(),
             self.folder / "conf",
             self._say,
-            spark_memory=self._spark_memory,
-            die_with_parent=True,
-            webserver=False,
-            warms_spark=self._warms_spark,
+            StackOptions(
+                spark_memory=self._spark_memory,
+                die_with_parent=True,
+                webserver=False,
+                warms_spark=self._warms_spark,
+            ),
         )
         self.stack.up()
 

@@ -58,30 +58,40 @@ class ChunkFacts:
     refused: tuple[RefusedCell, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class ReadRules:
+    """How the rows of a table are read. `where`: an SQL condition that selects them. `kept`, `policy`: as for `rows.decoder.RowDecoder`."""
+
+    where: str = ""
+    pace: ReadPace | None = None
+    kept: Int32s | None = None
+    policy: ValuePolicy = DEFAULT_POLICY
+
+
+ALL_ROWS = ReadRules()
+
+
 def read_chunk(
     connection: RowReader,
     table: TableVersion,
     chunk: Chunk,
     path: Path,
+    rules: ReadRules = ALL_ROWS,
     *,
-    where: str = "",
-    pace: ReadPace | None = None,
-    kept: Int32s | None = None,
-    policy: ValuePolicy = DEFAULT_POLICY,
     marks: Marks | None = None,
 ) -> ChunkFacts:
     """Writes the file, also if there are no rows; it is complete and on disk when this returns. It has the table's captured columns in
-    their order, and those of `marks`. `kept`, `policy`: as for `rows.decoder.RowDecoder`.
+    their order, and those of `marks`.
 
     Raises TableChangedError, TableStoppedError, SourceConnectionError, ConfigurationError, and OSError of the file. Then there is no
     file, and the connection is closed unless nothing was queried yet.
     """
     begun = time.monotonic()
-    decoder = ResultDecoder(table, kept, policy)
+    decoder, pace = ResultDecoder(table, rules.kept, rules.policy), rules.pace
     if pace is not None:
         pace.before_chunk()
     asked = decoder.asked([quoted(column.name) for column in decoder.columns])
-    statement = rows_statement(table, asked, chunk_key(connection, table), (chunk.after, chunk.up_to), where)
+    statement = rows_statement(table, asked, chunk_key(connection, table), (chunk.after, chunk.up_to), rules.where)
     with _whole_file(path) as beside:
         rows, received = _read(connection, decoder, statement, beside, pace, _constants(decoder, marks))
     seconds = time.monotonic() - begun

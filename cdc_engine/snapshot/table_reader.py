@@ -8,15 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
-from sluice.cdc_engine.contracts import Int32s, TableVersion
+from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.chunks import Chunk, chunks
 from sluice.cdc_engine.snapshot.exact_position import binlog_end, rows_at_a_position
-from sluice.cdc_engine.snapshot.pace import ReadPace
-from sluice.cdc_engine.snapshot.read import ChunkFacts, Marks, read_chunk
+from sluice.cdc_engine.snapshot.read import ALL_ROWS, ChunkFacts, Marks, ReadRules, read_chunk
 from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.cdc_engine.snapshot.record import SourceEnd
 from sluice.cdc_engine.snapshot.visible import view_contains, waits_for_replicas, writers_have_committed
@@ -27,24 +25,19 @@ UNTOLD_SECONDS = 2.0
 
 
 class SourceTable:
-    """Reads one table. `kept`, `policy`: as for `rows.decoder.RowDecoder`. `source`: the server whose binlog is read, if it is another
-    one.
-    """
+    """Reads one table. `source`: the server whose binlog is read, if it is another one."""
 
     def __init__(
         self,
         connect: Callable[[], RowReader],
         table: TableVersion,
         *,
-        where: str,
         chunk_rows: int,
-        pace: ReadPace | None = None,
-        kept: Int32s | None = None,
-        policy: ValuePolicy = DEFAULT_POLICY,
+        rules: ReadRules = ALL_ROWS,
         source: Callable[[], RowReader] | None = None,
     ) -> None:
-        self._connect, self._table, self._where, self._chunk_rows = connect, table, where, chunk_rows
-        self._pace, self._kept, self._policy, self._source = pace, kept, policy, source
+        self._connect, self._table, self._chunk_rows = connect, table, chunk_rows
+        self._rules, self._source = rules, source
         self._own = threading.local()
         self._opened: list[RowReader] = []
         self._lock = threading.Lock()
@@ -84,7 +77,7 @@ class SourceTable:
             return not waits_for_replicas(view) or writers_have_committed(view, self._table)
 
     def chunks(self, after: Chunk | None) -> Iterator[Chunk]:
-        return chunks(self._reader(), self._table, self._chunk_rows, self._where, after)
+        return chunks(self._reader(), self._table, self._chunk_rows, self._rules.where, after)
 
     def read(self, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
         if self._table.key:
@@ -95,17 +88,7 @@ class SourceTable:
         return facts
 
     def _read(self, reader: RowReader, chunk: Chunk, path: Path, marks: Marks | None = None) -> ChunkFacts:
-        return read_chunk(
-            reader,
-            self._table,
-            chunk,
-            path,
-            where=self._where,
-            pace=self._pace,
-            kept=self._kept,
-            policy=self._policy,
-            marks=marks,
-        )
+        return read_chunk(reader, self._table, chunk, path, self._rules, marks=marks)
 
     def end(self) -> SourceEnd:
         """Returns the end of the binlog of the server whose binlog is read: everything that a replica shows is before it. For a table

@@ -13,7 +13,7 @@ import logging
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,12 +30,10 @@ from sluice.batch_manifest.values import (
     TruncateSegment,
 )
 from sluice.cdc_engine.binlog.rows.decoder import OPERATION, RowDecoder, ValueLocations
-from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from sluice.cdc_engine.contracts import (
     NOTHING,
     Batch,
     BlockSlice,
-    Int32s,
     Int64s,
     StoppedTable,
     TableChange,
@@ -50,6 +48,7 @@ from sluice.cdc_engine.staging.cascades import APPLY, IGNORE, CascadeRecorder, P
 from sluice.cdc_engine.staging.grouping import runs_by_table
 from sluice.cdc_engine.staging.quarantine import write_quarantine
 from sluice.cdc_engine.staging.renamed_rows import refuse_rows
+from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.staging.segment_writer import SegmentWriter
 from sluice.cdc_engine.staging.staged_columns import refuse_reserved, staged_columns, staged_fills
 from sluice.cdc_engine.staging.table_files import TableFiles
@@ -57,8 +56,8 @@ from sluice.cdc_engine.states import TableState
 
 logger = logging.getLogger(__name__)
 
-KeptColumns = Callable[[TableVersion], Int32s]
 PENDING_BYTES_MAX = 48 << 20  # rows of all tables that are not yet in a row group
+DEFAULT_RULES = StagingRules()
 NAME_CHARS_MAX = 60  # length of a database or table name in a file name: two of them and a number fit into 255 bytes
 
 
@@ -81,31 +80,15 @@ def stage(
     destination: str,
     delivery: int,
     directory: Path,
+    rules: StagingRules = DEFAULT_RULES,
     *,
     ledger_id: str = "",
     more: Callable[[Batch], Batch] = lambda _: NOTHING,
-    kept: KeptColumns | None = None,
-    keys: Mapping[str, tuple[str, ...]] | None = None,
-    left_out: Collection[str] = (),
-    policies: Mapping[str, ValuePolicy] | None = None,
-    cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY,
-    has_up_to: Callable[[str], int] = lambda _table: 0,
-    logged: Collection[str] = (),
-    stopped_at: Mapping[str, int] | None = None,
     again_up_to: int = 0,
 ) -> StagingResult:
     """Decodes `batch` into `directory`/<batch_directory>. `ledger_id`: of the ledger that hands it out as `delivery`.
 
     - `more`: called with a decoded part of the batch; returns the next part, or an empty batch after the last.
-    - `kept`: returns the indices of a table version's captured columns (int32, ascending); all columns if None.
-    - `keys`: by "database.table", the key columns if they are not the primary key.
-    - `left_out`: "database.table" of tables that stopped in an earlier batch: a table with a gap must not continue after it.
-    - `policies`: by "database.table", how invalid values are handled if not by default.
-    - `cascade_policy`: (database, table) → apply, stop or ignore changes by foreign keys.
-    - `has_up_to`: "database.table" → order key up to which the lake has it, for tables that were resumed and are behind others.
-    - `logged`: "database.table" of tables with a change log, for which all before images are staged.
-    - `stopped_at`: for tables in `left_out`, the order key from which on the lake lacks their changes; for a table without an entry,
-      the lake lacks changes from before the batch.
     - `again_up_to`: as in the manifest.
 
     The same batch gives the same files; an existing directory of that name is replaced. A table that cannot be decoded is stopped: its
@@ -116,9 +99,7 @@ def stage(
     if batch.start is None or batch.end is None:
         raise ValueError("an empty batch is not staged")
     partial = directory / (batch_directory(batch.end, delivery) + ".partial")
-    staging = _Staging(partial, batch.start, kept, keys or {}, frozenset(left_out), policies=policies or {})
-    staging.cascade_policy, staging.has_up_to, staging.logged = cascade_policy, has_up_to, logged
-    staging.lacking = {name for name in left_out if (stopped_at or {}).get(name, -1) < batch.start.order_key}
+    staging = _Staging(partial, batch.start, rules)
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -143,28 +124,14 @@ def stage(
 class _Staging:
     """The tables of one batch while they are written."""
 
-    def __init__(
-        self,
-        directory: Path,
-        start: Position,
-        kept: KeptColumns | None,
-        keys: Mapping[str, tuple[str, ...]],
-        left_out: frozenset[str],
-        *,
-        policies: Mapping[str, ValuePolicy],
-    ) -> None:
-        self.policies = policies
-        self.directory, self.start, self.kept, self.keys, self.left_out = directory, start, kept, keys, left_out
+    def __init__(self, directory: Path, start: Position, rules: StagingRules) -> None:
+        self.directory, self.start, self.rules = directory, start, rules
         self.end, self.byte_count = start, 0  # of the parts taken so far
         self.tables: dict[str, TableFiles] = {}
         self.stopped: dict[str, StoppedTable] = {}
         self.places, self.beside = ValueLocations(), BackgroundWriter()
         self.files_begun = self.events = 0
         self.cascades = CascadeRecorder(directory, self._stop_whole)
-        self.cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
-        self.has_up_to: Callable[[str], int] = lambda _table: 0
-        self.logged: Collection[str] = ()
-        self.lacking: Collection[str] = left_out  # tables of which the lake lacks changes from before the batch
 
     def take_batch(self, batch: Batch) -> None:
         """Takes a whole batch, or one part of it."""
@@ -180,7 +147,7 @@ class _Staging:
                     self._change(table, change)
         for version, chosen in ((each, rows) for each, rows in runs_by_table(part) if not each.stopped):
             if version.cascades:
-                self.cascades.take(part, version, chosen, self.events, self.policies.get(version.name, DEFAULT_POLICY))
+                self.cascades.take(part, version, chosen, self.events, self.rules.policy(version.name))
             if version.watched:
                 continue
             with self._table(version.database, version.table) as table:
@@ -230,7 +197,7 @@ class _Staging:
         `root`: the table whose rows trigger it; their values are read unchanged.
         """
         names = [".".join(each) for each in (cascade.child, cascade.parent) if each != root or each == cascade.child]
-        policies = [self.policies.get(name, DEFAULT_POLICY) for name in names]
+        policies = [self.rules.policy(name) for name in names]
         unlike = cascade.doubt if cascade.unlike else ""
         if cascade.dated and any(policy.zero_dates == "text" for policy in policies):
             unlike = f"dates of {' or '.join(names)} are text in the lake (zero_dates)"
@@ -241,7 +208,10 @@ class _Staging:
                 f"conf/ masks columns of {' or '.join(names)} that it changes or refers to, or filters rows by them"
             )
         return dataclasses.replace(
-            cascade, key=self.keys.get(names[0]) or cascade.key, doubt=unlike or cascade.doubt, unlike=bool(unlike)
+            cascade,
+            key=self.rules.keys.get(names[0]) or cascade.key,
+            doubt=unlike or cascade.doubt,
+            unlike=bool(unlike),
         )
 
     def _settle_cascades(self) -> set[tuple[str, str]]:
@@ -259,7 +229,7 @@ class _Staging:
                     blind = find(live=functools.partial(self._seen_by, name)).get(name, False)
                     if self._live(name) and not blind:
                         found.add(name)
-                    elif self.cascade_policy(*name) != IGNORE:
+                    elif self.rules.cascade_policy(*name) != IGNORE:
                         self._stop_cascade(name, cascades[0].parent, blind=blind)
             if len(self.stopped) == stops_before:
                 return {name for name in found if self._live(name)}
@@ -268,18 +238,20 @@ class _Staging:
         """Returns whether the lake's rows of the table `name` are those that affected the table `below`: the lake follows all of its
         changes, and has them up to no later position than those of `below`.
         """
-        whole = not self.policies.get(".".join(name), DEFAULT_POLICY).rules.condition
-        return whole and self._live(name) and self.has_up_to(".".join(name)) <= self.has_up_to(".".join(below))
+        whole = not self.rules.policy(".".join(name)).rules.condition
+        return (
+            whole and self._live(name) and self.rules.has_up_to(".".join(name)) <= self.rules.has_up_to(".".join(below))
+        )
 
     def _live(self, name: tuple[str, str]) -> bool:
         """Returns whether the lake follows all changes of a captured table."""
         full_name = ".".join(name)
-        flows = full_name not in self.stopped and full_name not in self.left_out
-        return flows and self.cascade_policy(*name) == APPLY
+        flows = full_name not in self.stopped and full_name not in self.rules.left_out
+        return flows and self.rules.cascade_policy(*name) == APPLY
 
     def _stop_cascade(self, name: tuple[str, str], parent: tuple[str, str], *, blind: bool) -> None:
         of = f"rows of {'.'.join(parent)} went or changed, and foreign keys changed rows of this table with them without row events"
-        if blind and self.cascade_policy(*name) == APPLY:
+        if blind and self.rules.cascade_policy(*name) == APPLY:
             why = (
                 "a table between the two is not followed completely (it is not captured, conf/ filters its "
                 "rows, it stopped, or its `cascades` is not apply)"
@@ -293,7 +265,7 @@ class _Staging:
         before it.
         """
         full_name = ".".join(name)
-        if full_name in self.left_out:
+        if full_name in self.rules.left_out:
             return
         if table := self.tables.get(full_name):
             table.discard()
@@ -324,7 +296,7 @@ class _Staging:
         table. A full disk and bytes that are not row images affect all tables and are raised.
         """
         full_name = f"{database}.{name}"
-        if full_name in self.stopped or full_name in self.left_out:
+        if full_name in self.stopped or full_name in self.rules.left_out:
             yield None
             return
         table = self.tables.setdefault(full_name, TableFiles(database, name))
@@ -357,7 +329,7 @@ class _Staging:
             table.segments.append(TruncateSegment(order_key=change.order_key, commit_time_us=change.time_us))
         elif change.schema is not None:
             decoder = self._decoder(change.schema)
-            refuse_rows(change, self.keys, self.lacking, self.policies)
+            refuse_rows(change, self.rules.keys, self.rules.lacking_before(self.start.order_key), self.rules.policies)
             columns = staged_columns(decoder)
             table.segments.append(
                 SchemaSegment(
@@ -410,7 +382,7 @@ class _Staging:
             )
         table.close()
         table.writer = SegmentWriter(self._new_file(version, "parquet"), decoder, table.rows + 1, beside=self.beside)
-        if version.name in self.logged:
+        if version.name in self.rules.logged:
             every = self._decoder(version, every_preimage=True)
             table.log = SegmentWriter(
                 self._new_file(version, "log.parquet"), every, follows_moves=False, beside=self.beside
@@ -422,9 +394,9 @@ class _Staging:
         return self.directory / file
 
     def _decoder(self, version: TableVersion, *, every_preimage: bool = False) -> RowDecoder:
-        keyed = dataclasses.replace(version, key=self.keys.get(version.name) or version.key)
-        policy = self.policies.get(version.name, DEFAULT_POLICY)
-        kept = None if self.kept is None else self.kept(keyed)
+        keyed = dataclasses.replace(version, key=self.rules.keys.get(version.name) or version.key)
+        policy = self.rules.policy(version.name)
+        kept = None if self.rules.kept is None else self.rules.kept(keyed)
         refuse_reserved(keyed, kept)
         return RowDecoder(keyed, kept, self.places, policy, every_preimage=every_preimage)
 

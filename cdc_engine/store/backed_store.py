@@ -17,6 +17,15 @@ from sluice.cdc_engine.store.files.reader import DroppedTransaction, LogReader
 from sluice.cdc_engine.store.memory_store import MemoryEventStore
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoreSizes:
+    """The limits of a store with files: bytes of its files, and bytes and events of its ring."""
+
+    files_bytes_max: int
+    bytes_max: int = limits.RING_BYTES_MAX
+    events_max: int = limits.RING_EVENTS_MAX
+
+
 class BackedEventStore(MemoryEventStore):
     """The base of the stores with files. `log` is begun or opened; `reader` reads it from `start` on."""
 
@@ -26,16 +35,14 @@ class BackedEventStore(MemoryEventStore):
         log: EventLog,
         reader: LogReader,
         *,
-        files_bytes_max: int,
-        bytes_max: int = limits.RING_BYTES_MAX,
-        events_max: int = limits.RING_EVENTS_MAX,
+        sizes: StoreSizes,
         start: Position | None = None,
         ddl_isolation: bool = False,
     ) -> None:
         super().__init__(
-            spill_dir, bytes_max=bytes_max, events_max=events_max, start=start, ddl_isolation=ddl_isolation
+            spill_dir, bytes_max=sizes.bytes_max, events_max=sizes.events_max, start=start, ddl_isolation=ddl_isolation
         )
-        self._log, self._reader, self._files_bytes_max = log, reader, files_bytes_max
+        self._log, self._reader, self._files_bytes_max = log, reader, sizes.files_bytes_max
 
     @property
     def oldest_time_us(self) -> int:

@@ -10,11 +10,10 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from sluice.cdc_engine import limits
 from sluice.cdc_engine.contracts import Batch, Block
 from sluice.cdc_engine.errors import StoreFullError
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.store.backed_store import BackedEventStore
+from sluice.cdc_engine.store.backed_store import BackedEventStore, StoreSizes
 from sluice.cdc_engine.store.files.log import EventLog
 from sluice.cdc_engine.store.files.reader import LogReader
 from sluice.cdc_engine.store.window.positions import key_of
@@ -29,10 +28,8 @@ class FileEventStore(BackedEventStore):
         log: EventLog,
         reader: LogReader,
         *,
-        files_bytes_max: int,
+        sizes: StoreSizes,
         settled: Callable[[], Position | None],
-        bytes_max: int = limits.RING_BYTES_MAX,
-        events_max: int = limits.RING_EVENTS_MAX,
         start: Position | None = None,
         ddl_isolation: bool = False,
     ) -> None:
@@ -40,9 +37,7 @@ class FileEventStore(BackedEventStore):
             spill_dir,
             log,
             reader,
-            files_bytes_max=files_bytes_max,
-            bytes_max=bytes_max,
-            events_max=events_max,
+            sizes=sizes,
             start=start,
             ddl_isolation=ddl_isolation,
         )

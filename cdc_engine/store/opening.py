@@ -16,6 +16,7 @@ import structlog
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import StoreDamagedError, StoreUnfitError
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.backed_store import StoreSizes
 from sluice.cdc_engine.store.file_store import FileEventStore
 from sluice.cdc_engine.store.files.forget import EVENTS_DIRECTORY, forget_events
 from sluice.cdc_engine.store.files.log import EventLog
@@ -42,6 +43,10 @@ class StorePlan:
     bytes_max: int = limits.RING_BYTES_MAX
     events_max: int = limits.RING_EVENTS_MAX
     ddl_isolation: bool = False
+
+    @property
+    def sizes(self) -> StoreSizes:
+        return StoreSizes(files_bytes_max=self.files_bytes_max, bytes_max=self.bytes_max, events_max=self.events_max)
 
     def log(self, going_on: GoingOn) -> EventLog:
         """Returns the log of its event files, neither begun nor opened."""
@@ -82,10 +87,8 @@ def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Positio
             spill,
             events,
             reader,
-            files_bytes_max=plan.files_bytes_max,
+            sizes=plan.sizes,
             settled=settled,
-            bytes_max=plan.bytes_max,
-            events_max=plan.events_max,
             start=going_on.begin,
             ddl_isolation=plan.ddl_isolation,
         )
@@ -98,9 +101,7 @@ def open_store(plan: StorePlan, going_on: GoingOn, settled: Callable[[], Positio
         spill,
         events,
         events.reader_at_end(),
-        files_bytes_max=plan.files_bytes_max,
-        bytes_max=plan.bytes_max,
-        events_max=plan.events_max,
+        sizes=plan.sizes,
         start=going_on.begin,
         ddl_isolation=plan.ddl_isolation,
     )

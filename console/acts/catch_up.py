@@ -22,7 +22,7 @@ from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.config.conf_files import ONLY
 from sluice.cdc_engine.instance.sources import source_facts
 from sluice.console.source.query import require_destination
-from sluice.console.stack.stack import Stack
+from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
 
 
@@ -103,10 +103,7 @@ def running(
         config.model_copy(update={"destinations": only, "groups": {}}),
         conf,
         say,
-        die_with_parent=True,
-        extra_environment={ONLY: ",".join(names)},
-        webserver=False,
-        warms_spark=False,
+        StackOptions(die_with_parent=True, environment={ONLY: ",".join(names)}, webserver=False, warms_spark=False),
     )
     if stack.file.running():
         say("Sluice runs already, and continues to run afterwards")

@@ -32,7 +32,7 @@ from sluice.console.demo.source import PASSWORD_VARIABLE, DemoSource
 from sluice.console.demo.summary import Before, DemoSummary, show, summarise
 from sluice.console.stack import signals
 from sluice.console.stack.processes import ProcessFile, StopStep, stop, terminate
-from sluice.console.stack.stack import Stack
+from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.status.report import DestinationStatus, read_destination, read_json
 from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.setup import set_up
@@ -74,10 +74,12 @@ class Demo:
             self.config,
             home.conf,
             self._say,
-            spark_memory="2g",
-            die_with_parent=True,
-            extra_environment={PASSWORD_VARIABLE: self.source.password},
-            port_advice="give the demo other ports with --port-base",
+            StackOptions(
+                spark_memory="2g",
+                die_with_parent=True,
+                environment={PASSWORD_VARIABLE: self.source.password},
+                port_advice="give the demo other ports with --port-base",
+            ),
         )
         self.file = ProcessFile(self.config.data_dir / "processes.json")
         self.lake = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 import urllib.error
@@ -40,6 +41,14 @@ class Process(Protocol):
     def kill(self) -> None: ...
 
 
+@dataclasses.dataclass(frozen=True)
+class PartPort:
+    """The port on which a part listens; 0: it listens on none. `advice`: what to do if another program has it."""
+
+    number: int
+    advice: str
+
+
 class ProcessPart:
     """One process in the file of processes: started here, or by an earlier `sluice up` and found there.
 
@@ -57,13 +66,12 @@ class ProcessPart:
         log: Path,
         start: Callable[[], Process],
         question: Callable[[ProcessRecord], Answers],
-        port: int,
+        port: PartPort,
         seconds_max: float,
-        port_advice: str,
     ) -> None:
         self.name, self.after, self.log, self.seconds_max = name, after, log, seconds_max
         self._file, self._start, self._question = file, start, question
-        self._port, self._port_advice = port, port_advice
+        self._port, self._port_advice = port.number, port.advice
         self.child: Process | None = None
         self._record = next((record for record in file.load() if record.name == name), None)
         self._answers = question(self._record) if self._record and find(self._record) else None

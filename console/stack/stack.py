@@ -7,6 +7,7 @@ that process.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import shutil
@@ -23,6 +24,7 @@ from sluice.console.source.query import known_path_clashes
 from sluice.console.stack.dagster_storage import lost_storage
 from sluice.console.stack.parts import (
     Answers,
+    PartPort,
     Process,
     ProcessPart,
     SparkProcess,
@@ -51,7 +53,7 @@ from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.ports import LOOPBACK, listens
 from sluice.console.toolchain.process import ChildProcess, why_no_run_can_start
-from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.orchestration.base.lake_settings import on_s3, several_sparks, store_environment, store_settings
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.package_files import conf_file
@@ -68,43 +70,51 @@ LOCATION = "sluice"
 Say = Callable[[str], None]
 
 
-class Stack:
-    """The processes of one configuration. `mark` ties them to this data_dir; `die_with_parent` is the demo's leash.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StackOptions:
+    """How a stack runs, apart from conf/. `die_with_parent`: its processes end with the process that started them, as in the demo.
 
-    `webserver`: whether Dagster's pages are needed; everything else works without. `warms_spark`: whether Spark's first merge is made
-    before anyone waits for one.
+    `environment`: additional variables of its processes. `port_advice`: what to do if another program has a port; empty: set another one in
+    conf/. `webserver`: whether Dagster's pages are needed; everything else works without. `warms_spark`: whether Spark's first merge is
+    made before anyone waits for one.
     """
+
+    spark_memory: str = "4g"
+    die_with_parent: bool = False
+    environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    port_advice: str = ""
+    webserver: bool = True
+    warms_spark: bool = True
+
+
+DEFAULT_OPTIONS = StackOptions()
+
+
+class Stack:
+    """The processes of one configuration. `mark` ties them to this data_dir."""
 
     def __init__(
         self,
         config: SluiceConfig,
         conf: Path,
         say: Say,
-        *,
-        spark_memory: str = "4g",
-        die_with_parent: bool = False,
-        extra_environment: Mapping[str, str] | None = None,
-        port_advice: str = "",
-        webserver: bool = True,
-        warms_spark: bool = True,
+        options: StackOptions = DEFAULT_OPTIONS,
     ) -> None:
         self.config, self.conf, self.say = config, conf.resolve(), say
-        self._webserver, self._warms_spark = webserver, warms_spark
+        self._options = options
         self.file = ProcessFile(config.data_dir / "processes.json")
         self.logs = config.data_dir / "logs"
         self.dagster_home = config.data_dir / "dagster"
-        self._die_with_parent = die_with_parent
-        self._extra = dict(extra_environment or {})
-        self._port_advice = port_advice or f"set another port under `ports` in {conf / 'sluice.yaml'}"
+        self._port_advice = options.port_advice or f"set another port under `ports` in {conf / 'sluice.yaml'}"
         self._children: dict[str, Process] = {}
         self._spark = SparkConnectServer(
             None,
             config.data_dir / "spark",
             port=config.ports.spark_connect,
-            memory=spark_memory,
+            memory=options.spark_memory,
             extras=EXTRAS if on_s3(config) else (),
-            settings_file=conf_file(self.conf, "spark-defaults.conf"),
-            die_with_parent=die_with_parent,
+            settings=ServerSettings(file=conf_file(self.conf, "spark-defaults.conf")),
+            die_with_parent=options.die_with_parent,
         )
 
     @property
@@ -210,11 +220,11 @@ class Stack:
             parts.insert(0, self._part(ENGINE, (), lambda _: lambda: listens(port), port))
         if self.starts_spark:
             parts.append(self._part(SPARK, (), lambda _: self._spark.answers, ports.spark_connect))
-        if self.starts_spark and self._warms_spark:
+        if self.starts_spark and self._options.warms_spark:
             command = self._spark.warm_up_command(self._spark.folder / "warmup")
             parts.append(WarmUp(command, (SPARK,), self._spark.folder / "warmup.log", WARM_SECONDS_MAX, self.say))
         # the webserver needs the code server when it starts, and the daemon's first run needs Spark
-        if self._webserver:
+        if self._options.webserver:
             parts.append(self._part(WEBSERVER, (CODE_SERVER,), asks_webserver(self.url), ports.webserver))
         after = tuple(part.name for part in parts if part.name in dagster)
         return [*parts, self._part(DAEMON, after, asks_daemon(self.dagster_home), 0)]
@@ -230,9 +240,8 @@ class Stack:
             log=log,
             start=functools.partial(self._start, name, log),
             question=question,
-            port=port,
+            port=PartPort(port, self._port_advice),
             seconds_max=START_SECONDS_MAX,
-            port_advice=self._port_advice,
         )
 
     def _start(self, name: str, log: Path) -> Process:
@@ -240,7 +249,7 @@ class Stack:
             process: Process = SparkProcess(self._spark)
         else:
             process = ChildProcess(
-                self._command(name), log, environment=self.environment(), die_with_parent=self._die_with_parent
+                self._command(name), log, environment=self.environment(), die_with_parent=self._options.die_with_parent
             )
         self._children[name] = process
         return process
@@ -250,7 +259,7 @@ class Stack:
         for name, destination in self.config.destinations.items():
             from sluice.cdc_engine.instance.discovery import discover  # noqa: PLC0415  the engine: seconds, where there is nothing to ask
 
-            password = self._extra.get(destination.source.password_env)
+            password = self._options.environment.get(destination.source.password_env)
             try:
                 discover(self.config, name, password)
             except SluiceError as error:
@@ -304,7 +313,7 @@ class Stack:
             "DAGSTER_GRPC_SHUTDOWN_GRACE_PERIOD": "5",
             MARK: self.mark,
         }
-        return {**os.environ, **self._extra, **own}
+        return {**os.environ, **self._options.environment, **own}
 
     def _steps(self, name: str) -> list[StopStep]:
         if name != CODE_SERVER:

@@ -16,7 +16,7 @@ from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState
-from sluice.console.stack.stack import CODE_SERVER, SPARK
+from sluice.console.stack.stack import CODE_SERVER, SPARK, StackOptions
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent
 from sluice.lake_cut import deltalake_tables, read_cut
@@ -102,11 +102,17 @@ class KillBench:
             folder,
             DATABASE,
             _silent,
-            spark_memory="2g",
-            environment={failpoints.VARIABLE: str(self.gates), "OTEL_EXPORTER_OTLP_ENDPOINT": collector.address},
             settings=SETTINGS,
-            webserver=False,
-            warms_spark=False,
+            options=StackOptions(
+                spark_memory="2g",
+                die_with_parent=True,
+                environment={
+                    failpoints.VARIABLE: str(self.gates),
+                    "OTEL_EXPORTER_OTLP_ENDPOINT": collector.address,
+                },
+                webserver=False,
+                warms_spark=False,
+            ),
         )
         self.workload = Workload(lambda: self.pipeline.server.connect(autocommit=False))
         self._runs = SETTINGS["runs"]

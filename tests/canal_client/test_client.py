@@ -21,6 +21,7 @@ from sluice.canal_client import (
     CanalConnectionError,
     CanalProtocolError,
     CanalServerError,
+    ClientSettings,
 )
 from sluice.canal_client.servers import Address as ServerAddress
 from sluice.canal_client.servers import FixedServers
@@ -45,7 +46,9 @@ def listener(destination: Destination) -> Iterator[CanalListener]:
 
 
 def client_of(listener: CanalListener) -> CanalClient:
-    return CanalClient("example", port=listener.port, **WHO, table_filter=r"shop\..*", retry_seconds=30.0)
+    return CanalClient(
+        "example", port=listener.port, settings=ClientSettings(**WHO, table_filter=r"shop\..*", retry_seconds=30.0)
+    )
 
 
 def numbers(client: CanalClient) -> list[int]:
@@ -142,7 +145,7 @@ def test_a_canal_loop_goes_on_after_an_ack_that_was_refused(listener: CanalListe
 def test_a_canal_loop_whose_acks_are_always_refused_ends_with_the_servers_words(
     listener: CanalListener, destination: Destination
 ) -> None:
-    with CanalClient("example", port=listener.port, **WHO, retry_seconds=0.0) as client:
+    with CanalClient("example", port=listener.port, settings=ClientSettings(**WHO, retry_seconds=0.0)) as client:
         batches = client.batches()
         next(batches)
         destination.waiting.clear()
@@ -169,7 +172,7 @@ def test_a_full_canal_server_says_so_and_the_next_one_is_tried(destination: Dest
     with contextlib.closing(full), contextlib.closing(other), CanalClient("example", port=full.port):
         with pytest.raises(CanalConnectionError, match=r"503.*connections_max"):
             CanalClient("example", port=full.port).connect()
-        with CanalClient("example", servers=servers, **WHO) as second:
+        with CanalClient("example", servers=servers, settings=ClientSettings(**WHO)) as second:
             assert second.connected_to.endswith(str(other.port))
 
 
@@ -196,17 +199,17 @@ def test_a_canal_client_of_a_cluster_takes_its_turn_before_it_connects_and_gives
     listener: CanalListener,
 ) -> None:
     servers = TableLocks(listener.port)
-    with CanalClient("example", servers=servers, **WHO):
+    with CanalClient("example", servers=servers, settings=ClientSettings(**WHO)):
         assert servers.calls == ["enter", "addresses"]
     assert servers.calls == ["enter", "addresses", "leave"]
     nobody = TableLocks(free_port())
     with pytest.raises(CanalConnectionError):
-        CanalClient("example", servers=nobody, **WHO).connect()
+        CanalClient("example", servers=nobody, settings=ClientSettings(**WHO)).connect()
     assert nobody.calls == ["enter", "addresses", "leave"]
 
 
 def test_a_canal_client_with_a_wrong_password_is_told_so_at_once(listener: CanalListener) -> None:
-    client = CanalClient("example", port=listener.port, **{**WHO, "password": "wrong"})
+    client = CanalClient("example", port=listener.port, settings=ClientSettings(**{**WHO, "password": "wrong"}))
     with pytest.raises(CanalAuthenticationError, match="'canal'"):
         next(client.batches())
 
@@ -214,8 +217,8 @@ def test_a_canal_client_with_a_wrong_password_is_told_so_at_once(listener: Canal
 def test_no_canal_server_and_no_such_destination_are_said_by_name(listener: CanalListener) -> None:
     port = free_port()
     with pytest.raises(CanalConnectionError, match=f"127.0.0.1:{port}"):
-        next(CanalClient("example", port=port, retry_seconds=0.0).batches())
-    client = CanalClient("other", port=listener.port, **WHO, retry_seconds=0.0)
+        next(CanalClient("example", port=port, settings=ClientSettings(retry_seconds=0.0)).batches())
+    client = CanalClient("other", port=listener.port, settings=ClientSettings(**WHO, retry_seconds=0.0))
     with pytest.raises(CanalConnectionError, match="can't find destination:other"):
         next(client.batches())
 
@@ -230,7 +233,7 @@ def test_what_the_canal_server_says_of_a_stopped_consumer_is_raised(
 
 def test_a_canal_client_tries_one_address_after_the_other(listener: CanalListener) -> None:
     servers = [("127.0.0.1", free_port()), ("127.0.0.1", listener.port)]
-    with CanalClient("example", servers=servers, **WHO) as client:
+    with CanalClient("example", servers=servers, settings=ClientSettings(**WHO)) as client:
         assert client.connected_to == f"127.0.0.1:{listener.port}"
         client.unsubscribe()
         assert client.connected_to == ""
@@ -256,8 +259,8 @@ def test_a_canal_client_comes_in_by_tls_and_trusts_no_stranger(tmp_path: Path, d
     listener.serve("example", destination)
     with contextlib.closing(listener):
         with pytest.raises(CanalConnectionError, match="no TLS with"):
-            CanalClient("example", port=listener.port, tls=True).connect()
+            CanalClient("example", port=listener.port, settings=ClientSettings(tls=True)).connect()
         context = ssl.create_default_context(cafile=str(files["ca"]))
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-        with CanalClient("example", port=listener.port, tls=context) as client:
+        with CanalClient("example", port=listener.port, settings=ClientSettings(tls=context)) as client:
             assert numbers(client) == [1, 2, 3, 4, 5]

@@ -14,7 +14,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from benchmarks.servers.zookeeper import ZooKeeperServer
-from sluice.canal_client import CanalClient, CanalConnectionError
+from sluice.canal_client import CanalClient, CanalConnectionError, ClientSettings
 from sluice.canal_client.servers import ClusterServers
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.server.protocol.session import Access
@@ -51,7 +51,7 @@ def test_a_canal_client_follows_the_server_that_reads(zookeeper39: ZooKeeperServ
     nodes.ensure_path(f"{PATH}/cluster/127.0.0.1:{standby.port}")
     found = []
     with contextlib.closing(second), contextlib.closing(standby):
-        with CanalClient.cluster("example", zookeeper39.hosts, retry_seconds=60.0) as client:
+        with CanalClient.cluster("example", zookeeper39.hosts, ClientSettings(retry_seconds=60.0)) as client:
             assert nodes.exists(f"{PATH}/1001/running")
             for batch in client.batches(idle_seconds=0.01):
                 found += [change.row["id"] for change in batch.changes()]

@@ -18,12 +18,12 @@ import pymysql
 from sluice.batch_manifest.values import ChangesSegment
 from sluice.cdc_engine.contracts import Batch
 from sluice.cdc_engine.parser.start_position import StartChoice
-from sluice.cdc_engine.parser.stream.event_parser import EventParser
+from sluice.cdc_engine.parser.stream.event_parser import EventParser, StreamRules
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.event_sink import EventSink
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.source.server import Source
-from sluice.cdc_engine.staging import StagingResult, stage
+from sluice.cdc_engine.staging import StagingResult, StagingRules, stage
 from sluice.cdc_engine.store.memory_store import MemoryEventStore
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.cdc_engine.table_meta.history.history import TableHistory
@@ -58,20 +58,21 @@ class Pipeline:
         made._history().seed(snapshot, begin)
         return made
 
-    def staged(self, **options: Any) -> StagingResult:
-        """Everything written since the beginning, as one staged batch; `options` are those of `stage`."""
+    def staged(self, *, again_up_to: int = 0, **rules: Any) -> StagingResult:
+        """Everything written since the beginning, as one staged batch; `rules` are those of `StagingRules`."""
         self.deliveries += 1
-        return stage(self.batch(), "fidelity", self.deliveries, self.folder / "staging", **options)
+        folder, known = self.folder / "staging", StagingRules(**rules)
+        return stage(self.batch(), "fidelity", self.deliveries, folder, known, again_up_to=again_up_to)
 
     def batch(self) -> Batch:
         return self._read().get(RING_BYTES, RING_EVENTS)
 
-    def batches(self, **options: Any) -> Iterator[StagingResult]:
+    def batches(self, **rules: Any) -> Iterator[StagingResult]:
         """Everything written since the beginning, in the batches that the store makes of it."""
         store = self._read()
         while not (batch := store.get(RING_BYTES, RING_EVENTS)).empty:
             self.deliveries += 1
-            yield stage(batch, "fidelity", self.deliveries, self.folder / "staging", **options)
+            yield stage(batch, "fidelity", self.deliveries, self.folder / "staging", StagingRules(**rules))
 
     def _read(self) -> MemoryEventStore:
         store = MemoryEventStore(
@@ -80,7 +81,7 @@ class Pipeline:
         tables = TableFilter(rf"{self.database}\..*", "")
         parser = EventParser(
             Source(destination="fidelity", host="127.0.0.1", port=self.server.port, user="root"),
-            StartChoice(),
+            StreamRules(choice=StartChoice()),
             sink=EventSink(store, tables),
             history=self._history(),
             captured=tables.keeps,

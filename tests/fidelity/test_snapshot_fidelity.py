@@ -14,7 +14,7 @@ from sluice.cdc_engine.binlog.charsets.collations import charset_of_name
 from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.snapshot.chunks import chunks
-from sluice.cdc_engine.snapshot.read import read_chunk
+from sluice.cdc_engine.snapshot.read import ReadRules, read_chunk
 from sluice.cdc_engine.snapshot.reader import RowReader
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import SERVERS, Pipeline, images, run
@@ -37,7 +37,7 @@ def read(reader: RowReader, table: TableVersion, folder: Path) -> pa.Table:
     parts = []
     for chunk in chunks(reader, table, ROWS_PER_CHUNK):
         path = folder / f"{table.table}.{chunk.number}.parquet"
-        facts = read_chunk(reader, table, chunk, path, policy=POLICIES.get(table.name, DEFAULT_POLICY))
+        facts = read_chunk(reader, table, chunk, path, ReadRules(policy=POLICIES.get(table.name, DEFAULT_POLICY)))
         parts.append(pq.read_table(path))
         assert facts.rows == parts[-1].num_rows
     return pa.concat_tables(parts).sort_by("id")

@@ -27,7 +27,7 @@ from sluice.cdc_engine.meta.resume_requests import request, requests
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.event_sink import CapturedTables
 from sluice.cdc_engine.sink.table_filter import TableFilter
-from sluice.cdc_engine.staging import stage
+from sluice.cdc_engine.staging import StagingRules, stage
 from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.store.window.positions import WindowPiece
 from sluice.console.conf_check import conf_problems
@@ -119,7 +119,7 @@ def test_what_is_staged_for_the_lake_is_filtered_and_masked(tmp_path: Path) -> N
             (ORDERS, UPDATE, [(1, 1, "abc"), (1, 9, "abc"), (2, 9, "abc"), (2, 1, "abc")]),
         )
     )
-    staged = stage(batch(part), "shop", 1, tmp_path, policies=policies_of(config))
+    staged = stage(batch(part), "shop", 1, tmp_path, StagingRules(policies=policies_of(config)))
     (segment,) = changes(staged.path)
     one, two = (hashlib.sha256(f"{SALT}{key}".encode()).hexdigest() for key in (1, 2))
     table = pq.read_table(staged.path / segment.file)
@@ -141,7 +141,11 @@ def test_what_is_staged_for_the_lake_is_filtered_and_masked(tmp_path: Path) -> N
 def test_a_batch_of_which_no_row_is_left_has_no_segment(tmp_path: Path) -> None:
     config = destination(orders={"rows": "amount > 5"})
     staged = stage(
-        batch(whole(rows_block((ORDERS, INSERT, [(1, 1, "a")])))), "shop", 1, tmp_path, policies=policies_of(config)
+        batch(whole(rows_block((ORDERS, INSERT, [(1, 1, "a")])))),
+        "shop",
+        1,
+        tmp_path,
+        StagingRules(policies=policies_of(config)),
     )
     assert staged.manifest.tables == ()
 
@@ -149,7 +153,7 @@ def test_a_batch_of_which_no_row_is_left_has_no_segment(tmp_path: Path) -> None:
 def test_an_added_column_that_is_masked_does_not_tell_its_default(tmp_path: Path) -> None:
     config = destination(orders={"masks": {"note": "hash"}})
     added = change(TableChangeKind.SCHEMA, 50, schema=ORDERS, fills=(("note", "secret"), ("amount", "7")))
-    staged = stage(batch(added), "shop", 1, tmp_path, policies=policies_of(config))
+    staged = stage(batch(added), "shop", 1, tmp_path, StagingRules(policies=policies_of(config)))
     (segment,) = staged.manifest.tables[0].segments
     assert dict(segment.fills) == {"note": hashlib.sha256(f"{SALT}secret".encode()).hexdigest(), "amount": "7"}  # type: ignore[union-attr]
 
@@ -157,7 +161,7 @@ def test_an_added_column_that_is_masked_does_not_tell_its_default(tmp_path: Path
 def test_a_table_that_gets_the_name_of_one_with_other_rules_stops(tmp_path: Path) -> None:
     config = destination(orders={"masks": {"note": "hash"}})
     renamed = change(TableChangeKind.SCHEMA, 50, schema=ORDERS, renamed_from="shop.drafts")
-    staged = stage(batch(renamed), "shop", 1, tmp_path, policies=policies_of(config))
+    staged = stage(batch(renamed), "shop", 1, tmp_path, StagingRules(policies=policies_of(config)))
     assert [(stop.name, stop.state) for stop in staged.stopped] == [("shop.orders", TableState.ROWS_RULE)]
 
 
@@ -188,7 +192,7 @@ def test_values_that_a_mask_hides_are_not_written_for_foreign_keys_either(tmp_pa
     parent = dataclasses.replace(PARENT, cascades=(CASCADE,))
     config = destination(parents={"masks": {"id": "hash"}})
     part = whole(rows_block((parent, DELETE, [(123456, 1, "a")])))
-    staged = stage(batch(part), "shop", 1, tmp_path, policies=policies_of(config))
+    staged = stage(batch(part), "shop", 1, tmp_path, StagingRules(policies=policies_of(config)))
     assert [(stop.name, stop.state) for stop in staged.stopped] == [("shop.orders", TableState.CASCADE_UNSEEN)]
     assert (123456).to_bytes(4, "little") not in b"".join(path.read_bytes() for path in staged.path.iterdir())
 
@@ -203,7 +207,7 @@ def test_rows_that_a_condition_left_out_are_no_way_for_foreign_keys(tmp_path: Pa
     stops = {}
     for rows in ("", "id > 5"):
         config = destination(orders={"rows": rows})
-        staged = stage(batch(part), "shop", 1, tmp_path, policies=policies_of(config))
+        staged = stage(batch(part), "shop", 1, tmp_path, StagingRules(policies=policies_of(config)))
         stops[rows] = [(stop.name, stop.state) for stop in staged.stopped]
     assert stops == {"": [], "id > 5": [("shop.lines", TableState.CASCADE_UNSEEN)]}
 

@@ -14,7 +14,7 @@ from sluice.cdc_engine.contracts import NO_SESSION, Block, StatementSession, Tab
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.parser.shared.sharing import Sharing
 from sluice.cdc_engine.parser.start_position import DumpStart, StartChoice
-from sluice.cdc_engine.parser.stream.event_parser import STREAMING, EventParser
+from sluice.cdc_engine.parser.stream.event_parser import STREAMING, EventParser, ParserCallbacks, StreamRules
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.source.server import Source
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -184,13 +184,11 @@ class Capture:
         self.starts: list[DumpStart] = []
         self.parser = EventParser(
             source,
-            choice,
+            StreamRules(choice=choice, sharing=sharing),
             sink=self.sink,
             history=self.history,
             captured=captured,
-            on_state=self.states,
-            on_start=self.starts.append,
-            sharing=sharing,
+            callbacks=ParserCallbacks(on_state=self.states, on_start=self.starts.append),
         )
 
     @classmethod

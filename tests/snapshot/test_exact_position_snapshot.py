@@ -75,7 +75,7 @@ def test_rows_without_a_key_are_those_of_the_place_that_the_snapshot_says(
     try:
         assert writing.wait(30)
         connect: Callable[[], RowReader] = lambda: open_reader(_source(any_server))  # noqa: E731
-        table = SourceTable(connect, _table(any_server, "log"), where="", chunk_rows=10)
+        table = SourceTable(connect, _table(any_server, "log"), chunk_rows=10)
         table.read(Chunk(number=1), tmp_path / "rows.parquet")
         place = table.end()
     finally:
@@ -93,7 +93,6 @@ def test_a_server_shows_a_place_once_its_snapshot_reads_would(any_server: Databa
     table = SourceTable(
         lambda: open_reader(_source(any_server)),
         TableVersion(database="mysql", table="user", columns=(), key=("User",)),
-        where="",
         chunk_rows=10,
     )
     with any_server.connect() as connection, connection.cursor() as cursor:
@@ -120,7 +119,6 @@ def test_failover_snapshot_rows_of_another_server_than_the_stream_is_of_are_refu
     table = SourceTable(
         lambda: open_reader(_source(any_server)),
         TableVersion(database="mysql", table="user", columns=(), key=("User",)),
-        where="",
         chunk_rows=10,
     )
     with closing(open_reader(_source(any_server))) as reader:

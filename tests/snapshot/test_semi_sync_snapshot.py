@@ -73,7 +73,7 @@ def test_a_commit_that_waits_for_a_replica_is_not_shown_yet(fresh_server: Server
             end = binlog_end(admin)
             cursor.execute("SELECT @@GLOBAL.gtid_binlog_pos")
             position = Position(epoch=1, file=end.file, offset=end.offset, gtid_set=cursor.fetchone()[0])
-            with closing(SourceTable(connect, TABLE, where="", chunk_rows=10)) as table:
+            with closing(SourceTable(connect, TABLE, chunk_rows=10)) as table:
                 assert not table.shows(position)
                 with closing(connect()) as reader:  # type: ignore[no-untyped-call]
                     assert waits_for_replicas(reader)
@@ -111,7 +111,7 @@ def test_mysql_without_gtids_is_asked_for_a_lock_while_commits_wait(
         with (
             mysql57.connect(autocommit=False) as writer,
             writer.cursor() as write,
-            closing(SourceTable(connect, TABLE, where="", chunk_rows=10)) as table,
+            closing(SourceTable(connect, TABLE, chunk_rows=10)) as table,
         ):
             write.execute("INSERT INTO semi.orders VALUES (1, 1)")
             assert not table.shows(position)

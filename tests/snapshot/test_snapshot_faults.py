@@ -22,7 +22,7 @@ from sluice.cdc_engine.errors import (
 )
 from sluice.cdc_engine.snapshot.chunks import Chunk, chunks
 from sluice.cdc_engine.snapshot.pace import PaceLimits, ReadPace
-from sluice.cdc_engine.snapshot.read import read_chunk
+from sluice.cdc_engine.snapshot.read import ReadRules, read_chunk
 from sluice.cdc_engine.snapshot.reader import RowReader, open_reader
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fidelity.pipeline import run
@@ -73,7 +73,7 @@ def failing(
     with reading(server) as reader:
         pace = AmidRows(lambda: act(reader)) if act else None
         with pytest.raises(SluiceError) as raised:
-            read_chunk(reader, table, ALL, folder / "chunk.parquet", pace=pace)
+            read_chunk(reader, table, ALL, folder / "chunk.parquet", ReadRules(pace=pace))
         assert list(folder.iterdir()) == []
         if act:
             with pytest.raises(SourceConnectionError):
@@ -108,7 +108,13 @@ def test_who_pauses_a_snapshot_ends_the_chunk_snapshot(server: DatabaseServer, t
         raise PausedError
 
     with reading(server) as reader, pytest.raises(PausedError):
-        read_chunk(reader, versions(server, DATABASE)["large"], ALL, tmp_path / "chunk.parquet", pace=AmidRows(pause))
+        read_chunk(
+            reader,
+            versions(server, DATABASE)["large"],
+            ALL,
+            tmp_path / "chunk.parquet",
+            ReadRules(pace=AmidRows(pause)),
+        )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,7 +168,9 @@ def test_a_select_may_be_silent_longer_than_a_query_snapshot(
     monkeypatch.setattr(limits, "READ_TIMEOUT_SECONDS", 0.2)
     with reading(server) as reader:
         slow = "id = 2 AND SLEEP(0.5) = 0"
-        facts = read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", where=slow)
+        facts = read_chunk(
+            reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", ReadRules(where=slow)
+        )
     assert facts.rows == 1
 
 
@@ -208,13 +216,15 @@ def test_a_busy_source_is_seen_over_a_connection_of_its_own_snapshot(server: Dat
         waits: list[float] = []
         answers = [asking.threads_running() + 99, asking.threads_running()]
         pace = ReadPace(PaceLimits(threads_running_max=98), lambda: answers.pop(0), wait=waits.append)
-        read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", pace=pace)
+        read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", ReadRules(pace=pace))
     assert (len(waits), answers) == (1, [])
 
 
 def test_a_mistake_in_where_is_the_servers_sentence_snapshot(server: DatabaseServer, tmp_path: Path) -> None:
     with reading(server) as reader, pytest.raises(ConfigurationError, match=r"condition.*SQL syntax"):
-        read_chunk(reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", where="id <")
+        read_chunk(
+            reader, versions(server, DATABASE)["small"], ALL, tmp_path / "chunk.parquet", ReadRules(where="id <")
+        )
 
 
 def test_a_value_that_cannot_be_decoded_stops_the_table_or_goes_to_quarantine_snapshot(
@@ -225,9 +235,11 @@ def test_a_value_that_cannot_be_decoded_stops_the_table_or_goes_to_quarantine_sn
     table, path = versions(server, DATABASE)["small"], tmp_path / "chunk.parquet"
     lying = {"word": "utf8mb4"}
     with reading(server) as reader, pytest.raises(TableStoppedError, match=r"word.*is not utf8"):
-        read_chunk(reader, table, ALL, path, policy=ValuePolicy(charsets=lying))
+        read_chunk(reader, table, ALL, path, ReadRules(policy=ValuePolicy(charsets=lying)))
     with reading(server) as reader:
-        facts = read_chunk(reader, table, ALL, path, policy=ValuePolicy(charsets=lying, undecodable="quarantine"))
+        facts = read_chunk(
+            reader, table, ALL, path, ReadRules(policy=ValuePolicy(charsets=lying, undecodable="quarantine"))
+        )
     assert [(each.raw, each.key) for each in facts.refused] == [(b"\xe4", {"id": 3})]
     assert pq.read_table(path).to_pydict() == {"id": [1, 2, 3], "word": ["a", "b", None]}
     run(server, "DELETE FROM small WHERE id = 3", database=DATABASE)
@@ -264,7 +276,11 @@ def test_a_chunk_is_never_wholly_in_memory_snapshot(server: DatabaseServer, tmp_
 
     with reading(server) as reader:
         facts = read_chunk(
-            reader, versions(server, DATABASE)["large"], ALL, tmp_path / "1.parquet", pace=Watching(PaceLimits())
+            reader,
+            versions(server, DATABASE)["large"],
+            ALL,
+            tmp_path / "1.parquet",
+            ReadRules(pace=Watching(PaceLimits())),
         )
         groups = pq.ParquetFile(tmp_path / "1.parquet").metadata.num_row_groups
     assert (facts.rows, groups) == (MANY_ROWS, len(held))

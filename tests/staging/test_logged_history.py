@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from sluice.cdc_engine.contracts import RowEventKind, TableChangeKind
-from sluice.cdc_engine.staging import stage
+from sluice.cdc_engine.staging import StagingRules, stage
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from tests.binlog.rows.event_bytes import KEYLESS, ORDERS, block, event
 from tests.staging.test_staging import DELETE, INSERT, UPDATE, batch, change, changes, files, rows_block, whole
@@ -28,7 +28,7 @@ def test_every_preimage_is_in_the_log_and_the_segment_stays_as_it_is_history(tmp
         (ORDERS, DELETE, [(2, 11, "a")]),
     )
     plain = stage(batch(whole(given)), "shop", 7, tmp_path / "plain").path
-    path = stage(batch(whole(given)), "shop", 7, tmp_path / "logged", logged=LOGGED).path
+    path = stage(batch(whole(given)), "shop", 7, tmp_path / "logged", StagingRules(logged=LOGGED)).path
     (segment,) = changes(path)
     assert files(plain)[segment.file.name] == files(path)[segment.file.name]
     assert operations(path / segment.log) == [(1, 1), (2, 1), (3, 1), (2, 1), (3, 2), (4, 2)]
@@ -38,14 +38,14 @@ def test_every_preimage_is_in_the_log_and_the_segment_stays_as_it_is_history(tmp
 
 def test_a_table_without_a_key_has_all_in_both_history(tmp_path: Path) -> None:
     given = rows_block((KEYLESS, UPDATE, [(1, 10, "a"), (1, 11, "a")]))
-    (segment,) = changes(stage(batch(whole(given)), "shop", 7, tmp_path, logged=LOGGED).path)
+    (segment,) = changes(stage(batch(whole(given)), "shop", 7, tmp_path, StagingRules(logged=LOGGED)).path)
     assert segment.rows == segment.log_rows == 2
 
 
 def test_the_log_ends_where_its_segment_does_history(tmp_path: Path) -> None:
     first, second = (rows_block((ORDERS, INSERT, [(key, 1, "a")]), start=at) for key, at in ((1, 4), (2, 90_000)))
     truncate = change(TableChangeKind.TRUNCATE, 80_000)
-    path = stage(batch(whole(first), truncate, whole(second)), "shop", 7, tmp_path, logged=LOGGED).path
+    path = stage(batch(whole(first), truncate, whole(second)), "shop", 7, tmp_path, StagingRules(logged=LOGGED)).path
     assert [operations(path / each.log) for each in changes(path)] == [[(1, 1)], [(1, 2)]]
 
 
@@ -54,7 +54,7 @@ def test_preimages_of_images_that_lack_columns_say_so_history(tmp_path: Path) ->
     whole_update = event(RowEventKind.UPDATE, [(1, 5, "x"), (1, 6, "x")])
     minimal = event(RowEventKind.DELETE, [(1,)], present=0b001)
     given = block([(ORDERS, RowEventKind.UPDATE, whole_update), (ORDERS, RowEventKind.DELETE, minimal)])
-    (segment,) = changes(stage(batch(whole(given)), "shop", 7, tmp_path, logged=LOGGED).path)
+    (segment,) = changes(stage(batch(whole(given)), "shop", 7, tmp_path, StagingRules(logged=LOGGED)).path)
     found = pq.read_table(tmp_path / f"{_only(tmp_path)}" / segment.log)
     assert found["_sluice_operation"].to_pylist() == [2, 3, 4]
     assert found["_sluice_present_0"].to_pylist() == [0b111, 0b111, 0b001]

@@ -29,7 +29,7 @@ from sluice.cdc_engine.contracts import (
 )
 from sluice.cdc_engine.errors import BinlogFormatError, StagingError
 from sluice.cdc_engine.position import Position
-from sluice.cdc_engine.staging import segment_writer, stage, staging
+from sluice.cdc_engine.staging import StagingRules, segment_writer, stage, staging
 from sluice.cdc_engine.staging.reader import read_manifest
 from sluice.cdc_engine.staging.segment_writer import ROW
 from sluice.spark_jobs.staged_batch import read_staged_batch
@@ -266,8 +266,7 @@ def test_columns_and_keys_can_be_chosen(tmp_path: Path) -> None:
         "shop",
         7,
         tmp_path,
-        kept=lambda _: np.array([0, 2], np.int32),
-        keys={"shop.log": ("note",)},
+        StagingRules(kept=lambda _: np.array([0, 2], np.int32), keys={"shop.log": ("note",)}),
     )
     (segment,) = changes(staged.path)
     assert (segment.key, segment.key_min, segment.key_max, segment.rows) == (("note",), ("a",), ("a",), 1)
@@ -414,7 +413,7 @@ def test_ddl_a_table_that_got_another_name_says_which_it_was(tmp_path: Path) -> 
     """Also where that one stopped at this very place: the lake has all of its rows from before."""
     taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
     for stopped_at in (None, {"shop.orders": Position(epoch=1, file=FILE, offset=4).order_key}):
-        staged = stage(taken, "shop", 1, tmp_path, left_out=stopped_at or (), stopped_at=stopped_at)
+        staged = stage(taken, "shop", 1, tmp_path, StagingRules(left_out=stopped_at or {}))
         (table,) = read_staged_batch(staged.path).tables
         assert [(table.table, getattr(each, "renamed_from", "")) for each in table.segments] == [
             ("items", "shop.orders")
@@ -424,17 +423,20 @@ def test_ddl_a_table_that_got_another_name_says_which_it_was(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("rules", "why"),
     [
-        ({"left_out": ["shop.orders"]}, "which had stopped: not all of its rows are in the lake; resume shop.orders,"),
-        ({"left_out": ["shop.orders"], "stopped_at": {"shop.orders": 1}}, "which had stopped"),
-        ({"keys": {"shop.orders": ("note",)}}, "conf/ declares another key for it"),
+        (
+            StagingRules(left_out={"shop.orders": -1}),
+            "which had stopped: not all of its rows are in the lake; resume shop.orders,",
+        ),
+        (StagingRules(left_out={"shop.orders": 1}), "which had stopped"),
+        (StagingRules(keys={"shop.orders": ("note",)}), "conf/ declares another key for it"),
     ],
 )
 def test_ddl_identity_a_table_whose_rows_the_lake_lacks_stops_under_its_new_name(
-    tmp_path: Path, options: dict[str, Any], why: str
+    tmp_path: Path, rules: StagingRules, why: str
 ) -> None:
-    staged = stage(batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS)), "shop", 1, tmp_path, **options)
+    staged = stage(batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS)), "shop", 1, tmp_path, rules)
     (stopped,) = staged.stopped
     assert (stopped.table, stopped.state) == ("items", "DDL_UNSUPPORTED")
     assert why in stopped.reason
@@ -443,4 +445,4 @@ def test_ddl_identity_a_table_whose_rows_the_lake_lacks_stops_under_its_new_name
 
 def test_ddl_a_declared_key_that_is_the_tables_own_is_no_other_key(tmp_path: Path) -> None:
     taken = batch(change(TableChangeKind.SCHEMA, 100, ITEMS, **AS_ITEMS))
-    assert not stage(taken, "shop", 1, tmp_path, keys={"shop.items": ITEMS.key}).stopped
+    assert not stage(taken, "shop", 1, tmp_path, StagingRules(keys={"shop.items": ITEMS.key})).stopped

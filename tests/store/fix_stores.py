@@ -6,6 +6,7 @@ from pathlib import Path
 
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.store.backed_store import StoreSizes
 from sluice.cdc_engine.store.file_store import FileEventStore
 from sluice.cdc_engine.store.files.forget import EVENTS_DIRECTORY
 from sluice.cdc_engine.store.files.log import EventLog
@@ -40,6 +41,7 @@ def make_store(
         return MemoryEventStore(
             spill, bytes_max=bytes_max, events_max=events_max, start=start, ddl_isolation=ddl_isolation
         )
+    sizes = StoreSizes(files_bytes_max=files_bytes_max, bytes_max=bytes_max, events_max=events_max)
     log = log_in(folder, segment_bytes)
     log.begin(ANYWHERE if kind == "mixed" else start or START)
     reader = log.reader_at_end()
@@ -48,9 +50,7 @@ def make_store(
             spill,
             log,
             reader,
-            files_bytes_max=files_bytes_max,
-            bytes_max=bytes_max,
-            events_max=events_max,
+            sizes=sizes,
             start=start,
             ddl_isolation=ddl_isolation,
         )
@@ -58,10 +58,8 @@ def make_store(
         spill,
         log,
         reader,
-        files_bytes_max=files_bytes_max,
+        sizes=sizes,
         settled=lambda: store._acked,
-        bytes_max=bytes_max,
-        events_max=events_max,
         start=start,
         ddl_isolation=ddl_isolation,
     )

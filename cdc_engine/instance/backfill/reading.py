@@ -25,6 +25,7 @@ from sluice.cdc_engine.parser.server_facts import read_facts
 from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
+from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.staging.staging import StagingResult, stage
 
 
@@ -71,10 +72,8 @@ class Interval:
                 self._config.name,
                 0,
                 directory,
+                StagingRules(kept=columns.kept, keys=keys_of(self._config), policies=policies_of(self._config)),
                 more=lambda _: next(parts, NOTHING),
-                kept=columns.kept,
-                keys=keys_of(self._config),
-                policies=policies_of(self._config),
             )
         self.seconds = time.monotonic() - began
         return staged

@@ -36,12 +36,28 @@ Wants = Callable[[CapturedTables], Callable[[LoggedStatement], bool]]
 NO_FORMS = Forms()
 
 
-def _nowhere() -> None:
-    """Returns None: the position of a stream that nobody asks for."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConsumerStreams:
+    """What the consumers of a destination read: its `live` window, or, if their position is not in it, a stream of their own.
+
+    `held_up`: whether the live stream waits for space in the store.
+    """
+
+    live: Window
+    open_own: Callable[[StreamReader, WindowPosition], OwnStream]
+    held_up: Callable[[], bool]
 
 
-def _nothing() -> str:
-    return ""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LiveSource:
+    """What groups need to know of the live stream: its source, its place, and what is wrong with it."""
+
+    source: Source | None = None
+    place: Callable[[], StreamState | None] = lambda: None
+    trouble: Callable[[], str] = lambda: ""
+
+
+NO_SOURCE = LiveSource()
 
 
 class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
@@ -49,29 +65,23 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     selects statements by a consumer's tables.
 
     `brokers`: as in `Subscriptions`; they subscribe at once, so that nothing is read before they do.
-
-    For groups: the `source` of the live stream, its `place`, and `told`, which reports what is wrong with it.
     """
 
     def __init__(
         self,
         meta: MetaManager,
-        live: Window,
+        streams: ConsumerStreams,
         *,
-        open_own: Callable[[StreamReader, WindowPosition], OwnStream],
-        held_up: Callable[[], bool],
         server_filter: TableFilter,
         wants: Wants,
         brokers: Mapping[int, tuple[str, str]] | None = None,
         forms: Forms = NO_FORMS,
-        source: Source | None = None,
-        place: Callable[[], StreamState | None] = _nowhere,
-        told: Callable[[], str] = _nothing,
+        source: LiveSource = NO_SOURCE,
     ) -> None:
         super().__init__(meta, brokers or {})
-        self.forms, self.source, self.place, self.told = forms, source, place, told
+        self.forms, self.source, self.place, self.trouble = forms, source.source, source.place, source.trouble
         self._shown = Readable(forms)
-        self._live, self._open_own, self._held_up = live, open_own, held_up
+        self._streams = streams
         self._server_filter, self._wants = server_filter, wants
         for client_id, (_, client_filter) in self._brokers.items():
             self.subscribe(client_id, client_filter)
@@ -79,15 +89,15 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
     @property
     def begin(self) -> Position:
         """The position before the oldest available change."""
-        return self._live.begin
+        return self._streams.live.begin
 
     def feed(self, reader: StreamReader, filters: Sequence[TableFilter]) -> DestinationStream:
         """Returns the stream for one reader, restricted by filters in addition to the destination's."""
         captured = CapturedTables([self._server_filter, *filters])
         return DestinationStream(
-            self._live,
-            lambda place: self._open_own(reader, place),
-            self._held_up,
+            self._streams.live,
+            lambda place: self._streams.open_own(reader, place),
+            self._streams.held_up,
             Selection(tables=captured, wants=self._wants(captured), shown=self._shown),
         )
 
@@ -103,7 +113,7 @@ class Consumers(Subscriptions[Consumer, StreamPosition, tuple[Chosen, ...]]):
         return ledger.with_consumer(record)
 
     def _born(self, client_id: int, client_filter: str) -> Consumer:
-        return Consumer(client_id=client_id, filter=client_filter, cursor=self._live.begin)
+        return Consumer(client_id=client_id, filter=client_filter, cursor=self._streams.live.begin)
 
     def _moved(self, record: Consumer, client_filter: str, acked: StreamPosition | None) -> Consumer:
         cursor = acked.position if acked is not None else record.cursor

@@ -16,7 +16,7 @@ from sluice.cdc_engine.instance.consumers.own_start import OwnStart, own_start
 from sluice.cdc_engine.limits import READ_BUFFER_BYTES
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.start_position import FIRST_OFFSET, DumpStart, Epochs, Lost, StartChoice
-from sluice.cdc_engine.parser.stream.event_parser import ByTime, EventParser
+from sluice.cdc_engine.parser.stream.event_parser import ByTime, EventParser, ParserCallbacks, StreamRules
 from sluice.cdc_engine.parser.stream.watch import StreamState
 from sluice.cdc_engine.ports import Content
 from sluice.cdc_engine.position import Position
@@ -77,18 +77,13 @@ class OwnStreams:
         live_epoch = self.epoch()
         start = self._from(begin, live_epoch)
         by_time = functools.partial(in_live_epoch, self.by_time, self.epoch) if self.by_time is not None else None
-        return SourceStream(
-            named,
-            own,
-            start=start,
-            tables=self.tables,
-            epoch=self.epoch,
-            live_epoch=live_epoch,
-            anew=anew,
+        rules = StreamRules(
+            choice=StartChoice(),
+            epochs=lambda: Epochs(highest=self.epoch()),
             by_time=by_time,
             archive=self.archive,
-            isolated=self.isolated,
         )
+        return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=anew)
 
     def _from(self, begin: Position, epoch: int) -> Position:
         """Returns the start in the live stream's epoch, so that both number the same files in the same way; by GTID if its epoch is
@@ -114,38 +109,34 @@ def in_live_epoch(
 
 
 class SourceStream:
-    """Implements `feed.OwnStream`. `anew`: how its reader continues if its position is lost. `live_epoch`: the live stream's epoch at its
-    start.
+    """Implements `consumer_stream.OwnStream`, for `streams`. `source`: the source under a name of its own. `way_out`: how its reader
+    continues if its position is lost. `live_epoch`: the live stream's epoch at its start.
     """
 
     def __init__(
         self,
+        streams: OwnStreams,
         source: Source,
         own: OwnStart,
+        rules: StreamRules,
         *,
         start: Position,
-        tables: TableFilter,
-        epoch: Callable[[], int],
         live_epoch: int,
-        anew: str,
-        by_time: ByTime | None = None,
-        archive: Archive | None = None,
-        isolated: bool = False,
+        way_out: str,
     ) -> None:
-        self._continue_from_cursor, self._epoch, self._live_epoch = anew, epoch, live_epoch
-        self._window = Window(own.begin, bytes_max=OWN_BYTES_MAX, waits=True, isolated=isolated)
+        self._way_out, self._epoch, self._live_epoch = way_out, streams.epoch, live_epoch
+        self._window = Window(own.begin, bytes_max=OWN_BYTES_MAX, waits=True, isolated=streams.isolated)
         self._parser = EventParser(
             source,
-            StartChoice(),
-            sink=_Into(self._window, tables),
+            rules,
+            sink=_Into(self._window, streams.tables),
             history=own.history,
-            captured=tables.keeps,
-            on_state=lambda _state, _reason: self._window.wake(),
-            epochs=lambda: Epochs(highest=epoch()),
-            by_time=by_time,
-            archive=archive,
+            captured=streams.tables.keeps,
+            callbacks=ParserCallbacks(
+                on_state=lambda _state, _reason: self._window.wake(),
+                learn=functools.partial(own.learn, source, rules.archive, streams.tables.keeps),
+            ),
             prepared=own.prepared,
-            learn=functools.partial(own.learn, source, archive, tables.keeps),
         )
         self._parser.start(start)
 
@@ -169,7 +160,7 @@ class SourceStream:
         error = self._parser.last_error
         if error is not None and found is not None and not found.pieces:
             if isinstance(error, PositionLostError):
-                raise PositionLostError(f"{error}. For this consumer alone: {self._continue_from_cursor}") from error
+                raise PositionLostError(f"{error}. For this consumer alone: {self._way_out}") from error
             raise error if isinstance(error, SluiceError) else SluiceError(str(error))
         return found
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.instance.answers import SchemaAnswers
-from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.consumer_stream import OwnStream, StreamReader
+from sluice.cdc_engine.instance.consumers.consumers import Consumers, ConsumerStreams, LiveSource
 from sluice.cdc_engine.instance.consumers.forms import forms_of
 from sluice.cdc_engine.instance.consumers.own_stream import OwnStreams
 from sluice.cdc_engine.instance.consumers.sending import name_of
@@ -24,6 +26,7 @@ from sluice.cdc_engine.sink.event_sink import EventSink
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.store.file_store import FileEventStore
 from sluice.cdc_engine.store.prepared import PreparedFiles
+from sluice.cdc_engine.store.window.positions import WindowPosition
 from sluice.cdc_engine.store.window.window import Window
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
 from sluice.cdc_engine.table_meta.history.review_files import ReviewFiles
@@ -34,18 +37,22 @@ def window_of(config: DestinationConfig, begin: Position) -> Window:
     return Window(begin, bytes_max=config.canal_server.window_bytes_max, isolated=config.batch.ddl_isolation)
 
 
-def consumers_of(  # noqa: PLR0917  one caller
-    config: DestinationConfig,
-    directory: Path,
-    meta: MetaManager,
-    window: Window,
-    begin: Position,
-    prepared: PreparedFiles,
-    live: EventParser,
-    sink: EventSink,
-    store: EventStore,
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LiveParts:
+    """The parts of an engine through which its stream passes, from `begin` on."""
+
+    begin: Position
+    parser: EventParser
+    sink: EventSink
+    store: EventStore
+    window: Window
+
+
+def consumers_of(
+    config: DestinationConfig, directory: Path, meta: MetaManager, parts: LiveParts, prepared: PreparedFiles
 ) -> Consumers:
-    """Returns the consumers of what the destination captures. `live`: the parser whose stream, from `begin` on, they follow if they can."""
+    """Returns the consumers of what the destination captures. They follow the stream of `parts` if they can."""
+    live, begin, store = parts.parser, parts.begin, parts.store
     tables = TableFilter(config.include, config.exclude)
     decisions = review_of(config, directory)
     streams = OwnStreams(
@@ -62,20 +69,21 @@ def consumers_of(  # noqa: PLR0917  one caller
         by_time=by_time_of(source_of(config), config, tables.keeps),
         isolated=config.batch.ddl_isolation,
     )
+    open_own: Callable[[StreamReader, WindowPosition], OwnStream] = streams.open
+    if isinstance(store, FileEventStore):
+        open_own = StoredStreams(store.log, streams.open, isolated=streams.isolated).open
     return Consumers(
         meta,
-        window,
-        open_own=StoredStreams(store.log, streams.open, isolated=streams.isolated).open
-        if isinstance(store, FileEventStore)
-        else streams.open,
-        held_up=lambda: sink.held_up,
+        ConsumerStreams(live=parts.window, open_own=open_own, held_up=lambda: parts.sink.held_up),
         server_filter=tables,
         wants=wanted_statements,
         brokers={each.client_id: (name_of(each), each.filter) for each in config.brokers},
         forms=forms_of(config),
-        source=source_of(config),
-        place=live.place,
-        told=lambda: "" if live.state == STREAMING else f"its engine is {live.state}: {live.reason}",
+        source=LiveSource(
+            source=source_of(config),
+            place=live.place,
+            trouble=lambda: "" if live.state == STREAMING else f"its engine is {live.state}: {live.reason}",
+        ),
     )
 
 

@@ -16,6 +16,7 @@ from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.ports import Stager
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.staging.batches import FOLDER as STAGING_DIRECTORY
+from sluice.cdc_engine.staging.rules import StagingRules
 from sluice.cdc_engine.staging.staging import stage
 
 
@@ -32,16 +33,17 @@ def make_stager(config: DestinationConfig, directory: Path, meta: MetaManager) -
             config.name,
             record.delivery,
             directory / STAGING_DIRECTORY,
+            StagingRules(
+                kept=columns.kept,
+                keys=keys,
+                left_out=stops,
+                policies=policies,
+                cascade_policy=config.cascade_policy,
+                has_up_to=has_up_to(directory, record.start),
+                logged=logged,
+            ),
             ledger_id=record.ledger_id,
             more=more,
-            kept=columns.kept,
-            keys=keys,
-            left_out=stops,
-            stopped_at=stops,
-            policies=policies,
-            cascade_policy=config.cascade_policy,
-            has_up_to=has_up_to(directory, record.start),
-            logged=logged,
             again_up_to=given_up.order_key if (given_up := meta.ledger.given_up) else 0,
         )
         return _described(staged)

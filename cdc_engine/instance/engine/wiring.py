@@ -12,7 +12,7 @@ from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import for_runs
 from sluice.cdc_engine.destination_files.own_folder import OwnFolder
 from sluice.cdc_engine.instance.engine.begin import known_begin
-from sluice.cdc_engine.instance.engine.consumer_wiring import consumers_of, review_of, window_of
+from sluice.cdc_engine.instance.engine.consumer_wiring import LiveParts, consumers_of, review_of, window_of
 from sluice.cdc_engine.instance.engine.kept_state import (
     copies_of,
     history_kept,
@@ -32,7 +32,7 @@ from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.meta.managers import open_meta
 from sluice.cdc_engine.parser.shared.sharing import OF_PROCESS
 from sluice.cdc_engine.parser.start_position import DumpStart, StartChoice
-from sluice.cdc_engine.parser.stream.event_parser import EventParser
+from sluice.cdc_engine.parser.stream.event_parser import EventParser, ParserCallbacks, StreamRules
 from sluice.cdc_engine.ports import Lease
 from sluice.cdc_engine.sink.event_sink import EventSink
 from sluice.cdc_engine.sink.table_filter import TableFilter
@@ -111,20 +111,24 @@ def _parts_around(
     )
     parser = EventParser(
         source_of(config),
-        StartChoice(),  # the ledger has a cursor by now
+        StreamRules(
+            choice=StartChoice(),  # the ledger has a cursor by now
+            epochs=lambda: epochs_of(meta),
+            waits=len(config.sources) > 1,
+            by_time=by_time_of(source_of(config), config, tables.keeps),
+            archive=archive_of(config),
+            sharing=OF_PROCESS.of(source_of(config)) if config.stream == "shared" else None,
+        ),
         sink=sink,
         history=published,
         captured=tables.keeps,
-        on_state=on_state,
-        on_start=on_start,
-        on_idle=sink.idle,
+        callbacks=ParserCallbacks(on_state=on_state, on_start=on_start, on_idle=sink.idle),
         prepared=prepared,
-        epochs=lambda: epochs_of(meta),
-        waits=len(config.sources) > 1,
-        by_time=by_time_of(source_of(config), config, tables.keeps),
-        archive=archive_of(config),
-        sharing=OF_PROCESS.of(source_of(config)) if config.stream == "shared" else None,
     )
+    consumers = None
+    if window is not None:
+        live = LiveParts(begin=goes_on, parser=parser, sink=sink, store=store, window=window)
+        consumers = consumers_of(config, directory, meta, live, prepared)
     return EngineParts(
         source=source_of(config),
         meta=meta,
@@ -133,7 +137,5 @@ def _parts_around(
         sink=sink,
         parser=parser,
         window=window,
-        consumers=consumers_of(config, directory, meta, window, goes_on, prepared, parser, sink, store)
-        if window is not None
-        else None,
+        consumers=consumers,
     )

@@ -28,6 +28,7 @@ from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.managers import ledger_text, read_ledger
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.snapshot.pace import PaceLimits, ReadPace
+from sluice.cdc_engine.snapshot.read import ReadRules
 from sluice.cdc_engine.snapshot.reader import RowReader, open_reader
 from sluice.cdc_engine.snapshot.record import SnapshotRecord
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
@@ -189,11 +190,13 @@ class _Tables:
         return SourceTable(
             connect,
             table,
-            where=where,
             chunk_rows=given.chunk_rows,
-            pace=ReadPace(limits, threads_running=functools.partial(_threads_running, connect)),
-            kept=self._columns.kept(table),
-            policy=self._policy(table),
+            rules=ReadRules(
+                where=where,
+                pace=ReadPace(limits, threads_running=functools.partial(_threads_running, connect)),
+                kept=self._columns.kept(table),
+                policy=self._policy(table),
+            ),
             source=functools.partial(open_reader, source_of(now)) if replica else None,
         )
 

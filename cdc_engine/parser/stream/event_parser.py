@@ -55,25 +55,44 @@ STOP_SECONDS_MAX = limits.CONNECT_TIMEOUT_SECONDS + limits.READ_TIMEOUT_SECONDS 
 log = structlog.get_logger()
 
 
-def _no_state(state: str, reason: str) -> None:
-    """The callback of a caller that polls the state."""
-
-
-def _no_start(start: DumpStart) -> None:
-    """The callback of a caller that keeps no cursor."""
-
-
-def _no_epochs() -> Epochs:
-    """The callback of a caller whose stream is always the first."""
-    return NO_EPOCHS
-
-
-def _learn_nothing(given_up: Callable[[], bool]) -> None:
+def _learn_nothing(_given_up: Callable[[], bool]) -> None:
     """The callback for a history that is complete up to the start of the stream."""
 
 
-def _no_idle() -> None:
-    """The callback for a sink that buffers nothing."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ParserCallbacks:
+    """What a parser calls. `on_state`: with each state and its reason.
+
+    `on_start`: with the start of the stream before its first block: a caller without a cursor must keep that position, or a restart before
+    the first ack would begin at a later "latest". `on_idle`: each time the stream has caught up and is silent. `learn`: before a stream is
+    read, if it can be read; completes the history up to its start, and calls its argument to learn whether to give up.
+    """
+
+    on_state: Callable[[str, str], None] = lambda _state, _reason: None
+    on_start: Callable[[DumpStart], None] = lambda _start: None
+    on_idle: Callable[[], None] = lambda: None
+    learn: Callable[[Callable[[], bool]], None] = _learn_nothing
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StreamRules:
+    """Where a stream begins and how it continues.
+
+    `choice`: the start of a parser without a position. `epochs`: called at each connect. `waits`: there are standby sources, so the parser
+    waits for a source that has not executed what was read, instead of giving up. `by_time`: finds a position by the clock on another
+    server, if that is allowed and nothing else does. `archive`: has the files that the server purged. `sharing`: other parsers of this
+    process read the same server, which can send its binlog once for all.
+    """
+
+    choice: StartChoice
+    epochs: Callable[[], Epochs] = lambda: NO_EPOCHS
+    waits: bool = False
+    by_time: ByTime | None = None
+    archive: Archive | None = None
+    sharing: Sharing | None = None
+
+
+NO_CALLBACKS = ParserCallbacks()
 
 
 @dataclasses.dataclass
@@ -94,47 +113,26 @@ class StreamCounters:
 class EventParser:
     """Reads the stream of one destination. One thread may call `start` and `stop` any number of times. `position`: a new connection
     begins after it.
-
-    `on_start` is called with the start of the stream before its first block: a caller without a cursor must keep that position, or a
-    restart before the first ack would begin at a later "latest". `on_idle` is called each time the stream has caught up and is silent.
-    `epochs` is called at each connect. `waits`: there are standby sources, so the parser waits for a source that has not executed what
-    was read, instead of giving up. `by_time`: finds a position by the clock on another server, if that is allowed and nothing else does.
-    `archive`: has the files that the server purged. `sharing`: other parsers of this process read the same server, which can send its
-    binlog once for all. `learn`: called before a stream is read, if it can be read; completes the history up to its start, and calls its
-    argument to learn whether to give up.
     """
 
     def __init__(
         self,
         source: Source,
-        choice: StartChoice,
+        rules: StreamRules,
         *,
         sink: BlockSink,
         history: SchemaHistory,
         captured: Callable[[str, str], bool],
-        on_state: Callable[[str, str], None] = _no_state,
-        on_start: Callable[[DumpStart], None] = _no_start,
-        on_idle: Callable[[], None] = _no_idle,
-        epochs: Callable[[], Epochs] = _no_epochs,
+        callbacks: ParserCallbacks = NO_CALLBACKS,
         prepared: PreparedTransactions | None = None,
-        waits: bool = False,
-        by_time: ByTime | None = None,
-        archive: Archive | None = None,
-        sharing: Sharing | None = None,
-        learn: Callable[[Callable[[], bool]], None] = _learn_nothing,
     ) -> None:
-        self._source, self._by_time, self._archive = source, by_time, archive
-        self._sharing, self._learn = sharing, learn
+        self._source, self._rules, self._callbacks = source, rules, callbacks
         self._line: SharedPosition | None = None  # of the shared stream, to continue with
         self._facts: ServerFacts | None = None  # of the server, at the time of the connect
-        self._waits = waits
-        self._choice = choice
         self._sink = sink
         self._history = history
         self._captured = captured
         self._prepared = prepared or MemoryPrepared()
-        self._on_state, self._on_start, self._on_idle = on_state, on_start, on_idle
-        self._epochs = epochs
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._attempts = Attempts()
@@ -190,8 +188,8 @@ class EventParser:
 
     def _run(self) -> None:
         try:
-            if self._sharing is not None:
-                self._sharing.enter()
+            if self._rules.sharing is not None:
+                self._rules.sharing.enter()
             while not self._stopping.is_set():
                 self._sink.interrupt()  # also admits this thread again after an interrupt by another
                 self._stream_until_it_breaks()
@@ -202,8 +200,8 @@ class EventParser:
             self._end(error, SluiceError.code)
         finally:
             self._leave_line()
-            if self._sharing is not None:
-                self._sharing.leave()
+            if self._rules.sharing is not None:
+                self._rules.sharing.leave()
 
     def _end(self, error: Exception, state: str) -> None:
         self.last_error = error
@@ -255,10 +253,10 @@ class EventParser:
 
     def _found_line(self) -> bool:
         """Returns whether to continue with the shared stream."""
-        if self._sharing is not None and self._facts is not None:
-            self._line = self._sharing.line(self.position, self._facts)
+        if self._rules.sharing is not None and self._facts is not None:
+            self._line = self._rules.sharing.line(self.position, self._facts)
         if self._line is not None:
-            self._on_idle()  # the stream does not repeat what the sink buffers
+            self._callbacks.on_idle()  # the stream does not repeat what the sink buffers
         return self._line is not None
 
     def _stream_along(self, line: SharedPosition) -> None:
@@ -275,8 +273,8 @@ class EventParser:
         except FellBehindError:
             log.info("shared_stream_fell_behind", destination=self._source.destination, position=str(self.position))
         except (BinlogFormatError, PositionLostError) as error:
-            if self._sharing is not None:
-                self._sharing.refused(error)
+            if self._rules.sharing is not None:
+                self._rules.sharing.refused(error)
         finally:
             self._leave_line()
 
@@ -287,22 +285,27 @@ class EventParser:
 
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
         """Decides where to start. Returns None if purged events were read from the archive: the next connection continues after them."""
-        facts = self._facts = read_facts(connection, self.position.file if self.position else self._choice.file)
+        facts = self._facts = read_facts(connection, self.position.file if self.position else self._rules.choice.file)
         self.warnings = self._checked(connection, facts)
-        start = decide_start(self.position, self._choice, facts, self._epochs())
-        if isinstance(start, Lost) and start.only_time and self._by_time is not None and self.position is not None:
-            start = self._by_time(self.position, facts, self._epochs())
-        self.lacks = start.reason if isinstance(start, Lost) and start.not_yet and self._waits else ""
-        if isinstance(start, Lost) and start.purged and self._archive is not None and self.position is not None:
-            self._learn(self._stopping.is_set)
-            self._read_archive(ArchivedInterval(self._archive, self._source, self.position, facts), self.position)
+        start = decide_start(self.position, self._rules.choice, facts, self._rules.epochs())
+        if (
+            isinstance(start, Lost)
+            and start.only_time
+            and self._rules.by_time is not None
+            and self.position is not None
+        ):
+            start = self._rules.by_time(self.position, facts, self._rules.epochs())
+        self.lacks = start.reason if isinstance(start, Lost) and start.not_yet and self._rules.waits else ""
+        if isinstance(start, Lost) and start.purged and self._rules.archive is not None and self.position is not None:
+            self._callbacks.learn(self._stopping.is_set)
+            self._read_archive(ArchivedInterval(self._rules.archive, self._source, self.position, facts), self.position)
             return None
         if isinstance(start, Lost):
             raise (StandbyBehindError if self.lacks else PositionLostError)(str(start))
-        self._learn(self._stopping.is_set)
+        self._callbacks.learn(self._stopping.is_set)
         self._rewind(self.position or start.position)
         if start.position != self.position:
-            self._on_start(start)
+            self._callbacks.on_start(start)
             self.position = start.position
         return start
 
@@ -346,7 +349,7 @@ class EventParser:
             elif time.monotonic() - heard_at > limits.READ_TIMEOUT_SECONDS:
                 raise SourceConnectionError(f"{self._source.address} was silent longer than its heartbeat allows")
             else:
-                self._on_idle()
+                self._callbacks.on_idle()
             if framer.answer is not None:
                 raise answer_error(self._source, framer.answer)
 
@@ -395,4 +398,4 @@ class EventParser:
         if (state, reason) != (self.state, self.reason):
             self.state, self.reason = state, reason
             log.info("parser_state", destination=self._source.destination, state=state, reason=reason)
-            self._on_state(state, reason)
+            self._callbacks.on_state(state, reason)

@@ -15,7 +15,7 @@ from rich.console import Console
 from sluice.console.toolchain.errors import ServerError
 from sluice.console.toolchain.setup import Toolchain
 from sluice.console.toolchain.spark.class_archive import can_archive, class_archive, remove_oldest
-from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.spark.server import ClassRecording, SparkConnectServer
 
 WARM_SECONDS_MAX = 300.0
 END_SECONDS_MAX = 300.0  # the classes are written when the server ends
@@ -46,7 +46,7 @@ def provide_class_archive(toolchain: Toolchain, screen: Console) -> bool:
 
 def _rehearse(toolchain: Toolchain, folder: Path, archive: Path) -> None:
     server = SparkConnectServer(
-        toolchain.delta_jars, folder / "spark", memory="2g", java=toolchain.java, archives_to=archive
+        toolchain.delta_jars, folder / "spark", memory="2g", recording=ClassRecording(toolchain.java, archive)
     )
     try:
         server.start()

@@ -4,6 +4,7 @@ Its settings are in spark-defaults.conf, of the user's conf/ or of the package; 
 directories) is added here. Nothing is resolved at start: the jars are in the cache.
 """
 
+import dataclasses
 import os
 import shutil
 import sys
@@ -35,6 +36,25 @@ STOP_SECONDS_MAX = 20.0
 FOREIGN_VARIABLES = ("SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_LOCAL_DIRS")
 
 
+@dataclasses.dataclass(frozen=True)
+class ClassRecording:
+    """Has a server write its loaded classes to a file when it ends, with this Java."""
+
+    java: Java
+    file: Path
+
+
+@dataclasses.dataclass(frozen=True)
+class ServerSettings:
+    """The settings of a server: a properties file, and `more` settings, which have precedence."""
+
+    file: Path = SETTINGS_FILE
+    more: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+DEFAULT_SETTINGS = ServerSettings()
+
+
 class SparkConnectServer:
     """One Spark Connect server on 127.0.0.1, with its warehouse, scratch space and log under one directory."""
 
@@ -45,30 +65,24 @@ class SparkConnectServer:
         port: int | None = None,
         memory: str = "4g",
         *,
-        ui: bool = False,
-        settings: Mapping[str, str] | None = None,
+        settings: ServerSettings = DEFAULT_SETTINGS,
         extras: Sequence[str] = (),
-        settings_file: Path = SETTINGS_FILE,
-        java: Java | None = None,
         die_with_parent: bool = True,
-        archives_to: Path | None = None,
+        recording: ClassRecording | None = None,
     ) -> None:
-        """Describes a server; nothing runs before `start`. `jars` None: the cached ones of Delta and of the `extras`.
-
-        `archives_to`: the file to which it writes its loaded classes when it ends.
-        """
+        """Describes a server; nothing runs before `start`. `jars` None: the cached ones of Delta and of the `extras`."""
         self.folder = data_dir.absolute()
         self.memory = memory
         self._jars = jars
-        self._java, self._settings_file = java, settings_file
+        self._java = recording.java if recording is not None else None
+        self._settings_file = settings.file
         self._wanted_port = port
         self._port = port
-        self._ui = ui
-        self._settings = dict(settings or {})
+        self._settings = dict(settings.more)
         self._extras = tuple(extras)
         self._secrets: dict[str, str] = {}
         self._die_with_parent = die_with_parent
-        self._archives_to = archives_to
+        self._archives_to = recording.file if recording is not None else None
         self._process: ChildProcess | None = None
         self._probe = GrpcProbe(self.port, _ask_spark)
 
@@ -182,7 +196,7 @@ class SparkConnectServer:
             "spark.local.dir": str(scratch),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
             "spark.connect.grpc.binding.port": str(self.port),
-            "spark.ui.enabled": str(self._ui).lower(),
+            "spark.ui.enabled": "false",
         }
         scratch.mkdir(parents=True, exist_ok=True)
         pairs = [part for item in {**machine, **self._settings}.items() for part in ("--conf", "=".join(item))]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sluice.canal_client import CanalClient
+from sluice.canal_client import CanalClient, ClientSettings
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.main import app
@@ -52,7 +52,9 @@ canal.instance.filter.regex = {captured.database}\\..*
     engine.start()
     try:
         captured.insert(range(3, 5))
-        with CanalClient("example", port=port, table_filter=rf"{captured.database}\.numbers") as client:
+        with CanalClient(
+            "example", port=port, settings=ClientSettings(table_filter=rf"{captured.database}\.numbers")
+        ) as client:
             found: list[int] = []
             for change in client.changes(idle_seconds=60.0):
                 found.append(change.row["n"])

@@ -11,7 +11,7 @@ import pytest
 from sluice.console.demo.home import DemoHome, demo_ports
 from sluice.console.demo.source import PASSWORD_VARIABLE, DemoSource
 from sluice.console.stack.processes import MARK
-from sluice.console.stack.stack import Stack
+from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
 
 
@@ -33,7 +33,7 @@ def test_the_written_configuration_is_the_engines_and_holds_no_secret(tmp_path: 
 def test_children_get_the_password_and_the_mark_by_environment(tmp_path: Path) -> None:
     home = DemoHome(tmp_path)
     config = home.configure(demo_ports(34560)[0], DemoSource(home.source_folder, 1).destination())
-    stack = Stack(config, home.conf, print, extra_environment={PASSWORD_VARIABLE: "x"})
+    stack = Stack(config, home.conf, print, StackOptions(environment={PASSWORD_VARIABLE: "x"}))
     environment = stack.environment()
     assert environment[PASSWORD_VARIABLE] == "x"
     assert environment["SLUICE_CONF"] == str(home.conf)

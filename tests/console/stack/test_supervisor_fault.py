@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sluice.console.stack import supervisor
-from sluice.console.stack.parts import ProcessPart, WarmUp
+from sluice.console.stack.parts import PartPort, ProcessPart, WarmUp
 from sluice.console.stack.processes import ProcessFile
 from sluice.console.stack.signals import heard
 from sluice.console.stack.supervisor import (
@@ -214,9 +214,8 @@ def test_fault_a_process_that_cannot_bind_since_a_stranger_was_faster_is_begun_a
         log=log,
         start=start,
         question=lambda _: bound.exists,
-        port=port,
+        port=PartPort(port, "set another"),
         seconds_max=60.0,
-        port_advice="set another",
     )
     made = Supervisor([code], say, UP)
     try:

@@ -12,7 +12,7 @@ from pathlib import Path
 from sluice.cdc_engine.config import load_config
 from sluice.console.stack import signals, stack
 from sluice.console.stack.foreground import keep_up
-from sluice.console.stack.parts import ProcessPart, WarmUp
+from sluice.console.stack.parts import PartPort, ProcessPart, WarmUp
 from sluice.console.stack.processes import ProcessRecord, StopStep, terminate
 from sluice.console.stack.supervisor import StackPart
 from sluice.console.toolchain.process import ChildProcess
@@ -42,7 +42,11 @@ class FakeStack(stack.Stack):
     def _fake(self, name: str) -> ProcessPart:
         log = FOLDER / f"{name}.log"
         started = functools.partial(
-            ChildProcess, sleeper(name), log, environment=self.environment(), die_with_parent=self._die_with_parent
+            ChildProcess,
+            sleeper(name),
+            log,
+            environment=self.environment(),
+            die_with_parent=self._options.die_with_parent,
         )
         return ProcessPart(
             name,
@@ -51,9 +55,8 @@ class FakeStack(stack.Stack):
             log=log,
             start=lambda: self._children.setdefault(f"{name} {len(self._children)}", started()),
             question=lambda _: (FOLDER / name).exists,
-            port=0,
+            port=PartPort(0, ""),
             seconds_max=60.0,
-            port_advice="",
         )
 
     def _ask_code_server(self, record: ProcessRecord) -> None:
@@ -66,7 +69,7 @@ class FakeStack(stack.Stack):
 
 def main() -> None:
     foreground = sys.argv[2:] == ["foreground"]
-    made = FakeStack(load_config(FOLDER / "conf"), FOLDER / "conf", say, die_with_parent=foreground)
+    made = FakeStack(load_config(FOLDER / "conf"), FOLDER / "conf", say, stack.StackOptions(die_with_parent=foreground))
     made._spark.provide = lambda: None  # type: ignore[method-assign]
     with signals.heard():
         keep_up(made) if foreground else made.up()

@@ -12,7 +12,7 @@ from sluice.cdc_engine.durable_files import keep_file
 from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
 from sluice.cdc_engine.instance.consumers import subscriptions as room
 from sluice.cdc_engine.instance.consumers.client_filter import client_tables
-from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.consumers import Consumers, ConsumerStreams
 from sluice.cdc_engine.instance.consumers.subscriptions import forget_requested
 from sluice.cdc_engine.meta.ledger_record import ledger_to_text
 from sluice.cdc_engine.position import Position
@@ -41,9 +41,11 @@ def consumers() -> Consumers:
 
     return Consumers(
         MemoryLedger(),
-        Window(START, bytes_max=1 << 20),
-        open_own=none,  # type: ignore[arg-type]
-        held_up=lambda: False,
+        ConsumerStreams(
+            live=Window(START, bytes_max=1 << 20),
+            open_own=none,  # type: ignore[arg-type]
+            held_up=lambda: False,
+        ),
         server_filter=TableFilter(""),
         wants=lambda _tables: lambda _statement: False,
     )

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.instance.consumers.consumer_stream import Chosen
-from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.consumers import Consumers, ConsumerStreams
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.store.window.positions import WindowPosition, WindowReading
@@ -94,9 +94,11 @@ class ConsumersOfOneStream(RuleBasedStateMachine):
         self.window = Window(begin if not self.blocks else self.end, bytes_max=200)
         self.consumers = Consumers(
             self.meta,
-            self.window,
-            open_own=lambda _client, _place: ReadAlone(self.whole(), START),
-            held_up=lambda: self.held_up,
+            ConsumerStreams(
+                live=self.window,
+                open_own=lambda _client, _place: ReadAlone(self.whole(), START),
+                held_up=lambda: self.held_up,
+            ),
             server_filter=TableFilter(r"shop\..*"),
             wants=lambda _tables: lambda _statement: False,
         )

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sluice.canal_client import CanalClient
+from sluice.canal_client import CanalClient, ClientSettings
 from sluice.canal_client.errors import CanalError
 from sluice.cdc_engine.acts.stopped_table import approve
 from sluice.cdc_engine.brokers.publisher import MemoryBroker
@@ -91,7 +91,9 @@ class Everyone:
         """Acks all up to the row with that number in the stopping table; the first batch after it was rolled back once."""
 
         def subscribed() -> CanalClient | None:
-            client = CanalClient(destination, port=self.ports[destination], client_id=client_id)
+            client = CanalClient(
+                destination, port=self.ports[destination], settings=ClientSettings(client_id=client_id)
+            )
             try:
                 client.connect()
             except CanalError:

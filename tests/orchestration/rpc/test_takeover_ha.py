@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, text
 from benchmarks.canal.server import java_command
 from benchmarks.servers.postgres import PostgresServer
 from benchmarks.servers.zookeeper import ZooKeeperServer
-from sluice.canal_client import CanalClient, CanalError
+from sluice.canal_client import CanalClient, CanalError, ClientSettings
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.keeping import acts
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -92,8 +92,7 @@ def python_client(hosts: list[Host], captured: Captured) -> Iterator[Seen]:
     client = CanalClient(
         "shop",
         servers=[("127.0.0.1", host.port) for host in hosts],
-        table_filter=rf"{captured.database}\.numbers",
-        retry_seconds=120.0,
+        settings=ClientSettings(table_filter=rf"{captured.database}\.numbers", retry_seconds=120.0),
     )
 
     def take() -> None:

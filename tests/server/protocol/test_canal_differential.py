@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from benchmarks.canal.server import ACCOUNT, canal_server
-from sluice.canal_client import CanalClient, messages
+from sluice.canal_client import CanalClient, ClientSettings, messages
 from sluice.canal_client.messages import EntryType
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -74,7 +74,7 @@ def _fields(message: Any) -> dict[str, Any]:
 def entries(port: int, table_filter: str, count: int) -> list[Any]:
     """Of whole transactions that hold something for us, and statements: what is empty goes by the clock of each server."""
     found: list[Any] = []
-    with CanalClient("shop", port=port, table_filter=table_filter) as client:
+    with CanalClient("shop", port=port, settings=ClientSettings(table_filter=table_filter)) as client:
         for batch in client.batches(idle_seconds=SECONDS_MAX):
             found += batch.entries
             found = _without_empty(found)
@@ -175,7 +175,7 @@ THEIR_DOCUMENTS = {
 def until_the_last(port: int, table_filter: str) -> list[dict[str, Any]]:
     """Entries up to the transaction with row 99."""
     found: list[Any] = []
-    with CanalClient("shop", port=port, table_filter=table_filter) as client:
+    with CanalClient("shop", port=port, settings=ClientSettings(table_filter=table_filter)) as client:
         for batch in client.batches(idle_seconds=SECONDS_MAX):
             found += batch.entries
             if any(row == "99" for row in columns_of([alike(each) for each in batch.entries])):

@@ -19,7 +19,7 @@ from benchmarks.servers.s3 import ACCESS_KEY, SECRET_KEY, S3Server
 from benchmarks.servers.spark_cluster import SparkCluster
 from sluice.console.toolchain.artifacts import EXTRAS
 from sluice.console.toolchain.database.server import DatabaseServer
-from sluice.console.toolchain.spark.server import SparkConnectServer
+from sluice.console.toolchain.spark.server import ServerSettings, SparkConnectServer
 from sluice.orchestration.base.ports import MergeOrder
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.object_store import spark_environment, spark_settings
@@ -47,7 +47,9 @@ def cluster(tmp_path: Path, s3_store: S3Server) -> Iterator[SparkCluster]:
 @pytest.fixture
 def connect(tmp_path: Path, s3_store: S3Server, cluster: SparkCluster) -> Iterator[SparkConnectServer]:
     """The Connect server whose tasks are the cluster's."""
-    server = SparkConnectServer(None, tmp_path / "connect", memory="1g", extras=EXTRAS, settings=cluster.settings)
+    server = SparkConnectServer(
+        None, tmp_path / "connect", memory="1g", extras=EXTRAS, settings=ServerSettings(more=cluster.settings)
+    )
     server.tell(spark_settings(s3_store.options), spark_environment(s3_store.options))
     try:
         yield server.start()

@@ -21,7 +21,7 @@ def figures_of(members: Members, consumers: Sequence[ConsumerStatus]) -> GroupFi
             MemberFigures(
                 name=name,
                 missing=missing.get(name, ""),
-                trouble=(here.clock.trouble or here.consumers.told()) if here is not None else "",
+                trouble=(here.clock.trouble or here.consumers.trouble()) if here is not None else "",
                 ahead_seconds=here.clock.ahead_seconds if here is not None else None,
             )
         )

@@ -7,7 +7,7 @@ import dataclasses
 from sluice.cdc_engine.binlog.block import end_position
 from sluice.cdc_engine.contracts import Block
 from sluice.cdc_engine.errors import NotStartedError, SluiceError
-from sluice.cdc_engine.instance.consumers.consumers import Consumers
+from sluice.cdc_engine.instance.consumers.consumers import Consumers, ConsumerStreams, LiveSource
 from sluice.cdc_engine.instance.consumers.group.clock import MemberClock
 from sluice.cdc_engine.instance.consumers.group.consumers import GroupConsumers, Runs
 from sluice.cdc_engine.instance.consumers.group.members import Members
@@ -54,12 +54,14 @@ class Fake:
         self.window = Window(self.end, bytes_max=self.window_bytes)
         self.consumers = Consumers(
             MemoryLedger(),
-            self.window,
-            open_own=lambda _reader, _place: ReadAlone(self.read_alone, START),
-            held_up=lambda: False,
+            ConsumerStreams(
+                live=self.window,
+                open_own=lambda _reader, _place: ReadAlone(self.read_alone, START),
+                held_up=lambda: False,
+            ),
             server_filter=TableFilter(),
             wants=lambda _tables: lambda _statement: False,
-            place=self.place,
+            source=LiveSource(place=self.place),
         )
         self.clock = StillClock(self.name, self)
 

@@ -1,0 +1,43 @@
+"""How the tables of a batch are staged, as conf/ and the ledger define it. `stage` takes it from its callers in `instance`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping
+
+from sluice.cdc_engine.binlog.rows.refused_values import DEFAULT_POLICY, ValuePolicy
+from sluice.cdc_engine.contracts import Int32s, TableVersion
+from sluice.cdc_engine.staging.cascades import APPLY
+
+KeptColumns = Callable[[TableVersion], Int32s]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagingRules:
+    """The rules of all tables. Tables are named "database.table".
+
+    - `kept`: returns the indices of a table version's captured columns (int32, ascending); all columns if None.
+    - `keys`: the key columns of tables where they are not the primary key.
+    - `left_out`: tables that stopped in an earlier batch, because a table with a gap must not continue after it. The value is the order key
+      from which on the lake lacks their changes; -1: from before the batch.
+    - `policies`: how invalid values are handled if not by default.
+    - `cascade_policy`: (database, table) → apply, stop or ignore changes by foreign keys.
+    - `has_up_to`: table → order key up to which the lake has it, for tables that were resumed and are behind others.
+    - `logged`: tables with a change log, for which all before images are staged.
+    """
+
+    kept: KeptColumns | None = None
+    keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    policies: Mapping[str, ValuePolicy] = dataclasses.field(default_factory=dict)
+    cascade_policy: Callable[[str, str], str] = lambda _database, _table: APPLY
+    has_up_to: Callable[[str], int] = lambda _table: 0
+    logged: Collection[str] = ()
+
+    def policy(self, name: str) -> ValuePolicy:
+        """Returns how invalid values of a table are handled."""
+        return self.policies.get(name, DEFAULT_POLICY)
+
+    def lacking_before(self, order_key: int) -> frozenset[str]:
+        """Returns the tables of which the lake lacks changes from before this order key."""
+        return frozenset(name for name, since in self.left_out.items() if since < order_key)
