@@ -17,7 +17,7 @@ from sluice.cdc_engine.destination_files.run_lock import (
     run_lock_held,
     run_lock_wanted,
 )
-from sluice.cdc_engine.destination_files.table_locks import TableLock
+from sluice.cdc_engine.destination_files.table_locks import StoredTableLock
 from sluice.cdc_engine.meta.ledger import Ledger
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
     "OutstandingBatch",
     "RunLockTimeoutError",
     "StoppedTable",
-    "TableLock",
+    "StoredTableLock",
     "drain_lock",
     "drain_lock_held",
     "head_of_line",

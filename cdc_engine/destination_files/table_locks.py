@@ -16,7 +16,7 @@ from sluice.cdc_engine.records.contract import RecordStore
 from sluice.cdc_engine.records.location import Location, record_store
 
 
-class TableLock:
+class StoredTableLock:
     """The lock of one table. For one thread. All methods raise MetaError if the store does not answer."""
 
     def __init__(self, place: Location, table: str) -> None:

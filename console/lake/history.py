@@ -23,10 +23,10 @@ from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_t
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.lake_settings import storage_options
-from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, Interval, batches, read_commit
+from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedInterval, batches, read_commit
 
 _PLACE = re.compile(r"(?P<file>[^:@\s]+\.\d+):(?P<offset>\d+)(?:@(?P<epoch>\d+))?")
-Match = Callable[[Interval], bool]
+Match = Callable[[CommittedInterval], bool]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class HistoryTable:
     mirror: bool = True
     shard: Mapping[str, str] = dataclasses.field(default_factory=dict)  # column → its value in rows of the source table
 
-    def is_told_by(self, commit: Interval) -> bool:
+    def is_told_by(self, commit: CommittedInterval) -> bool:
         """Returns whether a commit may concern this table's rows; False for a commit that Sluice made for another shard."""
         return not self.shard or (commit.table, commit.destination) in {("", ""), (self.name, self.destination)}
 
@@ -80,13 +80,13 @@ def captured_table(config: SluiceConfig, name: str, destination: str = "") -> Hi
     return HistoryTable(owner, name, path, key, options, mirror=settings.mirror, shard=rows)
 
 
-def history_of(table: HistoryTable) -> list[Interval]:
+def history_of(table: HistoryTable) -> list[CommittedInterval]:
     """Returns the batches that the log still contains, and other writers' commits between them, newest first."""
     commits = (read_commit(commit) for commit in table.log().history())
     return batches(commit for commit in commits if table.is_told_by(commit))[::-1]
 
 
-def at(history: Sequence[Interval], word: str) -> list[Interval]:
+def at(history: Sequence[CommittedInterval], word: str) -> list[CommittedInterval]:
     """Returns the entries of a history (newest first) that `word` selects: a version, FILE:OFFSET, a GTID, or a time in ISO form (UTC by
     default).
 
@@ -107,7 +107,7 @@ def at(history: Sequence[Interval], word: str) -> list[Interval]:
     return [each for each in history if each.streamed and 0 < each.first_commit_time_us <= time_us][:1]
 
 
-def _has_place(interval: Interval, place: re.Match[str]) -> bool:
+def _has_place(interval: CommittedInterval, place: re.Match[str]) -> bool:
     """Returns whether a position is after the interval's start and not after its end."""
     wanted = file_number(place["file"]), int(place["offset"])
     if place["epoch"] is not None and int(place["epoch"]) != interval.epoch:
@@ -129,7 +129,7 @@ def _gtid(word: str) -> Match | None:
     mariadb = is_mariadb(word)
     wanted: Any = parse_executed(word, mariadb=mariadb)
 
-    def match(interval: Interval) -> bool:
+    def match(interval: CommittedInterval) -> bool:
         sets: list[Any] = [
             parse_executed(str(place.get("gtid_set") or ""), mariadb=mariadb)
             for place in (interval.start, interval.end)
@@ -139,7 +139,7 @@ def _gtid(word: str) -> Match | None:
     return match
 
 
-def render(history: Sequence[Interval]) -> Table:
+def render(history: Sequence[CommittedInterval]) -> Table:
     shown = Table(
         "versions",
         "committed (UTC)",
@@ -166,7 +166,7 @@ def render(history: Sequence[Interval]) -> Table:
     return shown
 
 
-def _hand(interval: Interval) -> str:
+def _hand(interval: CommittedInterval) -> str:
     """Returns who made the commit: the delivery of a batch, or the id of a snapshot, backfill or repair."""
     if not interval.ours:
         return "another hand"
@@ -177,7 +177,7 @@ def _hand(interval: Interval) -> str:
     return f"snapshot {interval.snapshot}" if interval.snapshot else str(interval.delivery)
 
 
-def _changes(interval: Interval) -> str:
+def _changes(interval: CommittedInterval) -> str:
     if not interval.ours or interval.kind == MAINTENANCE_KIND:
         return interval.operation
     if interval.snapshot:

@@ -21,9 +21,9 @@ from sluice.spark_jobs.side_tables.alone import kinds_of, refuse_unless_left
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_owner import LakeWriter, Owner, TableRecord, is_by, refuse_unless_ours, rewrites
-from sluice.spark_jobs.tables.commit_record import Interval
+from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from sluice.spark_jobs.tables.delta_table import DeltaTable
-from sluice.spark_jobs.tables.lost_commits import Lost, lost_commits, newest_merged
+from sluice.spark_jobs.tables.lost_commits import LostCommits, lost_commits, newest_merged
 from sluice.spark_jobs.targets.report import TableTarget
 
 
@@ -102,13 +102,13 @@ class Lacking:
             return self._older(record, newest_merged(self.owner, history))
         return self._lost(record, lost)
 
-    def _older(self, record: TableRecord, newest: Interval | None) -> str:
+    def _older(self, record: TableRecord, newest: CommittedInterval | None) -> str:
         """An older copy of the table: its log does not have the missing commits."""
         versions = f"{record.version - self.table_version} versions ({self.table_version + 1} to {record.version})"
         since = _position(newest.end) if newest is not None else "its first change"
         return f"It has {self._rows()}. {versions} are missing: the changes from {since} to {self.cursor}."
 
-    def _lost(self, record: TableRecord, lost: Lost) -> str:
+    def _lost(self, record: TableRecord, lost: LostCommits) -> str:
         if lost.by is None:
             return f"It has {self._rows()}, and everything that the last run left in it."
         rows = self.lake.rows(self.table.path, record.version) if self.table is not None else None
@@ -138,7 +138,7 @@ def _is_renamed(owner: Owner, record: TableRecord, history: Iterable[Mapping[str
     )
 
 
-def _changes(commits: tuple[Interval, ...]) -> str:
+def _changes(commits: tuple[CommittedInterval, ...]) -> str:
     counts = {
         "inserts": sum(each.inserts for each in commits),
         "updates": sum(each.updates for each in commits),

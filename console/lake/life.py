@@ -21,7 +21,7 @@ from sluice.console.lake.history import HistoryTable, moment, place_text
 from sluice.console.toolchain.errors import SetupError
 from sluice.spark_jobs.sql_text import spark_type
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY
-from sluice.spark_jobs.tables.commit_record import Interval, read_commit
+from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 
 LOOKS_MAX = 500
 SNAPSHOT = "read by a snapshot"
@@ -50,7 +50,7 @@ class LifeStep:
 
     happened: str
     values: Row
-    commit: Interval | None
+    commit: CommittedInterval | None
     committed_at: Any
 
     def to_json(self) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class LifeStep:
         }
 
 
-def life(versions: RowVersions, commits: Sequence[Interval]) -> Iterator[LifeStep]:
+def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterator[LifeStep]:
     """Yields the changes of a row, newest first. `commits`: all commits in the log, newest first."""
     at, looks = (commits[0].version if commits else -1), 0
     while at >= 0 and looks < LOOKS_MAX:
@@ -95,7 +95,7 @@ def _look(versions: RowVersions, version: int) -> Row | None:
     return versions.row(version) if version >= 0 else None
 
 
-def _commit_of(commits: Sequence[Interval], order_key: int, at: int) -> Interval | None:
+def _commit_of(commits: Sequence[CommittedInterval], order_key: int, at: int) -> CommittedInterval | None:
     """Returns the newest commit up to a version whose range contains the order key."""
     return next(
         (each for each in commits if each.version <= at and each.first_order_key <= order_key <= each.last_order_key),
@@ -103,7 +103,7 @@ def _commit_of(commits: Sequence[Interval], order_key: int, at: int) -> Interval
     )
 
 
-def _may_delete(commit: Interval) -> bool:
+def _may_delete(commit: CommittedInterval) -> bool:
     return bool(commit.deletes or commit.updates or commit.rows_deleted or commit.kind not in {"", "changes"})
 
 
@@ -113,7 +113,7 @@ def _happened(row: Row, before: Row | None) -> str:
     return "insert" if before is None or before.get(DELETED) else "update"
 
 
-def _step(happened: str, row: Row, commit: Interval | None) -> LifeStep:
+def _step(happened: str, row: Row, commit: CommittedInterval | None) -> LifeStep:
     values = {name: value for name, value in row.items() if name not in OURS}
     if commit is not None and commit.snapshot:  # its rows have the time of the reading, not a commit time
         return LifeStep(f"{happened}, {SNAPSHOT}" if happened == "delete" else SNAPSHOT, values, commit, None)
@@ -222,7 +222,7 @@ def render(steps: Sequence[LifeStep]) -> Table:
     return shown
 
 
-def _read_time(commit: Interval | None) -> str:
+def _read_time(commit: CommittedInterval | None) -> str:
     """Returns when a snapshot read the row; its commit time is unknown."""
     return f"before {moment(commit.last_commit_time_us)}, when it was read" if commit and commit.snapshot else ""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.config import clashing_tables
-from sluice.cdc_engine.destination_files import LakeTables, TableLock, installation_id
+from sluice.cdc_engine.destination_files import LakeTables, StoredTableLock, installation_id
 from sluice.cdc_engine.errors import MetaError
 from sluice.orchestration.base.lake_settings import target
 from sluice.orchestration.base.table_catalog import read_tables
@@ -25,8 +25,8 @@ def table_locks_of(config: SluiceConfig, destination: str, run: str = "") -> Tab
 
     place = config.ledger_location(destination)
 
-    def lock(path: str) -> TableLock:
-        return TableLock(place, path.removeprefix(config.lake))
+    def lock(path: str) -> StoredTableLock:
+        return StoredTableLock(place, path.removeprefix(config.lake))
 
     who = f"run {run} of {destination}" if run else f"a run of {destination}"
     return TableLocks(lock=lock, who=who)

@@ -22,7 +22,7 @@ from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
 from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others
-from sluice.spark_jobs.tables.commit_record import Interval, batches, read_commit
+from sluice.spark_jobs.tables.commit_record import CommittedInterval, batches, read_commit
 from sluice.spark_jobs.tables.delta_table import DeltaTable
 from sluice.spark_jobs.tables.exact_bounds import writer_properties
 
@@ -74,7 +74,7 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
 
 
 def refusal(
-    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, told: Sequence[Interval]
+    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, told: Sequence[CommittedInterval]
 ) -> str:
     """Returns why the rows of a past state must not replace the live table's, and what to do; empty if they may. Pure function.
 
@@ -85,7 +85,7 @@ def refusal(
 
 
 def _obstacles(
-    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, told: Sequence[Interval]
+    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, told: Sequence[CommittedInterval]
 ) -> Iterator[str]:
     anew = f"build it again with `sluice backfill {owner.destination} … --into`"
     if rebuilt.of != owner.table or not rebuilt.ledger:
@@ -115,7 +115,7 @@ def _obstacles(
         )
 
 
-def told_of(table: DeltaTable) -> list[Interval]:
+def told_of(table: DeltaTable) -> list[CommittedInterval]:
     """Returns all commits that the table's log still contains."""
     return batches(read_commit(commit) for commit in table.commits_after(-1))
 

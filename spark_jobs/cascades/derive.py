@@ -20,9 +20,9 @@ from sluice.spark_jobs.cascades.play import (
     CascadeRow,
     Event,
     Image,
-    Lost,
     Passed,
     Play,
+    UnderivableChanges,
     Values,
     Wanted,
     coarse_values,
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 CASCADE_UNSEEN = "CASCADE_UNSEEN"  # state of a table with row changes that could not be derived
 NOT_FOUND = "the changes that foreign keys made to its rows could not be found"
-Buffer = Callable[[Mapping[str, Sequence[Passed]], Mapping[str, Lost]], object]
+Buffer = Callable[[Mapping[str, Sequence[Passed]], Mapping[str, UnderivableChanges]], object]
 
 
 class _RaisedError(Exception):
@@ -50,7 +50,7 @@ class _RaisedError(Exception):
         self.tables, self.cause = frozenset(tables), cause
 
 
-def buffer_nothing(_passed: Mapping[str, Sequence[Passed]], _lost: Mapping[str, Lost]) -> None:
+def buffer_nothing(_passed: Mapping[str, Sequence[Passed]], _lost: Mapping[str, UnderivableChanges]) -> None:
     """Does nothing: for batches without tables that have a running snapshot."""
 
 
@@ -78,7 +78,9 @@ def carried_out(  # noqa: PLR0917  two callers
             found = _Derivation(session, batch, targets, storage_options, buffered).kept(buffer)
         else:
             # A table that was not buffered when the changes were derived, and is now, lacks those that could not be derived for it.
-            lost = {name: Lost(without_advice(reason)) for name, reason in found[1].items() if name in buffered}
+            lost = {
+                name: UnderivableChanges(without_advice(reason)) for name, reason in found[1].items() if name in buffered
+            }
             with _about(*buffered):
                 buffer({}, lost)
     except _RaisedError as error:

@@ -106,7 +106,7 @@ class Passed:
 
 
 @dataclasses.dataclass(frozen=True)
-class Lost:
+class UnderivableChanges:
     """Why the changes in a child with a running snapshot cannot be derived. `through`: the tables above it whose own running snapshots are
     the reason.
     """
@@ -192,7 +192,7 @@ class Play:
         self._applied, self._wanted, self._unreadable = applied, wanted, unreadable
         self._again_up_to, self._buffered = again_up_to, buffered
         self.passed: dict[str, list[Passed]] = defaultdict(list)
-        self.lost: dict[str, Lost] = {}
+        self.lost: dict[str, UnderivableChanges] = {}
         self._touched: dict[tuple[str, Values], _Touched] = {}
         self._hidden: set[str] = set()  # tables below which `_hide` was done for the current event
         self._place = (-1, -1)
@@ -317,7 +317,7 @@ class Play:
         if event.at.order_key > self._buffered[table]:
             known = self.lost.get(table)
             way = (known.through if known else frozenset()) | ({through} - {"", table})
-            self.lost[table] = Lost(known.why if known else why, way)
+            self.lost[table] = UnderivableChanges(known.why if known else why, way)
         self._hide_below(event, table)
 
     def _refuse_below(self, event: Event, cascade: Cascade) -> None:

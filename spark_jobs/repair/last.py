@@ -8,12 +8,12 @@ import deltalake
 from deltalake.exceptions import DeltaError
 
 from sluice.spark_jobs.staged_batch import REPAIR_KIND
-from sluice.spark_jobs.tables.commit_record import Interval, read_commit
+from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 
 COMMITS_MAX = 200  # commits that are read; older repairs are of no interest
 
 
-def last_repair(path: str, storage_options: Mapping[str, str] | None = None) -> Interval | None:
+def last_repair(path: str, storage_options: Mapping[str, str] | None = None) -> CommittedInterval | None:
     """Returns the newest repair; None if the newest commits have none, or if the log cannot be read."""
     try:
         commits = deltalake.DeltaTable(path, storage_options=dict(storage_options or {}) or None).history(COMMITS_MAX)

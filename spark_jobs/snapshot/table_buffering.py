@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from sluice.batch_manifest.values import StagedTable
 from sluice.object_stores.errors import StoreError
-from sluice.spark_jobs.cascades.play import Lost, Passed
+from sluice.spark_jobs.cascades.play import Passed, UnderivableChanges
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.session import table_error
@@ -74,7 +74,7 @@ class Buffering:
             if table.name not in self.live:
                 self._try(table, ())
 
-    def buffer_live(self, passed: Mapping[str, Sequence[Passed]], lost: Mapping[str, Lost]) -> None:
+    def buffer_live(self, passed: Mapping[str, Sequence[Passed]], lost: Mapping[str, UnderivableChanges]) -> None:
         """Buffers the changes of the `live` tables. They are on disk when this returns. Raises TableError if one of them is not, because a
         repeated run must find all changes of foreign keys again.
 

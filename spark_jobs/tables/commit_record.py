@@ -34,7 +34,7 @@ def maintenance_record(owner: Owner, run: str) -> str:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Interval:
+class CommittedInterval:
     """One commit of a table, or all commits of one batch or backfill. Versions: the table's before the first and after the last commit.
     Times: microseconds since 1970 UTC. A commit that Sluice did not make has no `table`, and its positions are empty.
 
@@ -173,7 +173,7 @@ def _of(segment: Segment) -> dict[str, Any]:
     }
 
 
-def read_commit(commit: Mapping[str, Any]) -> Interval:
+def read_commit(commit: Mapping[str, Any]) -> CommittedInterval:
     """Reads one entry of Delta's history (`DeltaTable.history`). For a commit without our record, returns only what Delta reports."""
     version = int(commit["version"])
     metrics: Mapping[str, Any] = commit.get("operationMetrics") or {}
@@ -185,8 +185,8 @@ def read_commit(commit: Mapping[str, Any]) -> Interval:
         **row_counts(metrics),
     }
     record = our_record(commit)
-    names = {field.name for field in dataclasses.fields(Interval)} - known.keys()
-    return Interval(**known, **{name: value for name, value in record.items() if name in names})
+    names = {field.name for field in dataclasses.fields(CommittedInterval)} - known.keys()
+    return CommittedInterval(**known, **{name: value for name, value in record.items() if name in names})
 
 
 def own_commit(commits: Iterable[Mapping[str, Any]], user_metadata: str) -> Mapping[str, Any] | None:
@@ -226,18 +226,18 @@ def first_count(metrics: Mapping[str, Any], keys: Iterable[str]) -> int:
     return next((int(metrics[key]) for key in keys if key in metrics), 0)
 
 
-def batches(commits: Iterable[Interval]) -> list[Interval]:
+def batches(commits: Iterable[CommittedInterval]) -> list[CommittedInterval]:
     """Joins the commits of each batch into one interval. Publications, maintenance and commits that Sluice did not make stay separate.
     Ordered by version.
     """
-    found: dict[Any, Interval] = {}
+    found: dict[Any, CommittedInterval] = {}
     for commit in sorted(commits, key=lambda each: each.version):
         name = commit.batch if commit.ours and commit.kind not in ALONE else commit.version
         found[name] = _joined(found[name], commit) if name in found else commit
     return sorted(found.values(), key=lambda each: each.version)
 
 
-def _joined(first: Interval, then: Interval) -> Interval:
+def _joined(first: CommittedInterval, then: CommittedInterval) -> CommittedInterval:
     sums = {
         name: getattr(first, name) + getattr(then, name)
         for name in ("inserts", "updates", "deletes", "rows_inserted", "rows_updated", "rows_deleted")

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.contracts import LedgerLocation
-from sluice.cdc_engine.destination_files import TableLock, installation_id
+from sluice.cdc_engine.destination_files import StoredTableLock, installation_id
 from tests.ha.test_shared_lease_ha import KINDS, SHARED, holding_process, place_of
 from tests.waiting import wait_for
 
 TABLE = "/shop/orders"
 RUN = """
 import pickle, sys
-from sluice.cdc_engine.destination_files import TableLock
-lock = TableLock(pickle.loads(bytes.fromhex(sys.argv[1])), "shop/orders")
+from sluice.cdc_engine.destination_files import StoredTableLock
+lock = StoredTableLock(pickle.loads(bytes.fromhex(sys.argv[1])), "shop/orders")
 print(lock.try_take(), flush=True)
 lock.write("what it left")
 print("written", flush=True)
@@ -41,16 +41,16 @@ def other(place: LedgerLocation) -> LedgerLocation:
 
 
 def test_one_run_of_all_destinations_has_a_table_in_a_group(east: LedgerLocation) -> None:
-    ours, theirs = TableLock(east, TABLE), TableLock(other(east), "shop/orders/")
+    ours, theirs = StoredTableLock(east, TABLE), StoredTableLock(other(east), "shop/orders/")
     assert ours.try_take()
     assert not theirs.try_take()
-    items = TableLock(other(east), "shop/items")
+    items = StoredTableLock(other(east), "shop/items")
     assert items.try_take()
     items.release()
     ours.write("of east")
     assert theirs.writer() == "of east"
     assert theirs.register_waiting()
-    assert not TableLock(east, TABLE).register_waiting()  # another one waits already
+    assert not StoredTableLock(east, TABLE).register_waiting()  # another one waits already
     ours.release()
     assert theirs.try_take()
     assert theirs.held
@@ -72,14 +72,14 @@ def test_locks_of_another_folder_are_others_in_a_group(tmp_path: Path) -> None:
     assert len(found) == len(threads)
     assert set(found) == {installation_id(one)}
     assert installation_id(two) not in found
-    assert TableLock(one, TABLE).try_take()
-    assert TableLock(two, TABLE).try_take()
+    assert StoredTableLock(one, TABLE).try_take()
+    assert StoredTableLock(two, TABLE).try_take()
 
 
 def test_what_a_killed_run_left_is_known_to_who_comes_next_in_a_group(east: LedgerLocation) -> None:
     with holding_process(east, RUN) as (run, said):
         assert [said(), said()] == ["True", "written"]
-        theirs = TableLock(other(east), TABLE)
+        theirs = StoredTableLock(other(east), TABLE)
         assert not theirs.try_take()
         run.kill()
         run.wait()
@@ -97,7 +97,7 @@ def test_ha_a_run_that_stood_still_knows_that_the_table_is_anothers_in_a_group(
     with holding_process(east, RUN) as (run, said):
         assert [said(), said()] == ["True", "written"]
         run.send_signal(signal.SIGSTOP)
-        theirs = TableLock(other(east), TABLE)
+        theirs = StoredTableLock(other(east), TABLE)
         wait_for("the lock is free", theirs.try_take, 30)
         assert run.stdin is not None
         run.stdin.write(b"?\n")

@@ -11,6 +11,7 @@ from tests.style.sources import Source
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 KERNEL_DECORATORS = ("kernel", "compiled", "njit")
 SETTINGS_BASE = "BaseModel"
+CLIENT = "canal_client/"  # ships alone, without the rest
 STATES_FILE = "cdc_engine/states.py"
 
 
@@ -31,11 +32,11 @@ def functions(files: Sequence[Source]) -> Iterator[tuple[Source, Function]]:
 
 
 def shared_names(files: Sequence[Source]) -> dict[str, list[str]]:
-    """Class names that several classes have, with the files."""
-    found: dict[str, list[str]] = defaultdict(list)
+    """Class names that several classes have, with the files. The client for other programs has its own, which are Canal's."""
+    found: dict[tuple[bool, str], list[str]] = defaultdict(list)
     for source, node in classes(files):
-        found[node.name].append(source.name)
-    return {name: where for name, where in sorted(found.items()) if len(where) > 1}
+        found[source.name.startswith(CLIENT), node.name].append(source.name)
+    return {name: where for (_, name), where in sorted(found.items()) if len(where) > 1}
 
 
 def functions_named(files: Sequence[Source], name: str) -> int:

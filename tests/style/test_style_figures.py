@@ -74,7 +74,13 @@ def test_an_import_from_a_package_means_its_module_before_the_package(product: P
 def test_classes_of_one_name_are_listed_with_their_files(product: Path) -> None:
     write(product, "console/one.py", "class A:\n    class B: ...\n")
     write(product, "equality/two.py", "class A: ...\n")
-    assert shared_names(files(product)) == {"A": ["equality/two.py", "console/one.py"]}
+    write(product, "canal_client/three.py", "class A: ...\nclass C: ...\nclass C: ...\n")
+    found = {"A": ["equality/two.py", "console/one.py"], "C": ["canal_client/three.py"] * 2}
+    assert shared_names(files(product)) == found
+
+
+def test_every_class_of_the_product_has_a_name_of_its_own() -> None:
+    assert shared_names(sources(ROOT, PRODUCT)) == {}
 
 
 def test_arguments_are_counted_without_self_and_kernels_apart(product: Path) -> None:

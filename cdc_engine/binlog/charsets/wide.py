@@ -26,7 +26,7 @@ SURROGATE, LOW_SURROGATE, AFTER_SURROGATES, POINTS = 0xD800, 0xDC00, 0xE000, 0x1
 NO_TABLE = np.empty(0, np.int32)
 
 
-class Tables(NamedTuple):
+class CodePoints(NamedTuple):
     """The code points of a charset by one byte (256), by two bytes (65536), and by two bytes after THIRD (65536)."""
 
     alone: Int32s
@@ -41,14 +41,14 @@ def singles(codec: str) -> Int32s:
 
 
 @functools.cache
-def tables(codec: str) -> Tables:
+def tables(codec: str) -> CodePoints:
     """Returns the tables of a charset; empty for UTF-16 and UTF-32."""
     if codec in UNITS:
-        return Tables(NO_TABLE, NO_TABLE, NO_TABLE)
+        return CodePoints(NO_TABLE, NO_TABLE, NO_TABLE)
     alone = singles(codec)
     leads = np.flatnonzero(alone == NOT_TOLD).tolist()
     third = range(0xA1, 0xFF) if THIRD in leads else ()
-    return Tables(alone, _pairs(codec, b"", leads), _pairs(codec, bytes([THIRD]), third))
+    return CodePoints(alone, _pairs(codec, b"", leads), _pairs(codec, bytes([THIRD]), third))
 
 
 def _pairs(codec: str, before: bytes, leads: range | list[int] | tuple[()]) -> Int32s:
@@ -74,7 +74,7 @@ def transcode_wide(
     sizes: Int64s,
     unit: Integer,
     lowest_first: bool,
-    tables: Tables,
+    tables: CodePoints,
     offsets: Int32s,
     out: Bytes,
 ) -> Integer:
@@ -128,7 +128,7 @@ def number_of(buffer: Bytes, at: Integer, unit: Integer, lowest_first: bool) -> 
 
 
 @kernel
-def character_of_tables(buffer: Bytes, at: Integer, end: Integer, tables: Tables) -> tuple[Integer, Integer]:
+def character_of_tables(buffer: Bytes, at: Integer, end: Integer, tables: CodePoints) -> tuple[Integer, Integer]:
     """Returns (code point, bytes) of the character at `at`; 0 bytes if the tables lack it."""
     alone, pairs, triples = tables
     first = np.int64(buffer[at])

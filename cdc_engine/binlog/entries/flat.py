@@ -53,7 +53,7 @@ class FlatTable:
         begins = units.messages
         first = begins[:-1]
         kinds, events = units.kind[first], units.event[first]
-        table = kernel_arguments.FlatTable(self._keys, self._pieces, self._frame(batch_id, now_ms))
+        table = kernel_arguments.MessageParts(self._keys, self._pieces, self._frame(batch_id, now_ms))
         ends = np.empty(len(first), np.int64)
         ms = np.ascontiguousarray(shown.facts.ms[events])
         rows = FlatUnits(begins, units.kind, units.image, _defining_images(shown, kinds, events), ms)

@@ -12,7 +12,7 @@ import numpy as np
 
 from sluice.cdc_engine.binlog.compiled import Integer, kernel
 from sluice.cdc_engine.binlog.entries.assemble import ABSENT, NULL, beginning, is_updated
-from sluice.cdc_engine.binlog.entries.kernel_arguments import FlatTable, FlatUnits, Pieces, ShownValues
+from sluice.cdc_engine.binlog.entries.kernel_arguments import FlatUnits, MessageParts, Pieces, ShownValues
 from sluice.cdc_engine.binlog.entries.protobuf import put_bytes
 from sluice.cdc_engine.binlog.rows.locate import KIND_INSERT, KIND_UPDATE
 from sluice.cdc_engine.contracts import Bytes, Int8s, Int64s
@@ -202,7 +202,7 @@ def put_number(out: Bytes, at: Integer, writes: bool, value: Integer) -> Integer
 
 @kernel
 def put_message(
-    out: Bytes, at: Integer, writes: bool, units: FlatUnits, message: Integer, values: ShownValues, table: FlatTable
+    out: Bytes, at: Integer, writes: bool, units: FlatUnits, message: Integer, values: ShownValues, table: MessageParts
 ) -> Integer:
     """Writes a message and returns the offset after it."""
     first, ms, shown = units.begins[message], units.ms[message], units.shown[message]
@@ -226,7 +226,7 @@ def put_message(
 
 @kernel
 def put_messages(
-    out: Bytes, writes: bool, units: FlatUnits, values: ShownValues, table: FlatTable, ends: Int64s
+    out: Bytes, writes: bool, units: FlatUnits, values: ShownValues, table: MessageParts, ends: Int64s
 ) -> None:
     """Writes all messages. `ends`: where each ends in `out`, which is written only with `writes`."""
     at = np.int64(0)

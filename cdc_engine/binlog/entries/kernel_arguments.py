@@ -79,7 +79,7 @@ class Pieces(NamedTuple):
     starts: Int64s
 
 
-class FlatTable(NamedTuple):
+class MessageParts(NamedTuple):
     """What the flat messages of a table have in common. `keys`: which columns are the key; `columns`: the pieces of its columns.
 
     `frame`: the pieces of a message.

@@ -19,7 +19,7 @@ from sluice.batch_manifest.values import ChangesSegment, StagedTable
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.backfill import rules
-from sluice.cdc_engine.instance.backfill.reading import Interval, binlog_files
+from sluice.cdc_engine.instance.backfill.reading import IntervalReader, binlog_files
 from sluice.cdc_engine.instance.backfill.rules import RequestedInterval, TableFacts
 from sluice.cdc_engine.instance.backfill.schemas import IntervalSchemas, known_at
 from sluice.cdc_engine.instance.engine.kept_state import history_kept
@@ -112,7 +112,7 @@ def make_plan(config: DestinationConfig, directory: Path, asked: RequestedInterv
     records = history_kept(directory).look()
     schemas = schemas_of(config, records, place)
     names = tables_of(ledger, schemas, asked)
-    sample = Interval(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)
+    sample = IntervalReader(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)
     with tempfile.TemporaryDirectory(prefix="backfill-plan-", dir=directory) as folder:
         staged = sample.staged(Path(folder))
         facts = facts_of(names, config, directory, schemas, [staged])
@@ -220,7 +220,7 @@ def _changes(table: StagedTable) -> tuple[ChangesSegment, ...]:
 
 
 def _table(
-    facts: TableFacts, staged: StagingResult, sample: Interval, place: BinlogInterval, known: frozenset[str]
+    facts: TableFacts, staged: StagingResult, sample: IntervalReader, place: BinlogInterval, known: frozenset[str]
 ) -> BackfillTablePlan:
     table = next((each for each in staged.manifest.tables if each.name == facts.name), None)
     counted = sum(each.inserts + each.updates + each.deletes for each in _changes(table)) if table else 0
@@ -238,7 +238,7 @@ def _plan(
     config: DestinationConfig,
     asked: RequestedInterval,
     place: BinlogInterval,
-    sample: Interval,
+    sample: IntervalReader,
     tables: list[BackfillTablePlan],
 ) -> Plan:
     earliest_us, earliest_file = earliest_on_offer(place.files)

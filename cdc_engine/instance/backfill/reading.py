@@ -37,7 +37,7 @@ def binlog_files(config: DestinationConfig) -> BinlogFiles:
     return BinlogFiles(source, facts, archive_of(config))
 
 
-class Interval:
+class IntervalReader:
     """The interval after `start` and, if `until` is given, up to it; at most about `bytes_max` of it.
 
     `bytes`: bytes of the binlog read so far. `end`: end of the last transaction read. `whole`: all of it was read.

@@ -19,7 +19,7 @@ from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.instance.backfill import rules
 from sluice.cdc_engine.instance.backfill.plan import BinlogInterval, facts_of, locate_interval, schemas_of, tables_of
-from sluice.cdc_engine.instance.backfill.reading import Interval
+from sluice.cdc_engine.instance.backfill.reading import IntervalReader
 from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
 from sluice.cdc_engine.instance.engine.kept_state import history_kept
 from sluice.cdc_engine.meta.ledger import Ledger
@@ -135,7 +135,7 @@ class BackfillReading:
 
     def _go_on(self) -> None:
         names = frozenset(self.names) - self.refused.keys()
-        interval = Interval(self._config, self.read_to, self._schemas, names, progress=self._told)
+        interval = IntervalReader(self._config, self.read_to, self._schemas, names, progress=self._told)
         self.staged.append(interval.staged(self._folder / str(len(self.staged))))
         self.read_to = interval.end
 

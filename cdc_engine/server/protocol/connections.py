@@ -14,7 +14,7 @@ import time
 UNAUTHENTICATED_MAX = 64
 
 
-class Connection:
+class ClientConnection:
     """One connection, and the sentence that it gets if the listener ends it before it has authenticated."""
 
     def __init__(self, channel: socket.socket, greeting_seconds: float) -> None:
@@ -51,11 +51,11 @@ class Connections:
 
     def __init__(self, clients_max: int, unauthenticated_max: int) -> None:
         self._clients_max, self._unauthenticated_max = clients_max, unauthenticated_max
-        self._clients: set[Connection] = set()
-        self._unauthenticated: dict[Connection, None] = {}  # oldest first
+        self._clients: set[ClientConnection] = set()
+        self._unauthenticated: dict[ClientConnection, None] = {}  # oldest first
         self._lock = threading.Lock()
 
-    def enter(self, connection: Connection) -> bool:
+    def enter(self, connection: ClientConnection) -> bool:
         """Adds a connection that has not authenticated. Returns False if the oldest one is ended for it."""
         with self._lock:
             oldest = None
@@ -70,7 +70,7 @@ class Connections:
             oldest.stop_reading()
         return oldest is None
 
-    def admit(self, connection: Connection) -> str:
+    def admit(self, connection: ClientConnection) -> str:
         """Counts a connection that has authenticated as a client. Returns the reason if it is refused, else an empty text."""
         with self._lock:
             if connection in self._clients:
@@ -86,7 +86,7 @@ class Connections:
             self._clients.add(connection)
             return ""
 
-    def leave(self, connection: Connection) -> None:
+    def leave(self, connection: ClientConnection) -> None:
         with self._lock:
             self._clients.discard(connection)
             self._unauthenticated.pop(connection, None)

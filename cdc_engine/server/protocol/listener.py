@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sluice.cdc_engine.errors import ConfigurationError, UnknownDestinationError
-from sluice.cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, Connection, Connections
+from sluice.cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, ClientConnection, Connections
 from sluice.cdc_engine.server.protocol.packets import FRAME_BYTES_MAX, LENGTH, refusal
 from sluice.cdc_engine.server.protocol.session import (
     AUTHENTICATION,
@@ -113,7 +113,7 @@ class CanalListener:
                     return  # closed
                 threading.Event().wait(ACCEPT_AGAIN_SECONDS)  # no descriptor is free, or the client is already gone
                 continue
-            connection = Connection(client, self.address.greeting_seconds)
+            connection = ClientConnection(client, self.address.greeting_seconds)
             if not self._connections.enter(connection):
                 logger.warning(
                     "port %d: more than %d connections have not authenticated, so the oldest one is ended",
@@ -124,7 +124,7 @@ class CanalListener:
                 target=self._talk, args=(connection,), name=f"canal-client-{self.port}", daemon=True
             ).start()
 
-    def _talk(self, connection: Connection) -> None:
+    def _talk(self, connection: ClientConnection) -> None:
         session = ClientSession(self.address.access, self._served_as, lambda: self._admitted(connection))
         try:
             self._greet(connection, session)
@@ -138,7 +138,7 @@ class CanalListener:
             self._connections.leave(connection)
             connection.end()
 
-    def _greet(self, connection: Connection, session: ClientSession) -> None:
+    def _greet(self, connection: ClientConnection, session: ClientSession) -> None:
         connection.channel.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.channel.settimeout(connection.greeting_left())
         if self._tls is not None:
@@ -150,13 +150,13 @@ class CanalListener:
             tls.do_handshake()
         _write(connection.channel, ClientAnswer((session.greeting(),)))
 
-    def _admitted(self, connection: Connection) -> str:
+    def _admitted(self, connection: ClientConnection) -> str:
         refused = self._connections.admit(connection)
         if refused:
             logger.warning("port %d refuses a client: %s", self.port, refused)
         return refused
 
-    def _say_goodbye(self, connection: Connection, error: BaseException) -> None:
+    def _say_goodbye(self, connection: ClientConnection, error: BaseException) -> None:
         """Writes the reason for the end of a connection that has not authenticated, if the listener ends it."""
         because = connection.ended_because
         if not because and isinstance(error, TimeoutError):
@@ -167,7 +167,7 @@ class CanalListener:
                 connection.channel.sendall(refusal(AUTHENTICATION, because))
 
 
-def _answered(connection: Connection, session: ClientSession) -> bool:
+def _answered(connection: ClientConnection, session: ClientSession) -> bool:
     """Reads one packet and writes its answer. Returns False if the connection ends."""
     channel = connection.channel
     size = LENGTH.unpack(_read(connection, session, LENGTH.size))[0]
@@ -185,7 +185,7 @@ def _seconds(wanted: float, most: float) -> float:
     return min(wanted, most) if wanted > 0 else most
 
 
-def _read(connection: Connection, session: ClientSession, size: int) -> bytes:
+def _read(connection: ClientConnection, session: ClientSession, size: int) -> bytes:
     """Reads `size` bytes. Raises EOFError if the client is gone, TimeoutError if it is silent or has not authenticated in time."""
     data = bytearray()
     while len(data) < size:

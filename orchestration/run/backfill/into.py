@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sluice.cdc_engine.instance.backfill.rules import RequestedInterval
     from sluice.cdc_engine.instance.backfill.work import BackfillReading
     from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
-    from sluice.spark_jobs.tables.commit_record import Interval
+    from sluice.spark_jobs.tables.commit_record import CommittedInterval
     from sluice.spark_jobs.tables.delta_table import DeltaTable
 
 NAME = re.compile(r"[^./\s]+\.[^./\s]+")
@@ -94,7 +94,7 @@ def run_into(
 
     path, directory = place_of(config, request), config.destination_dir(request.destination)
     asked = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
-    chosen: list[Interval] = []
+    chosen: list[CommittedInterval] = []
 
     def find(given: DestinationConfig, ledger: Any, wanted: RequestedInterval) -> BinlogInterval:
         return _from_a_version(config, request, (given, ledger, wanted), chosen)
@@ -121,7 +121,7 @@ def run_into(
 
 
 def _from_a_version(
-    config: SluiceConfig, request: BackfillRequest, asked: Any, chosen: list[Interval]
+    config: SluiceConfig, request: BackfillRequest, asked: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
     """Returns the interval to read, but from the end position of the base version."""
     from sluice.cdc_engine.instance.backfill.plan import is_followed, locate_interval  # noqa: PLC0415
@@ -148,7 +148,9 @@ def _from_a_version(
     return dataclasses.replace(place, begin=begin)
 
 
-def after_a_quiet_time(told: list[Interval], base: Interval, begin: Position, cursor: Position) -> Position | None:
+def after_a_quiet_time(
+    told: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
+) -> Position | None:
     """Returns the position to read from for a table without changes since its newest version, which includes all changes up to the
     cursor. None if the table has changed.
     """
@@ -156,7 +158,7 @@ def after_a_quiet_time(told: list[Interval], base: Interval, begin: Position, cu
     return None if later else min(begin, cursor, key=lambda each: each.order_key)
 
 
-def base_of(history: list[Interval], ledger_id: str, begin: Position) -> Interval | None:
+def base_of(history: list[CommittedInterval], ledger_id: str, begin: Position) -> CommittedInterval | None:
     """Returns the newest batch or publication without changes after a position of the stream's epoch, or None."""
     found = [
         each
@@ -188,7 +190,11 @@ def _live(config: SluiceConfig, request: BackfillRequest, ledger_id: str) -> Del
 
 
 def _build(
-    config: SluiceConfig, request: BackfillRequest, reading: BackfillReading, base: Interval, where: tuple[str, Path]
+    config: SluiceConfig,
+    request: BackfillRequest,
+    reading: BackfillReading,
+    base: CommittedInterval,
+    where: tuple[str, Path],
 ) -> RebuiltTable:
     from sluice.spark_jobs.backfill.fold import folded  # noqa: PLC0415
     from sluice.spark_jobs.backfill.into import PastState, build  # noqa: PLC0415

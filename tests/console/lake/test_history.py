@@ -18,7 +18,7 @@ from sluice.console.lake import history, life
 from sluice.console.lake.history import HistoryTable
 from sluice.console.main import app
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, ORDER_KEY
-from sluice.spark_jobs.tables.commit_record import Interval, batches, read_commit
+from sluice.spark_jobs.tables.commit_record import CommittedInterval, batches, read_commit
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 SECOND_US = 1_000_000
@@ -28,7 +28,7 @@ def place(file: int, offset: int, upto: int) -> dict[str, Any]:
     return {"epoch": 1, "file": f"b.{file:06}", "offset": offset, "gtid_set": f"{UUID}:1-{upto}"}
 
 
-def interval(number: int, **fields: Any) -> Interval:
+def interval(number: int, **fields: Any) -> CommittedInterval:
     """Batch `number` of five seconds each: offsets 100·n to 100·(n + 1), GTIDs up to 10·(n + 1)."""
     made: dict[str, Any] = {
         "version_before": number,
@@ -44,7 +44,7 @@ def interval(number: int, **fields: Any) -> Interval:
         "last_commit_time_us": (number * 5 + 4) * SECOND_US,
         "kind": "changes",
     }
-    return Interval(**{**made, **fields})
+    return CommittedInterval(**{**made, **fields})
 
 
 NEWEST_FIRST = [interval(number) for number in (4, 3, 2, 1)]
@@ -117,7 +117,7 @@ class Rows:
         return None if found is None else {"v": found[1], ORDER_KEY: found[0], COMMIT_TIME: found[0], DELETED: None}
 
 
-def commits(*keys: int) -> list[Interval]:
+def commits(*keys: int) -> list[CommittedInterval]:
     return [
         interval(version - 1, first_order_key=key, last_order_key=key, deletes=1, version=version)
         for version, key in reversed(list(enumerate(keys)))

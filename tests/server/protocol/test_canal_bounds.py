@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.server.protocol import packets
-from sluice.cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, Connection
+from sluice.cdc_engine.server.protocol.connections import UNAUTHENTICATED_MAX, ClientConnection
 from sluice.cdc_engine.server.protocol.listener import (
     SEND_BYTES,
     SILENCE_SECONDS,
@@ -75,14 +75,14 @@ def test_a_client_is_waited_for_as_long_as_it_says_up_to_a_bound(wanted: float, 
     channel: Any = FakeChannel(frame(GET))
     session = admitted(Example())
     session.read_seconds = session.write_seconds = wanted
-    assert _answered(Connection(channel, 0.0), session)
+    assert _answered(ClientConnection(channel, 0.0), session)
     assert channel.of("timeout") == [silence, silence, write]
 
 
 def test_each_piece_of_a_packet_is_acknowledged_at_once() -> None:
     """The stock client sends length and packet apart, and waits for the ACK of the first, which the kernel would delay by 40 ms."""
     channel: Any = FakeChannel(frame(GET))
-    _answered(Connection(channel, 0.0), admitted(Example()))
+    _answered(ClientConnection(channel, 0.0), admitted(Example()))
     assert channel.of("option") == [(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)] * len(channel.of("recv"))
     kinds = [kind for kind, _ in channel.calls if kind in {"option", "recv"}]
     assert kinds == ["option", "recv"] * 2, "the option holds for one answer of the kernel"

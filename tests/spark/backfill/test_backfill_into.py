@@ -26,7 +26,7 @@ from sluice.spark_jobs.backfill.into import PastState, build
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.staged_batch import read_staged_batch
-from sluice.spark_jobs.tables.commit_record import Interval
+from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from tests.instance.fix_destination import running
 from tests.spark.fix_pipeline import SECOND_US, Pipeline
 from tests.spark.side_tables.fix_beside import NAME, Beside, before, changes, delete, insert, update
@@ -88,10 +88,10 @@ def test_a_stretch_without_changes_is_the_version_itself_backfill(lake: Beside) 
     assert past(lake, version, None, 16) == [(1, "a")]
 
 
-def interval(version: int, offset: int, **more: object) -> Interval:
+def interval(version: int, offset: int, **more: object) -> CommittedInterval:
     end = Position(epoch=int(str(more.pop("epoch", 1))), file="b.000002", offset=offset).to_json()
     told = {"table": NAME, "ledger": "l", "version_before": version - 1, "version": version, "end": end} | more
-    return Interval(operation="MERGE", committed_at_us=0, **told)  # type: ignore[arg-type]
+    return CommittedInterval(operation="MERGE", committed_at_us=0, **told)  # type: ignore[arg-type]
 
 
 def test_a_past_state_begins_with_the_newest_version_before_it_backfill() -> None:

@@ -24,7 +24,7 @@ from sluice.spark_jobs.backfill.into import PastState, build
 from sluice.spark_jobs.backfill.swap import PastTable, refusal
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.table_owner import Owner
-from sluice.spark_jobs.tables.commit_record import Interval, read_commit
+from sluice.spark_jobs.tables.commit_record import CommittedInterval, read_commit
 from tests.fix_ledgers import FileLedger
 from tests.spark.side_tables.fix_beside import NAME, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID
@@ -178,7 +178,7 @@ def test_the_command_plans_refuses_and_swaps_backfill(shop: Shop, monkeypatch: p
     assert shop.live() == [(1, "a"), (2, "b"), (3, "c")]
 
 
-def interval(version: int, key: int, **more: Any) -> Interval:
+def interval(version: int, key: int, **more: Any) -> CommittedInterval:
     told: dict[str, Any] = {
         "table": NAME,
         "ledger": LEDGER_ID,
@@ -186,7 +186,7 @@ def interval(version: int, key: int, **more: Any) -> Interval:
         "version": version,
         "inserts": 1,
     } | more
-    return Interval(operation="MERGE", committed_at_us=0, last_order_key=key, **told)
+    return CommittedInterval(operation="MERGE", committed_at_us=0, last_order_key=key, **told)
 
 
 GOOD = PastTable(path="/lake/past", of=NAME, ledger=LEDGER_ID, base=3, up_to={}, columns=COLUMNS, version=0, rows=1)
@@ -208,7 +208,9 @@ TOLD = (interval(3, 90), interval(4, 100), interval(5, 200, kind="maintenance"),
         ({"base": 1}, (), "no longer has the commits"),
     ],
 )
-def test_what_is_refused_backfill(changed: Mapping[str, Any], more: tuple[Interval, ...], sentence: str) -> None:
+def test_what_is_refused_backfill(
+    changed: Mapping[str, Any], more: tuple[CommittedInterval, ...], sentence: str
+) -> None:
     found = refusal(OWNER, COLUMNS, dataclasses.replace(GOOD, **changed), 100, (*TOLD, *more))
     assert (sentence in found) if sentence else not found, found
 

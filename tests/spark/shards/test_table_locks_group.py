@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sluice.cdc_engine.contracts import LedgerLocation
-from sluice.cdc_engine.destination_files import TableLock
+from sluice.cdc_engine.destination_files import StoredTableLock
 from sluice.spark_jobs import table_locks as room
 from sluice.spark_jobs.errors import SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import BY_HAND
@@ -34,8 +34,8 @@ class House:
     folder: Path
     ended: list[tuple[str, str]]
 
-    def lock(self, _: str = PATH, destination: str = "west") -> TableLock:
-        return TableLock(LedgerLocation(destination=destination, directory=self.folder / destination), PATH)
+    def lock(self, _: str = PATH, destination: str = "west") -> StoredTableLock:
+        return StoredTableLock(LedgerLocation(destination=destination, directory=self.folder / destination), PATH)
 
     def end(self, remote: str, ids: Sequence[str]) -> bool:
         self.ended += [(remote, each) for each in ids]
@@ -45,7 +45,7 @@ class House:
         return TableLocks(lock=self.lock, who=OURS.who, wait_seconds=wait_seconds)
 
     @contextlib.contextmanager
-    def held(self, writing: Writing = THEIRS) -> Iterator[TableLock]:
+    def held(self, writing: Writing = THEIRS) -> Iterator[StoredTableLock]:
         lock = self.lock(destination="east")
         assert lock.try_take()
         lock.write(writing.to_text())
@@ -128,17 +128,17 @@ def test_a_run_that_is_killed_at_a_turn_leaves_what_the_next_one_needs_in_a_grou
     """Before it said what it writes by nothing can be left; from then on its sessions are known until it takes that back."""
     written: list[str] = []
 
-    def write(lock: TableLock, text: str) -> None:
+    def write(lock: StoredTableLock, text: str) -> None:
         if (place == "left" and text) or (place == "back" and not text):
             raise Killed
         written.append(text)
         keep(lock, text)
 
-    keep = TableLock.write
-    monkeypatch.setattr(TableLock, "write", write)
+    keep = StoredTableLock.write
+    monkeypatch.setattr(StoredTableLock, "write", write)
     with pytest.raises(Killed):
         killed_amid(house, place)
-    monkeypatch.setattr(TableLock, "write", keep)
+    monkeypatch.setattr(StoredTableLock, "write", keep)
     assert bool(written) == (place != "left")
     assert take(house)
     assert house.ended == ([] if place == "left" else [(OURS.remote, "s2")])

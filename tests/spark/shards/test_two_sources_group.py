@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sluice.cdc_engine.contracts import LedgerLocation
-from sluice.cdc_engine.destination_files import TableLock
+from sluice.cdc_engine.destination_files import StoredTableLock
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
@@ -50,7 +50,7 @@ class Side:
     way: SmallSetting
     locks: str = "one place"
     records: Records = dataclasses.field(default_factory=Records)
-    lock: type[TableLock] = TableLock
+    lock: type[StoredTableLock] = StoredTableLock
     deliveries: itertools.count[int] = dataclasses.field(default_factory=lambda: itertools.count(1))
 
     @property
@@ -140,7 +140,7 @@ def test_runs_of_two_destinations_merge_into_one_table_at_once_in_a_group(sides:
 def test_a_run_that_is_killed_at_its_turn_holds_up_no_other_in_a_group(sides: tuple[Side, Side], place: str) -> None:
     east, west = sides
 
-    class Dying(TableLock):
+    class Dying(StoredTableLock):
         """Of a process that ends: the kernel frees what it held."""
 
         def try_take(self) -> bool:
@@ -162,7 +162,7 @@ def test_a_run_that_is_killed_at_its_turn_holds_up_no_other_in_a_group(sides: tu
         with pytest.raises(Killed):
             east.merge(batch)
     finally:
-        east.lock = TableLock
+        east.lock = StoredTableLock
     assert (key in east.rows()) == (place in {"merged", "taken back"})
     west.way = "small"  # the other way than in the test before
     west.play(west.writes(1_000 + key, (INSERT, 1_000 + key, place)))

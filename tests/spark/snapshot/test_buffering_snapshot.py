@@ -19,7 +19,7 @@ from sluice.spark_jobs.batch import run_batch
 from sluice.spark_jobs.cascades import derive
 from sluice.spark_jobs.cascades import files as cascade_files
 from sluice.spark_jobs.cascades.derive import carried_out
-from sluice.spark_jobs.cascades.play import ChangeOrder, Event, Lost, Passed, Play
+from sluice.spark_jobs.cascades.play import ChangeOrder, Event, Passed, Play, UnderivableChanges
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.snapshot import buffered_cascades, table_buffering
@@ -40,7 +40,7 @@ def key_of(child: str, parent: str, on_delete: str = "CASCADE", on_update: str =
 
 def played(
     *cascades: Cascade, buffered: Mapping[str, int], live: Sequence[str], new: int | None = None
-) -> tuple[Play, dict[str, Lost]]:
+) -> tuple[Play, dict[str, UnderivableChanges]]:
     """A row with the key 1 of the table `g` goes, or its key becomes `new`."""
     merged = [each for each in cascades if each.child_name in live and each.child_name not in buffered]
     play = Play(merged, dict.fromkeys(live, 0), {}, buffered=buffered)
@@ -225,7 +225,7 @@ def test_a_table_that_must_be_read_again_is_recorded_before_any_table_is_buffere
     buffering = Buffering(batch, dict.fromkeys(both, TableTarget(path="lake")), BY_HAND, made.holds, lambda _: None)
     seen: list[int] = []
     monkeypatch.setattr(table_buffering, "buffer_table", lambda *_: seen.append(made.holds.open[below].after))
-    buffering.buffer_live({}, {below: Lost("a cause", frozenset({NAME}))})
+    buffering.buffer_live({}, {below: UnderivableChanges("a cause", frozenset({NAME}))})
     assert seen == [4, 4]
 
 

@@ -14,7 +14,7 @@ from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
-from sluice.spark_jobs.tables.commit_record import Interval
+from sluice.spark_jobs.tables.commit_record import CommittedInterval
 from sluice.spark_jobs.targets.report import TableReport
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
@@ -53,7 +53,7 @@ BATCHES: list[Sequence[Segment]] = [
 class Told:
     table: HistoryTable
     reports: list[TableReport]
-    history: list[Interval]
+    history: list[CommittedInterval]
 
 
 @pytest.fixture(scope="module")
