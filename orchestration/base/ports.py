@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from sluice.batch_manifest.table_report import TableReport
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable, TableVersion
     from sluice.cdc_engine.position import Position
@@ -192,67 +193,6 @@ class DestinationFiles(Protocol):
         """Returns whether a run that drains is attached."""
 
 
-class TableOutcome(Protocol):
-    """The result of merging one batch into one table, as `spark_jobs.targets.report.TableReport`. `columns`: (name, Spark SQL type).
-
-    `way`: who merged it, "spark" or "small"; `reason`: why that one. `held`: a snapshot of the table is in progress, so its changes are
-    buffered outside the Delta table. `table_rows`, `table_bytes`: the table's size after the merge, as far as its Delta log records it.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-    @property
-    def rows_inserted(self) -> int: ...
-    @property
-    def rows_updated(self) -> int: ...
-    @property
-    def rows_deleted(self) -> int: ...
-    @property
-    def source_rows(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def merge_ms(self) -> int: ...
-    @property
-    def files_added(self) -> int: ...
-    @property
-    def files_removed(self) -> int: ...
-    @property
-    def rows_copied(self) -> int: ...
-    @property
-    def files_scanned(self) -> int: ...
-    @property
-    def files_pruned(self) -> int: ...
-    @property
-    def delta_version(self) -> int: ...
-    @property
-    def delta_version_before(self) -> int: ...
-    @property
-    def source_inserts(self) -> int: ...
-    @property
-    def source_updates(self) -> int: ...
-    @property
-    def source_deletes(self) -> int: ...
-    @property
-    def first_commit_time_us(self) -> int: ...
-    @property
-    def last_commit_time_us(self) -> int: ...
-    @property
-    def columns(self) -> tuple[tuple[str, str], ...]: ...
-    @property
-    def way(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
-    @property
-    def held(self) -> bool: ...
-    @property
-    def table_rows(self) -> int | None: ...
-    @property
-    def table_bytes(self) -> int | None: ...
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergeOrder:
     """One batch to merge: `batch_dir` is its staged directory, `tables` the "database.table" in it.
@@ -271,7 +211,7 @@ class MergeOrder:
 
 
 class Merge(Protocol):
-    def __call__(self, order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
+    def __call__(self, order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> None:
         """Merges the whole batch and calls `on_table_done` in the calling thread after each table.
 
         Raises MergeFailedError with one sentence; SparkAwayError if no Spark answered. Merging the same batch again changes nothing.
@@ -321,7 +261,7 @@ def no_comparison(*_: object, **__: object) -> Iterator[TableResult]:
 class PublishOutcome(Protocol):
     """The result of a snapshot's publication; `spark_jobs.snapshot.publish.Published` implements it.
 
-    `label`: the order key up to which the table contains changes. `table_rows`, `table_bytes`, `way`, `reason`: as in `TableOutcome`.
+    `label`: the order key up to which the table contains changes. `table_rows`, `table_bytes`, `way`, `reason`: as in `TableReport`.
     """
 
     @property

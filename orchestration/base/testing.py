@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable
 from sluice.cdc_engine.errors import BatchNotFoundError, EngineStartingError, LeaseLostError, MetaError, SluiceError
@@ -25,7 +26,6 @@ from sluice.orchestration.base.ports import (
     RequestUnansweredError,
     RunEngineAwayError,
     SparkAwayError,
-    TableOutcome,
 )
 
 BATCH_CHANGES_MAX = 10
@@ -52,36 +52,41 @@ class FakeState:
     troubles: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FakeOutcome:
-    """Implements `ports.TableOutcome`."""
+FAKE_REPORT = TableReport(
+    database="shop",
+    table="orders",
+    path="/lake/shop/orders",
+    rows_inserted=1,
+    rows_updated=2,
+    rows_deleted=3,
+    source_rows=6,
+    bytes=600,
+    merge_ms=40,
+    files_added=1,
+    files_removed=0,
+    files_scanned=1,
+    files_pruned=4,
+    delta_version=5,
+    delta_version_before=4,
+    source_inserts=1,
+    source_updates=2,
+    source_deletes=3,
+    start_order_key=1,
+    end_order_key=2,
+    first_commit_time_us=1_700_000_000_000_000,
+    last_commit_time_us=1_700_000_000_000_000,
+    columns=(("id", "bigint"), ("note", "string")),
+    skipped=False,
+    reason="the table is new",
+    table_rows=7,
+    table_bytes=700,
+)
 
-    name: str
-    path: str = "/lake/shop/orders"
-    rows_inserted: int = 1
-    rows_updated: int = 2
-    rows_deleted: int = 3
-    source_rows: int = 6
-    bytes: int = 600
-    merge_ms: int = 40
-    files_added: int = 1
-    files_removed: int = 0
-    rows_copied: int = 0
-    files_scanned: int = 1
-    files_pruned: int = 4
-    delta_version: int = 5
-    delta_version_before: int = 4
-    source_inserts: int = 1
-    source_updates: int = 2
-    source_deletes: int = 3
-    first_commit_time_us: int = 1_700_000_000_000_000
-    last_commit_time_us: int = 1_700_000_000_000_000
-    columns: tuple[tuple[str, str], ...] = (("id", "bigint"), ("note", "string"))
-    way: str = "spark"
-    reason: str = "the table is new"
-    held: bool = False
-    table_rows: int | None = 7
-    table_bytes: int | None = 700
+
+def fake_report(name: str) -> TableReport:
+    """Returns the report of a merge into "database.table"."""
+    database, _, table = name.partition(".")
+    return dataclasses.replace(FAKE_REPORT, database=database, table=table)
 
 
 def position(offset: int) -> Position:
@@ -326,13 +331,13 @@ class FakeMerge:
         self.away = False
         self.between: Callable[[str], None] = lambda _: None
 
-    def __call__(self, order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
+    def __call__(self, order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> None:
         self.orders.append(order)
         for name in self.before_error if self.error else order.tables:
             self.between(name)
             if why := order.refusal():
                 raise MergeFailedError(f"{name}: {why}")
-            on_table_done(FakeOutcome(name=name))
+            on_table_done(fake_report(name))
         if self.error:
             raise SparkAwayError(self.error) if self.away else MergeFailedError(self.error)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from sluice.cdc_engine.telemetry.otlp import is_wanted
@@ -27,7 +28,6 @@ from sluice.orchestration.base.ports import (
     MergeOrder,
     Ports,
     SparkAwayError,
-    TableOutcome,
 )
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ RUN_LOCK_SECONDS_MAX = 600.0
 class MergedTable:
     """A table of a merged batch: the outcome, the batch, and the lag behind the source at that time."""
 
-    outcome: TableOutcome
+    outcome: TableReport
     batch: OutstandingBatch
     lag_seconds: float
 
@@ -117,7 +117,7 @@ def merge_one(
     merged: list[MergedTable] = []
     spans = RunSpans(directory / reference.path if is_wanted() else None, reference.delivery, run)
 
-    def done(outcome: TableOutcome) -> None:
+    def done(outcome: TableReport) -> None:
         lag_seconds = max(0.0, time.time() - outcome.last_commit_time_us / 1e6)
         merged.append(MergedTable(outcome=outcome, batch=head, lag_seconds=lag_seconds))
         spans.merged(outcome.name, outcome.merge_ms, outcome.source_rows, outcome.way)

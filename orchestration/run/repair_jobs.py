@@ -10,11 +10,12 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import SluiceError
 from sluice.equality.values import TableResult
 from sluice.orchestration.base.one_destination import one_destination, with_destination
-from sluice.orchestration.base.ports import MergeFailedError, Ports, TableOutcome
+from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
 from sluice.orchestration.checks.equality import evaluation_of
 from sluice.orchestration.checks.stopped import FlowingTables
@@ -84,7 +85,7 @@ def repair_job(settings: SluiceConfig, ports: Ports) -> dg.JobDefinition:
 def _listener(context: dg.OpExecutionContext, config: SluiceConfig, request: RepairRequest) -> RepairListener:
     flowing = FlowingTables(config, request.destination)
 
-    def done(outcome: TableOutcome) -> None:
+    def done(outcome: TableReport) -> None:
         key = delta_key(request.destination, outcome.name)
         names = (
             "rows_inserted",

@@ -19,17 +19,18 @@ from sluice.cdc_engine.errors import ActRefusedError, SluiceError, TableStoppedE
 from sluice.equality.values import Extent, TableResult, Verdict
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.lake_settings import spark_settings, storage_options, target, told
-from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
+from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError
 from sluice.orchestration.run.cuts import amend_cut
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
 from sluice.orchestration.run.spark_merge import KeptRecords
 
 if TYPE_CHECKING:
+    from sluice.batch_manifest.table_report import TableReport
     from sluice.cdc_engine.instance.backfill.work import BackfillReading
     from sluice.cdc_engine.instance.repair.rows import RowsRead
     from sluice.equality.scope import Scope
     from sluice.spark_jobs.repair.fold import Read
-    from sluice.spark_jobs.targets.report import TableReport, TableTarget
+    from sluice.spark_jobs.targets.report import TableTarget
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class RepairListener:
     """Callbacks of a repair. `done`: a table has its commit; `checked`: it was compared again."""
 
     say: Callable[[str], None]
-    done: Callable[[TableOutcome], None] = lambda _: None
+    done: Callable[[TableReport], None] = lambda _: None
     checked: Callable[[TableResult], None] = lambda _: None
 
 
@@ -93,7 +94,7 @@ class Repaired:
     """The result. `refused`: "database.table" → why it was left out; `after`: the repaired tables, compared again."""
 
     plan: tuple[TableRepair, ...]
-    outcomes: tuple[TableOutcome, ...] = ()
+    outcomes: tuple[TableReport, ...] = ()
     refused: Mapping[str, str] = dataclasses.field(default_factory=dict)
     after: tuple[TableResult, ...] = ()
 
@@ -231,7 +232,7 @@ class _RepairWork:
         self._listener, self._folder, self._run = listener, folder, run
         self.refused: dict[str, str] = {}
 
-    def do(self, scopes: Mapping[str, Scope]) -> list[TableOutcome]:
+    def do(self, scopes: Mapping[str, Scope]) -> list[TableReport]:
         """Reads and merges. Raises SluiceError or MergeFailedError."""
         reading = self._reading(tuple(scopes))
         rows = self._rows(scopes, reading)
@@ -297,7 +298,7 @@ class _RepairWork:
         scopes: Mapping[str, Scope],
         rows: Mapping[str, RowsRead],
         refusal: Callable[[], str],
-    ) -> list[TableOutcome]:
+    ) -> list[TableReport]:
         """Merges the rows; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
         from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
         from sluice.spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
@@ -325,7 +326,7 @@ class _RepairWork:
             start=reading.place.begin.to_json(),
             end=cursor.to_json(),
         )
-        merged: list[TableOutcome] = []
+        merged: list[TableReport] = []
         fence = Fence(refusal)
 
         def done(outcome: TableReport, label: int) -> None:

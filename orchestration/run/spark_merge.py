@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.record import RestartCause
@@ -20,7 +21,6 @@ from sluice.orchestration.base.ports import (
     MergeOrder,
     SparkAwayError,
     TableFailure,
-    TableOutcome,
 )
 from sluice.orchestration.run.cuts import keep_cut
 from sluice.orchestration.run.table_locks import table_locks_of, written_target
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def spark_merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
+def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> None:
     """Implements `ports.Merge`."""
     from sluice.spark_jobs.batch.context import BatchContext  # noqa: PLC0415
     from sluice.spark_jobs.batch.run_batch import merge_batch  # noqa: PLC0415

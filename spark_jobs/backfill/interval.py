@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import ChangesSegment, StagedTable
 from sluice.spark_jobs.errors import MergeError, SparkUnavailableError, TableError
 from sluice.spark_jobs.merging.context import MergeContext
@@ -18,7 +19,7 @@ from sluice.spark_jobs.staged_batch import Backfill, StagedBatch, app_id_of
 from sluice.spark_jobs.table_owner import Owner
 from sluice.spark_jobs.tables.commit_record import commit_record
 from sluice.spark_jobs.tables.delta_table import DeltaTable
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

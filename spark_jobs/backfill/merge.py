@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.spark_jobs.backfill.fold import folded
 from sluice.spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
 from sluice.spark_jobs.merging.context import MergeContext
@@ -11,7 +12,7 @@ from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.session import SparkSettings, open_sessions
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.table_locks import Writing
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 
 ACT, REASON = "backfill", "a backfill is merged by Spark"
 

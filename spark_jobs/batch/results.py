@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from sluice.spark_jobs.targets.report import TableReport
+from sluice.batch_manifest.table_report import TableReport
 
 
 @dataclasses.dataclass(frozen=True)

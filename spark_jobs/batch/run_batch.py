@@ -15,6 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import SchemaSegment, StagedTable
 from sluice.spark_jobs.batch.context import BATCH_BY_HAND, BatchContext
 from sluice.spark_jobs.batch.results import BatchResults
@@ -39,7 +40,7 @@ from sluice.spark_jobs.snapshot.table_buffering import Buffering
 from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
 from sluice.spark_jobs.table_locks import Writing
 from sluice.spark_jobs.targets import ways
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 
 logger = logging.getLogger(__name__)
 

@@ -79,7 +79,9 @@ def carried_out(  # noqa: PLR0917  two callers
         else:
             # A table that was not buffered when the changes were derived, and is now, lacks those that could not be derived for it.
             lost = {
-                name: UnderivableChanges(without_advice(reason)) for name, reason in found[1].items() if name in buffered
+                name: UnderivableChanges(without_advice(reason))
+                for name, reason in found[1].items()
+                if name in buffered
             }
             with _about(*buffered):
                 buffer({}, lost)

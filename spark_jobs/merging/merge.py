@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from sluice.batch_manifest.file import MANIFEST_FILE
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import (
     ChangesSegment,
     LakeColumn,
@@ -36,7 +37,7 @@ from sluice.spark_jobs.tables.delta_table import CommitCounts, DeltaTable, schem
 from sluice.spark_jobs.tables.exact_bounds import fix_bounds
 from sluice.spark_jobs.tables.renamed_table import Origins, take_over
 from sluice.spark_jobs.targets.casting import INTEGERS
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard, refuse_unmarked
 
 VIEW = "sluice_staged"

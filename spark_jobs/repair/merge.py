@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import ChangesSegment
 from sluice.spark_jobs.backfill.interval import StagedInterval, each_table, place_of, staged_table
 from sluice.spark_jobs.merging.context import MergeContext
@@ -16,7 +17,7 @@ from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.repair.fold import Read, cleared, repaired
 from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
 from sluice.spark_jobs.staged_batch import StagedBatch, read_staged_batch
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 
 ACT, REASON = "repair", "a repair is merged by Spark"
 

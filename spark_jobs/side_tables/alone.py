@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import SchemaSegment, StagedTable
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.side_tables import change_log, history
@@ -16,7 +17,7 @@ from sluice.spark_jobs.side_tables.side_table import SideTable
 from sluice.spark_jobs.staged_batch import epoch_of
 from sluice.spark_jobs.table_owner import FoundTable, LakeWriter, TableRecord, refuse_unless_ours
 from sluice.spark_jobs.tables.renamed_table import DDL_UNSUPPORTED
-from sluice.spark_jobs.targets.report import TableReport, TableTarget, report_of_buffered
+from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 
 REASON = "conf/ has mirror: false for it"
 

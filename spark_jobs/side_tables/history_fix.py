@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.spark_jobs.fence import READ_ONLY, Fence
 from sluice.spark_jobs.session import LakeSession
 from sluice.spark_jobs.side_tables.history import KIND, History
@@ -19,7 +20,7 @@ from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_owner import Owner, TableRecords
 from sluice.spark_jobs.tables.delta_table import DeltaTable
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 
 WRITES, HELD = "mirror-writes", "mirror-held"  # kinds of commits without rows; each has its own app ID
 PROPERTY = "sluice.mirrorWrites"

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 from deltalake.exceptions import DeltaError
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import ChangesSegment, SchemaSegment, Segment, StagedTable
 from sluice.spark_jobs.errors import LAKE_TROUBLE, SparkJobError, StagedBatchError, TableError
 from sluice.spark_jobs.merging.context import MergeContext
@@ -26,7 +27,7 @@ from sluice.spark_jobs.side_tables.side_table import FEATURES, SideTable, side_a
 from sluice.spark_jobs.staged_batch import StagedBatch, last_order_key
 from sluice.spark_jobs.tables.commit_record import commit_record
 from sluice.spark_jobs.tables.delta_table import DeltaSnapshot, DeltaTable
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 
 FOLDER = "history"  # folder of a batch for files that Spark merges into histories
 # deltalake's errors for an object store that does not answer

@@ -14,12 +14,12 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.object_stores.options import without_secrets
 from sluice.spark_jobs.errors import SparkUnavailableError, TableError
 from sluice.spark_jobs.session import LakeSession, SparkSettings, first_line, is_away, open_sessions
 from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
 from sluice.spark_jobs.table_owner import TableRecord
-from sluice.spark_jobs.targets.report import TableReport
 
 logger = logging.getLogger(__name__)
 

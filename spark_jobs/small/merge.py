@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties, PostCommitHookProperties, QueryBuilder, Transaction, exceptions, write_deltalake
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import (
     ChangesSegment,
     LakeColumn,
@@ -46,7 +47,7 @@ from sluice.spark_jobs.tables.delta_table import (
 )
 from sluice.spark_jobs.tables.exact_bounds import may_be_rounded, writer_properties
 from sluice.spark_jobs.tables.new_table import make_table
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import refuse_unmarked
 from sluice.spark_jobs.targets.ways import MergeChoice, MergeFacts, choose
 

@@ -17,13 +17,14 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import ChangesSegment, Segment, StagedTable, TruncateSegment
 from sluice.object_stores.errors import StoreError
 from sluice.object_stores.stored_files import StoredFiles
 from sluice.spark_jobs.durable_lake import link, sync
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.staged_batch import ORDER_KEY, last_order_key
-from sluice.spark_jobs.targets.report import TableReport, TableTarget, report_of_buffered
+from sluice.spark_jobs.targets.report import TableTarget, report_of_buffered
 
 IMAGE_NOT_FULL = "IMAGE_NOT_FULL"
 KEY_DIGITS = 19  # decimal digits of an int64

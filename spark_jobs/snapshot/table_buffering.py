@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import StagedTable
 from sluice.object_stores.errors import StoreError
 from sluice.spark_jobs.cascades.play import Passed, UnderivableChanges
@@ -20,7 +21,7 @@ from sluice.spark_jobs.snapshot.buffered_cascades import (
 )
 from sluice.spark_jobs.snapshot.buffering import BufferedChanges, SnapshotBuffers, buffer_table
 from sluice.spark_jobs.staged_batch import StagedBatch
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 
 NO_ERRORS: Mapping[str, TableError] = MappingProxyType({})
 NOT_BUFFERED = "its changes could not be buffered"

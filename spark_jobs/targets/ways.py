@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
+from sluice.batch_manifest.table_report import Way
 from sluice.batch_manifest.values import ChangesSegment, Segment, TruncateSegment
 
-Way = Literal["spark", "small"]
 SmallSetting = Literal["auto", "spark", "small"]
 ROWS_MAX = 100_000  # rows of the changes and of the files that they may match, which one task reads and rewrites
 BYTES_MAX = 64 << 20  # bytes of both, on disk

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.config import load_config
 from sluice.cdc_engine.contracts import OutstandingBatch
@@ -22,8 +23,8 @@ from sluice.cdc_engine.errors import BatchNotFoundError
 from sluice.cdc_engine.limits import TICK_SECONDS_MAX
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.position import Position
-from sluice.orchestration.base.ports import MergeOrder, Ports, TableOutcome
-from sluice.orchestration.base.testing import FakeOutcome, FakeState
+from sluice.orchestration.base.ports import MergeOrder, Ports
+from sluice.orchestration.base.testing import FakeState, fake_report
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.rpc.run_caller import RunCaller
 from tests.fix_ledgers import FileLedger
@@ -153,7 +154,7 @@ def pass_gate(directory: Path, gate: str, name: str) -> None:
         threading.Event().wait(0.02)
 
 
-def merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> None:
+def merge(order: MergeOrder, on_table_done: Callable[[TableReport], None]) -> None:
     """One guarded commit."""
     directory = order.batch_dir.parents[1]
     numbers = json.loads((order.batch_dir / "manifest.json").read_text())
@@ -165,7 +166,10 @@ def merge(order: MergeOrder, on_table_done: Callable[[TableOutcome], None]) -> N
     line = {"batch": order.batch_dir.name, "numbers": fresh, "at_seconds": time.time()}
     atomically(lake, "".join(json.dumps(each) + "\n" for each in [*lines, line]))
     pass_gate(directory, "after", order.batch_dir.name)
-    on_table_done(FakeOutcome(name=TABLE, rows_inserted=len(fresh), last_commit_time_us=int(time.time() * 1e6)))
+    last_commit_time_us = int(time.time() * 1e6)
+    on_table_done(
+        dataclasses.replace(fake_report(TABLE), rows_inserted=len(fresh), last_commit_time_us=last_commit_time_us)
+    )
 
 
 CONFIG = load_config()

@@ -12,11 +12,12 @@ from typing import Any
 import dagster as dg
 from pydantic import Field
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.time_text import SECOND_US, time_us
 from sluice.orchestration.base.one_destination import one_destination, with_destination
-from sluice.orchestration.base.ports import MergeFailedError, Ports, TableOutcome
+from sluice.orchestration.base.ports import MergeFailedError, Ports
 from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
 from sluice.orchestration.checks.stopped import FlowingTables
 from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
@@ -133,7 +134,7 @@ def backfill_by_hour_job(settings: SluiceConfig, destination: str, ports: Ports)
 def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, request: BackfillRequest, ports: Ports) -> None:
     flowing = FlowingTables(config, request.destination)
 
-    def done(outcome: TableOutcome) -> None:
+    def done(outcome: TableReport) -> None:
         key = delta_key(request.destination, outcome.name)
         columns = SourceColumns(config, request.destination).metadata(outcome.name, outcome.columns)
         size = size_metadata(outcome.table_rows, outcome.table_bytes)
@@ -154,7 +155,7 @@ def _backfill(context: dg.OpExecutionContext, config: SluiceConfig, request: Bac
     context.add_output_metadata(_of_all(request, made))
 
 
-def _of_table(outcome: TableOutcome) -> dict[str, dg.MetadataValue[Any]]:
+def _of_table(outcome: TableReport) -> dict[str, dg.MetadataValue[Any]]:
     names = ("rows_inserted", "rows_updated", "rows_deleted", "source_rows", "delta_version", "delta_version_before")
     return {
         **{name: dg.MetadataValue.int(int(getattr(outcome, name))) for name in names},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.time_text import time_text
-from sluice.orchestration.base.ports import TableOutcome
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,5 +34,5 @@ class BackfillListener:
     """Callbacks of a backfill. `progress`: bytes of the binlog that were read, and in total; `done`: a table has its commit."""
 
     say: Callable[[str], None]
-    done: Callable[[TableOutcome], None] = lambda _: None
+    done: Callable[[TableReport], None] = lambda _: None
     progress: Callable[[int, int], None] = lambda _read, _all: None

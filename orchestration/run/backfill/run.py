@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.orchestration.base import failpoints, lake_settings
 from sluice.orchestration.base.lake_settings import spark_settings, storage_options
-from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError, TableOutcome
+from sluice.orchestration.base.ports import MergeFailedError, Ports, SparkAwayError
 from sluice.orchestration.run.backfill.into import RebuiltTable, place_of, run_into
 from sluice.orchestration.run.backfill.request import BackfillListener, BackfillRequest
 from sluice.orchestration.run.merge_run import only_writer_of_rows_read
@@ -36,7 +37,7 @@ class Done:
     begin: str
     end: str
     read_to: str
-    outcomes: tuple[TableOutcome, ...]
+    outcomes: tuple[TableReport, ...]
     refused: dict[str, str]
     rebuilt: RebuiltTable | None = None
 
@@ -88,7 +89,7 @@ def _done(
     request: BackfillRequest,
     reading: BackfillReading,
     rebuilt: RebuiltTable | None,
-    outcomes: Sequence[TableOutcome] = (),
+    outcomes: Sequence[TableReport] = (),
 ) -> Done:
     return Done(
         begin=str(reading.place.begin),
@@ -107,7 +108,7 @@ def _merge(  # noqa: PLR0917  one caller
     told: BackfillListener,
     run: str,
     refusal: Callable[[], str],
-) -> list[TableOutcome]:
+) -> list[TableReport]:
     """Merges what was read; the caller holds the run lock, whose fence is `refusal`. Raises MergeFailedError."""
     from sluice.cdc_engine.destination_files import LakeTables  # noqa: PLC0415  imported where it is used, as in runs
     from sluice.spark_jobs.backfill.interval import StagedInterval  # noqa: PLC0415
@@ -136,11 +137,11 @@ def _merge(  # noqa: PLR0917  one caller
         start=reading.place.begin.to_json(),
         end=cursor.to_json(),
     )
-    merged: list[TableOutcome] = []
+    merged: list[TableReport] = []
     targets, odd = targets_of(reading.tables, written_target(config, request.destination))
     failed = {name: settings_unread(name, error) for name, error in odd.items()}
 
-    def done(outcome: TableOutcome) -> None:
+    def done(outcome: TableReport) -> None:
         merged.append(outcome)
         failpoints.reach(failpoints.BETWEEN_BACKFILLED)
         told.say(

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pymysql
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import ChangesSegment, StagedTable, TruncateSegment
 from sluice.cdc_engine.staging import StagingResult
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -30,7 +31,7 @@ from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.staged_batch import read_staged_batch
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.fidelity.pipeline import Pipeline, images, run
 from tests.fidelity.tables.cascade_tree import (
     DATABASE,

@@ -14,7 +14,7 @@ from sluice.equality.scope import Scope
 from sluice.equality.tables import DifferingKey
 from sluice.equality.values import TableResult, Verdict
 from sluice.orchestration.base.table_catalog import delta_key, source_key
-from sluice.orchestration.base.testing import FakeOutcome
+from sluice.orchestration.base.testing import fake_report
 from sluice.orchestration.checks.equality import EQUAL_CHECK
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import repair_jobs
@@ -54,7 +54,7 @@ def wishes(monkeypatch: pytest.MonkeyPatch) -> list[RepairRequest]:
         assert run
         assert wait_seconds > 0
         equal = TableResult(table="shop.orders", verdict=Verdict.EQUAL)
-        listener.done(FakeOutcome(name="shop.orders"))
+        listener.done(fake_report("shop.orders"))
         listener.checked(equal)
         return Repaired(plan=planned, refused={"shop.odd": "it has no key"}, after=(equal,))
 

@@ -9,12 +9,13 @@ from typing import Any
 import deltalake
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.config import SluiceConfig, SparkConfig, TableConfig
 from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.lake_cut import read_cut, spark_views
 from sluice.orchestration.base.lake_settings import storage_options, target
-from sluice.orchestration.base.ports import MergeFailedError, MergeOrder, TableOutcome
+from sluice.orchestration.base.ports import MergeFailedError, MergeOrder
 from sluice.orchestration.code_server import WARM_MODULES
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.session import SparkSettings, open_sessions
@@ -34,7 +35,7 @@ def images(*numbers: int, operation: int = INSERT) -> list[Image]:
 def merge_and_tell(order: MergeOrder, outcomes: Any) -> None:
     """Runs in the fork."""
 
-    def tell(outcome: TableOutcome) -> None:
+    def tell(outcome: TableReport) -> None:
         outcomes.put((outcome.name, outcome.rows_inserted, outcome.rows_deleted, outcome.delta_version))
 
     try:

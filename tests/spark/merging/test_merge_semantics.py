@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.errors import MergeError
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.table_owner import OWNER_PROPERTY, Owner
-from sluice.spark_jobs.targets.report import TableReport
 from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake
 from tests.spark.staged import (

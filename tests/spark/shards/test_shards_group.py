@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.batch_manifest.values import LakeColumn
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.object_stores.stored_files import StoredFiles
@@ -26,7 +27,7 @@ from sluice.spark_jobs.snapshot.publication import Publication, PublishedSnapsho
 from sluice.spark_jobs.snapshot.publish import publish_snapshot
 from sluice.spark_jobs.sql_text import delta_path
 from sluice.spark_jobs.table_owner import Owner
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 from sluice.spark_jobs.targets.shards import Shard
 from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake

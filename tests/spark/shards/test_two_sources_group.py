@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.cdc_engine.contracts import LedgerLocation
 from sluice.cdc_engine.destination_files import StoredTableLock
 from sluice.console.toolchain.spark.server import SparkConnectServer
@@ -23,7 +24,6 @@ from sluice.spark_jobs.staged_batch import app_id_of
 from sluice.spark_jobs.table_locks import TableLocks, Writing
 from sluice.spark_jobs.table_owner import Owner, behind_our_back
 from sluice.spark_jobs.tables.delta_table import DeltaTable
-from sluice.spark_jobs.targets.report import TableReport
 from sluice.spark_jobs.targets.shards import LOCKS_PROPERTY, Shard
 from sluice.spark_jobs.targets.ways import SmallSetting
 from tests.spark.conftest import Lake

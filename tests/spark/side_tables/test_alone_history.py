@@ -10,12 +10,12 @@ from typing import Any
 import deltalake
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging.context import MergeContext
 from sluice.spark_jobs.side_tables.write import Share, names_given, write_alone
 from sluice.spark_jobs.staged_batch import read_staged_batch
 from sluice.spark_jobs.table_owner import TableRecord
-from sluice.spark_jobs.targets.report import TableReport
 from tests.spark.side_tables.fix_beside import NAME, ORDERS, Beside, changes, delete, insert, update
 from tests.spark.staged import Changes, Records, Schema, SchemaChange
 

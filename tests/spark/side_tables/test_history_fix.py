@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.side_tables.history import History
 from sluice.spark_jobs.side_tables.history_fix import HistoryFix, is_due
 from sluice.spark_jobs.side_tables.side_table import SideTable, side_app_id_of
 from sluice.spark_jobs.table_owner import Owner
-from sluice.spark_jobs.targets.report import TableReport
 from tests.spark.side_tables.fix_beside import NAME, Beside, changes, delete, insert, update
 from tests.spark.staged import LEDGER_ID, TIME_US, Records, Segment
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql.connect.session import SparkSession
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs import session as sessions
 from sluice.spark_jobs.durable_lake import LAST_CHECKPOINT
 from sluice.spark_jobs.tables.marked_rows import marked_rows
-from sluice.spark_jobs.targets.report import TableReport
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema
 

@@ -16,6 +16,7 @@ import deltalake
 import pyarrow as pa
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.spark_jobs import durable_lake
 from sluice.spark_jobs.errors import TableError
 from sluice.spark_jobs.merging import merge as merging
@@ -24,7 +25,7 @@ from sluice.spark_jobs.small.merge import Declined, SmallJob, merge_small
 from sluice.spark_jobs.staged_batch import app_id_of, read_staged_batch
 from sluice.spark_jobs.table_owner import TABLE_OWNED, TABLE_REPLACED, Owner, TableRecord
 from sluice.spark_jobs.tables.delta_table import DeltaTable
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.durability.disk import Disk
 from tests.spark.staged import (
     ARROW_TYPES,

@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.console.toolchain.spark.server import SparkConnectServer
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.fence import BY_HAND
 from sluice.spark_jobs.merging.merge import merge_table
 from sluice.spark_jobs.session import LakeSession, SparkSettings, open_sessions
 from sluice.spark_jobs.staged_batch import read_staged_batch
-from sluice.spark_jobs.targets.report import TableReport, TableTarget
+from sluice.spark_jobs.targets.report import TableTarget
 from tests.spark.conftest import Lake
 from tests.spark.staged import DELETE, INSERT, UPDATE_AFTER, Changes, Image, Schema, SchemaChange, Segment
 

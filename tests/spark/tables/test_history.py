@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.batch_manifest.table_report import TableReport
 from sluice.console.lake import history, life
 from sluice.console.lake.history import HistoryTable
 from sluice.console.toolchain.spark.server import SparkConnectServer
@@ -15,7 +16,6 @@ from sluice.spark_jobs.batch.context import BatchContext
 from sluice.spark_jobs.batch.run_batch import merge_batch
 from sluice.spark_jobs.session import SparkSettings
 from sluice.spark_jobs.tables.commit_record import CommittedInterval
-from sluice.spark_jobs.targets.report import TableReport
 from tests.spark.conftest import Lake
 from tests.spark.staged import (
     DELETE,
