@@ -25,7 +25,7 @@ class PlayedFeed:
     def ack(self, reference: BatchReference) -> None:
         raise NotImplementedError
 
-    def lengthen(self, reference: BatchReference) -> BatchReference:
+    def append_to(self, reference: BatchReference) -> BatchReference:
         engine = self._line.host.engine
         if engine is None or not engine.holds_lease:
             raise RunEngineAwayError("no engine answers")
@@ -34,7 +34,7 @@ class PlayedFeed:
                 batch = engine.outstanding()
                 if batch is None or not reference.names(batch):
                     raise BatchNotFoundError("it is not outstanding any more")
-                return BatchReference.of(reference.destination, engine.lengthen(batch))
+                return BatchReference.of(reference.destination, engine.append_to(batch))
         except Crash:
             self._line.die()
             raise RequestUnansweredError("the engine died") from None

@@ -28,13 +28,13 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.staging.batches import StagedBatches
 from sluice.cdc_engine.states import TableState, way_out
-from sluice.cdc_engine.telemetry.spans import ACK, LENGTHEN, ROLLBACK
+from sluice.cdc_engine.telemetry.spans import ACK, APPEND, ROLLBACK
 from sluice.cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
 
 MORE_BYTES_MIN = 1 << 20  # bytes of row events per GET_SECONDS: if fewer arrive, the end of the binlog is near
-YOUNG_BYTES_MAX = 8 << 20  # bytes of row events: staged within a tenth of a second
+APPENDABLE_BYTES_MAX = 8 << 20  # bytes of row events: staged within a tenth of a second
 LIVE_SECONDS_MAX = 2.0  # between a commit and reading it; more means that the reader or a clock is behind
 GET_SECONDS = 0.2  # how long the staging thread waits for the first change before it returns
 # How long a batch waits at least for what follows it: a reader that waits for a processor is not at the end.
@@ -45,13 +45,13 @@ ENDS = "the engine of {} was stopped in this moment"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
-    """The limits of a batch. `young_bytes_max`: bytes of row events up to which a batch is kept in memory, and staged again together with
-    the changes that arrive while its run starts.
+    """The limits of a batch. `appendable_bytes_max`: bytes of row events up to which a batch is kept in memory, and staged again together
+    with the changes that arrive while its run starts.
     """
 
     bytes_max: int
     events_max: int
-    young_bytes_max: int = YOUNG_BYTES_MAX
+    appendable_bytes_max: int = APPENDABLE_BYTES_MAX
 
 
 class HandOut:
@@ -76,7 +76,7 @@ class HandOut:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
-        self._young: tuple[int, list[Batch]] | None = None  # delivery and parts of a batch that is not merged yet
+        self._appendable: tuple[int, list[Batch]] | None = None  # delivery and parts of a batch that is not merged yet
         self._replaced: OutstandingBatch | None = None  # what the batch in flight was before it was appended to
         self.first_commit_time_us = 0  # of the outstanding batch; 0 when none
         self.trouble: SluiceError | None = None  # why the last try to stage a batch failed; None once one succeeds
@@ -115,7 +115,7 @@ class HandOut:
         except RuntimeError:  # raised by a pool that was shut down
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
-    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
         """Appends the changes since then to a batch and returns it as another delivery that replaced it; returns it unchanged if nothing
         arrived or it is not staged again.
 
@@ -124,13 +124,13 @@ class HandOut:
         the longer batch.
         """
         with self._lock:
-            head, young, self._young = self.outstanding(), self._young, None
+            head, appendable, self._appendable = self.outstanding(), self._appendable, None
             if head is None or head.delivery != batch.delivery:
                 raise BatchNotFoundError(f"delivery {batch.delivery} is not outstanding any more")
-            if young is None or young[0] != head.delivery:
+            if appendable is None or appendable[0] != head.delivery:
                 return head
             try:
-                staging = self._pool.submit(self._lengthen, head, young[1])
+                staging = self._pool.submit(self._append_to, head, appendable[1])
             except RuntimeError:  # raised by a pool that was shut down
                 return head
         try:
@@ -146,7 +146,7 @@ class HandOut:
             )
             return head  # unchanged, if it is still outstanding: its run checks that
 
-    def _lengthen(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch:
+    def _append_to(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch:
         """Stages both parts together and replaces the batch with one write of the ledger: a crash leaves one of the two batches.
 
         The files of the replaced batch stay until the other batch is acked: no file may disappear while a run reads it, even if that run
@@ -173,23 +173,23 @@ class HandOut:
                     tables=staged.tables,
                 )
                 self._batches.publish(staged.path, head.ledger_id)
-                found = self._meta.update(lambda ledger: ledger.lengthened(head, longer, part.start)).outstanding[0]
+                found = self._meta.update(lambda ledger: ledger.appended_to(head, longer, part.start)).outstanding[0]
                 undo.pop_all()
             return True
 
         bytes_left = self._limits.bytes_max - sum(part.byte_count for part in parts)
         events_left = self._limits.events_max - sum(part.event_count for part in parts)
         if min(bytes_left, events_left) > 0:
-            bytes_max = min(bytes_left, self._limits.young_bytes_max)
-            self._service.lengthen(self._client, parts[-1], bytes_max, events_left, keep)
+            bytes_max = min(bytes_left, self._limits.appendable_bytes_max)
+            self._service.append_to(self._client, parts[-1], bytes_max, events_left, keep)
         if found is not head:
-            self._traces.settled(head, LENGTHEN, begun_ns)
+            self._traces.settled(head, APPEND, begun_ns)
             self._traces.staged(found, begun_ns)
             self._replaced = head
         return found
 
     def ack(self, batch: OutstandingBatch) -> None:
-        begun_ns, self._young = time.time_ns(), None
+        begun_ns, self._appendable = time.time_ns(), None
         self._handlers.will_be("after", batch, self._line())
         self._service.ack(self._client, batch.batch_id)
         self.first_commit_time_us = 0
@@ -202,7 +202,7 @@ class HandOut:
 
         Raises CanalServiceError if the batch is not outstanding any more.
         """
-        why, begun_ns, self._young = READ_BADLY if damaged else NOT_MERGED, time.time_ns(), None
+        why, begun_ns, self._appendable = READ_BADLY if damaged else NOT_MERGED, time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)
         if not damaged and self._batches.is_whole(batch):
             self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id))
@@ -219,7 +219,7 @@ class HandOut:
 
         `reasons`: "database.table" → (state, reason). Raises CanalServiceError if the batch is not outstanding any more.
         """
-        why, begun_ns, self._young = f"it continues without {', '.join(sorted(reasons))}", time.time_ns(), None
+        why, begun_ns, self._appendable = f"it continues without {', '.join(sorted(reasons))}", time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)
         stops = [_stop_at(batch.start, name, *why) for name, why in reasons.items()]
 
@@ -281,7 +281,7 @@ class HandOut:
         if handed_out is not None:
             self._traces.staged(handed_out, taken_ns)
             if rest.parts and not staged.stopped and not self._handlers.any:
-                self._young = handed_out.delivery, rest.parts
+                self._appendable = handed_out.delivery, rest.parts
         return handed_out
 
     def _keep(self, batch: Batch, record: OutstandingBatch, staged: Staged) -> OutstandingBatch | None:
@@ -360,7 +360,7 @@ class _Rest:
         )
 
     def _if_little(self, parts: list[Batch]) -> list[Batch] | None:
-        little = sum(each.byte_count for each in parts) <= self._limits.young_bytes_max
+        little = sum(each.byte_count for each in parts) <= self._limits.appendable_bytes_max
         return parts if little and not parts[-1].stands_alone else None
 
     def _nearly_at_the_end(self) -> bool:

@@ -174,14 +174,16 @@ class Ledger:
         )
         return dataclasses.replace(self, outstanding=outstanding)
 
-    def lengthened(self, batch: OutstandingBatch, longer: OutstandingBatch, start: Position | None) -> Ledger:
+    def appended_to(self, batch: OutstandingBatch, longer: OutstandingBatch, start: Position | None) -> Ledger:
         """Replaces the staged `batch` by the staged `longer`, which holds the same changes and those that follow, from `start` on.
 
         `longer` has the next delivery. Raises BatchNotFoundError, BatchNotFirstError, NotContinuousError or MetaError.
         """
-        there = self._outstanding(batch.batch_id, "lengthened")
+        there = self._outstanding(batch.batch_id, "appended to")
         if there.delivery != batch.delivery or not there.path or len(self.outstanding) > 1:
-            raise BatchNotFirstError(f"batch {batch.batch_id} cannot grow: it is not staged, or it does not wait alone")
+            raise BatchNotFirstError(
+                f"batch {batch.batch_id} cannot be appended to: it is not staged, or it does not wait alone"
+            )
         if start is not None and _place(start) != _place(there.end):
             raise NotContinuousError(
                 f"what begins at {start} does not follow the batch up to {there.end}: {READ_AGAIN}"
@@ -189,7 +191,7 @@ class Ledger:
         if longer.end.epoch != there.end.epoch or longer.end.order_key <= there.end.order_key:
             raise MetaError(f"what ends at {longer.end} does not continue the batch up to {there.end}")
         if longer.delivery != self.next_delivery or not longer.path:
-            raise MetaError(f"a batch that is lengthened becomes delivery {self.next_delivery}, not {longer.delivery}")
+            raise MetaError(f"a batch that is appended to becomes delivery {self.next_delivery}, not {longer.delivery}")
         return dataclasses.replace(
             self,
             outstanding=(dataclasses.replace(longer, batch_id=self.next_batch_id, start=there.start),),

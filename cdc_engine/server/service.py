@@ -178,7 +178,7 @@ class CanalService:
             part = self._entered(destination, part, lambda ledger, end: ledger.extended(taken.batch_id, end))
             return part if part.empty else dataclasses.replace(part, batch_id=taken.batch_id)
 
-    def lengthen(
+    def append_to(
         self,
         client: ClientIdentity,
         taken: Batch,

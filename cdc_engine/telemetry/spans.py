@@ -5,7 +5,7 @@ between processes.
     ├── stage              until its files can be merged
     ├── run                in the run's process; one per try of this delivery
     │   └── merge TABLE
-    └── ack · rollback     the write of the ledger; or lengthen: a longer batch replaced it before any run began it
+    └── ack · rollback     the write of the ledger; or append: a longer batch replaced it before any run began it
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-BATCH, STAGE, RUN, ACK, ROLLBACK, LENGTHEN = "batch", "stage", "run", "ack", "rollback", "lengthen"
+BATCH, STAGE, RUN, ACK, ROLLBACK, APPEND = "batch", "stage", "run", "ack", "rollback", "append"
 Value = str | int | float | tuple[str, ...]
 
 

@@ -76,7 +76,7 @@ class EngineHandle(Protocol):
     def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
         """Returns the batch in flight, or the next one when it is staged; None if the timeout passes first."""
 
-    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
         """Returns the batch in flight extended by the changes since its end, as a new delivery that replaces it.
 
         Returns `batch` itself if there are no changes, or if it must not be extended: it is large, or was extended before. Raises
@@ -145,8 +145,8 @@ class RunEngine(Protocol):
     def hand_out(self, timeout_seconds: float) -> Offer:
         """Like `EngineHandle.hand_out`."""
 
-    def lengthen(self, reference: BatchReference) -> BatchReference:
-        """Like `EngineHandle.lengthen`. Raises BatchNotFoundError if the batch is no longer in flight.
+    def append_to(self, reference: BatchReference) -> BatchReference:
+        """Like `EngineHandle.append_to`. Raises BatchNotFoundError if the batch is no longer in flight.
 
         After RequestUnansweredError the engine may still extend the batch at any later time: the run must end before it writes.
         """

@@ -142,7 +142,7 @@ class FakeEngine:
             self.next_delivery += 1
         return self.head
 
-    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
         self._must_be_head(batch)
         end = min(self.captured_up_to, batch.end.offset + BATCH_CHANGES_MAX)
         if end > batch.end.offset and batch.delivery not in self.handed_out_again:
@@ -247,11 +247,11 @@ class FakeRunEngine:
             return Offer(leave=self.leave)
         return Offer(reference=BatchReference.of("shop", batch) if batch else None)
 
-    def lengthen(self, reference: BatchReference) -> BatchReference:
-        self._called(f"lengthen {reference.delivery}")
+    def append_to(self, reference: BatchReference) -> BatchReference:
+        self._called(f"append_to {reference.delivery}")
         if self.engine.head is None or not reference.names(self.engine.head):
             raise BatchNotFoundError(f"{reference} is not outstanding any more")
-        return BatchReference.of("shop", self.engine.lengthen(self.engine.head))
+        return BatchReference.of("shop", self.engine.append_to(self.engine.head))
 
     def ack(self, reference: BatchReference) -> None:
         self._called(f"ack {reference.delivery}")

@@ -37,7 +37,7 @@ METHODS: dict[str, Method] = {
     "status": lambda engine, _: state_to_json(engine.status()),
     "outstanding": lambda engine, _: batch_to_json(engine.outstanding()),
     "hand_out": _hand_out,
-    "lengthen": lambda engine, request: batch_to_json(engine.lengthen(_batch(request))),
+    "append_to": lambda engine, request: batch_to_json(engine.append_to(_batch(request))),
     "ack": lambda engine, request: engine.ack(_batch(request)),
     "rollback": lambda engine, request: engine.rollback(_batch(request), damaged=bool(request["damaged"])),
     "stop_tables": _stop_tables,

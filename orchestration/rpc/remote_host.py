@@ -41,8 +41,8 @@ class RemoteEngine:
     def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
         return batch_of(self._ask("hand_out", timeout_seconds, timeout_seconds=timeout_seconds))
 
-    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
-        return batch_of(self._ask("lengthen", batch=batch_to_json(batch))) or batch
+    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
+        return batch_of(self._ask("append_to", batch=batch_to_json(batch))) or batch
 
     def ack(self, batch: OutstandingBatch) -> None:
         self._ask("ack", batch=batch_to_json(batch))

@@ -14,7 +14,7 @@ from sluice.cdc_engine.config import EngineConfig
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
 from sluice.orchestration.rpc.connection import Connection, EngineAwayError
-from sluice.orchestration.rpc.run_endpoint import ACK, HAND_OUT, LENGTHEN, RUN_ENDPOINT_FILE
+from sluice.orchestration.rpc.run_endpoint import ACK, APPEND, HAND_OUT, RUN_ENDPOINT_FILE
 
 CONNECT_SECONDS_MAX = 2.0  # on the loopback address; a stopped process accepts no gRPC connection
 
@@ -32,8 +32,8 @@ class RunCaller:
         reference = answer["reference"]
         return Offer(reference=BatchReference.from_config(reference) if reference else None, leave=answer["leave"])
 
-    def lengthen(self, reference: BatchReference) -> BatchReference:
-        return BatchReference.from_config(self._ask(LENGTHEN, reference=reference.to_config()))
+    def append_to(self, reference: BatchReference) -> BatchReference:
+        return BatchReference.from_config(self._ask(APPEND, reference=reference.to_config()))
 
     def ack(self, reference: BatchReference) -> None:
         self._ask(ACK, reference=reference.to_config())

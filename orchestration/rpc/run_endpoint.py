@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-HAND_OUT, LENGTHEN, ACK = "run_hand_out", "run_lengthen", "run_ack"
+HAND_OUT, APPEND, ACK = "run_hand_out", "run_append", "run_ack"
 RUN_ENDPOINT_FILE = "run-endpoint.json"
 LOOPBACK = "127.0.0.1"
 HAND_OUT_SECONDS_MAX = 5.0
@@ -64,7 +64,7 @@ class RunEndpoint:
         self._ticked[directory.name] = time.monotonic()
         with self._lock:
             if self._server is None:
-                methods = {HAND_OUT: self._hand_out, LENGTHEN: self._lengthen, ACK: self._ack}
+                methods = {HAND_OUT: self._hand_out, APPEND: self._append_to, ACK: self._ack}
                 self._server = RpcServer(
                     *(self._engine_of, methods, self._token),
                     listen=f"{LOOPBACK}:0",
@@ -105,10 +105,10 @@ class RunEndpoint:
             )
         return ""
 
-    def _lengthen(self, engine: EngineHandle, request: Record) -> Record:
+    def _append_to(self, engine: EngineHandle, request: Record) -> Record:
         reference, batch = _named(engine, request)
         try:
-            longer = batch if self._closing() else engine.lengthen(batch)
+            longer = batch if self._closing() else engine.append_to(batch)
         except CanalServiceError:
             raise  # refused before anything was written
         except Exception as error:

@@ -53,7 +53,7 @@ def with_what_came(
     try:
         if ports.conf_changed(reference.destination):
             return reference
-        longer = ports.feed(directory, reference.destination).lengthen(reference)
+        longer = ports.feed(directory, reference.destination).append_to(reference)
     except RequestUnansweredError as error:
         raise MergeFailedError(
             f"nothing was written: the engine was requested to append to {reference} and did not answer, so "

@@ -120,18 +120,18 @@ def test_a_batch_grows_once_under_another_delivery_and_never_after_a_rollback(su
     events, fake = subject.engine.status().ring_events, isinstance(subject.engine, FakeEngine)
     subject.change()
     wait_for("more has come", lambda: fake or subject.engine.status().ring_events > events)
-    longer = subject.engine.lengthen(batch)
+    longer = subject.engine.append_to(batch)
     assert longer == subject.engine.outstanding() == subject.engine.hand_out(0.0)
     assert (longer.start, longer.rows) == (batch.start, 2)
     assert longer.delivery > batch.delivery
     with pytest.raises(CanalServiceError):
         subject.engine.ack(batch)
     with pytest.raises(CanalServiceError):
-        subject.engine.lengthen(batch)
+        subject.engine.append_to(batch)
     subject.change()
-    assert subject.engine.lengthen(longer) == longer
+    assert subject.engine.append_to(longer) == longer
     subject.engine.rollback(longer)
     again = subject.handed_out()
-    assert subject.engine.lengthen(again) == again
+    assert subject.engine.append_to(again) == again
     subject.engine.ack(again)
     assert subject.handed_out().start == longer.end

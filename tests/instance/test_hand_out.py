@@ -221,7 +221,7 @@ def young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Young]:
 
 def test_a_batch_grows_by_what_came_since_it_was_cut(young: Young) -> None:
     young.come(2)
-    longer = young.hand_out.lengthen(young.first)
+    longer = young.hand_out.append_to(young.first)
     assert young.hand_out.outstanding() == longer
     assert (longer.delivery, longer.start) == (2, young.first.start)
     assert longer.end.offset > young.first.end.offset
@@ -237,9 +237,9 @@ def test_a_batch_grows_by_what_came_since_it_was_cut(young: Young) -> None:
 
 
 def test_a_batch_grows_once_and_not_where_nothing_came(young: Young) -> None:
-    assert young.hand_out.lengthen(young.first) == young.first
+    assert young.hand_out.append_to(young.first) == young.first
     young.come(1)
-    assert young.hand_out.lengthen(young.first) == young.first, "its run may have begun it by now"
+    assert young.hand_out.append_to(young.first) == young.first, "its run may have begun it by now"
     assert young.staged == [[0]]
 
 
@@ -261,7 +261,7 @@ def test_a_batch_that_may_be_merged_in_part_stays_as_it_is(young: Young, again: 
     head = young.hand_out.outstanding() or young.hand_out.next(60.0)
     assert head is not None
     young.come(1)
-    assert young.hand_out.lengthen(head) == head
+    assert young.hand_out.append_to(head) == head
 
 
 @pytest.mark.parametrize("hindrance", ["a full disk", "a table that stops"])
@@ -272,7 +272,7 @@ def test_what_cannot_be_staged_with_it_is_the_next_batch(young: Young, hindrance
         stop = StoppedTable(database="shop", table="items", state=TableState.DDL_UNSUPPORTED, reason="", position=START)
         young.stops = (stop,)
     young.come(1)
-    assert young.hand_out.lengthen(young.first) == young.first
+    assert young.hand_out.append_to(young.first) == young.first
     young.trouble, young.stops = None, ()
     assert not [path for path in young.folder.glob("[0-9]*") if path.name != young.first.path]
     young.hand_out.ack(young.first)
@@ -294,7 +294,7 @@ def test_an_append_whose_ledger_write_is_not_confirmed_is_no_answer(
     with monkeypatch.context() as patch:
         patch.setattr(young.meta, "update", fail)
         with pytest.raises(type(error)):
-            young.hand_out.lengthen(young.first)
+            young.hand_out.append_to(young.first)
     assert (young.folder / young.first.path).is_dir()
     young.hand_out.rollback(young.first)
     head = young.hand_out.outstanding()
@@ -311,7 +311,7 @@ def test_a_batch_that_is_rolled_back_while_it_grows_comes_again_as_it_was(young:
         return stage(batch, record, more)
 
     young.hand_out._stage = beside_a_tick
-    young.hand_out.lengthen(young.first)
+    young.hand_out.append_to(young.first)
     young.hand_out._stage = stage
     head = young.hand_out.outstanding()
     assert head is not None
@@ -322,20 +322,20 @@ def test_a_batch_that_is_rolled_back_while_it_grows_comes_again_as_it_was(young:
     assert young.staged[-1] == [1]
 
 
-@pytest.mark.parametrize(("young_bytes_max", "staged"), [(1 << 20, [1, 2, 3, 4]), (20, [1, 2, 3])])
+@pytest.mark.parametrize(("appendable_bytes_max", "staged"), [(1 << 20, [1, 2, 3, 4]), (20, [1, 2, 3])])
 def test_a_batch_of_several_parts_grows_while_it_is_little_and_keeps_its_limit(
-    young: Young, young_bytes_max: int, staged: list[int]
+    young: Young, appendable_bytes_max: int, staged: list[int]
 ) -> None:
     young.hand_out.ack(young.first)
     young.hand_out.close()
-    limits = BatchLimits(bytes_max=1 << 20, events_max=4, young_bytes_max=young_bytes_max)
+    limits = BatchLimits(bytes_max=1 << 20, events_max=4, appendable_bytes_max=appendable_bytes_max)
     young.hand_out = young.made(limits=limits)
     young.source.time_us = 0  # a backlog: what follows is asked for, part after part
     young.come(3)
     batch = young.hand_out.next(60.0)
     assert batch is not None
     young.come(2)
-    young.hand_out.lengthen(batch)
+    young.hand_out.append_to(batch)
     assert young.staged[-1] == staged, "the last one is beyond the events of a batch"
 
 

@@ -185,7 +185,7 @@ def staged(ledger: Ledger) -> Ledger:
 
 def test_a_longer_batch_takes_the_place_of_one_that_is_out_as_another_delivery(ledger: Ledger) -> None:
     before = staged(ledger)
-    after = before.lengthened(before.outstanding[0], longer_than(before, 20), at(10))
+    after = before.appended_to(before.outstanding[0], longer_than(before, 20), at(10))
     (batch,) = after.outstanding
     assert (batch.batch_id, batch.delivery, batch.start, batch.end, batch.path) == (
         2,
@@ -216,4 +216,4 @@ def test_what_is_not_the_same_batch_and_more_takes_no_place(ledger: Ledger) -> N
         (out, longer_than(out, 20, path=""), at(10)),
     ):
         with pytest.raises(SluiceError):
-            wrong.lengthened(batch, longer_one, start)
+            wrong.appended_to(batch, longer_one, start)

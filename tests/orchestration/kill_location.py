@@ -48,7 +48,7 @@ class NumberEngine:
         self.directory = directory
         self._meta = FileLedger(directory)
         self._lock = threading.Lock()
-        self._young = 0
+        self._appendable = 0
         self._meta.update(lambda ledger: ledger.restarted(lambda _: True))
 
     def status(self) -> FakeState:
@@ -68,19 +68,19 @@ class NumberEngine:
                     return self._meta.ledger.head
             threading.Event().wait(0.05)
 
-    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
         pass_gate(self.directory, "append", str(batch.delivery))
         with self._lock:
             head, end = self._meta.ledger.head, int((self.directory / "captured").read_text())
             if head is None or head.delivery != batch.delivery:
                 raise BatchNotFoundError(f"delivery {batch.delivery} is not outstanding any more")
-            if head.delivery != self._young or end * NUMBER_BYTES <= head.end.offset:
+            if head.delivery != self._appendable or end * NUMBER_BYTES <= head.end.offset:
                 return head
             place = dataclasses.replace(head.end, offset=end * NUMBER_BYTES)
             path, numbers = self._write(self._meta.ledger.next_delivery, head.start.offset // NUMBER_BYTES, end)
             number = self._meta.ledger.next_delivery
             longer = dataclasses.replace(head, delivery=number, end=place, path=path, rows=numbers)
-            return self._meta.update(lambda ledger: ledger.lengthened(head, longer, head.end)).outstanding[0]
+            return self._meta.update(lambda ledger: ledger.appended_to(head, longer, head.end)).outstanding[0]
 
     def _write(self, delivery: int, taken: int, end: int) -> tuple[str, int]:
         """The numbers in (taken, end]; their folder, and how many they are."""
@@ -103,7 +103,7 @@ class NumberEngine:
             return ledger.staged(batch.batch_id, path=path, rows=rows, size_bytes=1, tables=(TABLE,))
 
         self._meta.update(staged)
-        self._young = batch.delivery
+        self._appendable = batch.delivery
 
     def ack(self, batch: OutstandingBatch) -> None:
         self._meta.update(lambda ledger: ledger.ack(batch.batch_id))

@@ -52,7 +52,7 @@ class Model:
         (before, _), (more, _) = self.handed_out[-2:]
         self.handed_out[-2:] = [(before + more, False)]
 
-    def lengthen(self, numbers: list[int]) -> None:
+    def append_to(self, numbers: list[int]) -> None:
         self.get(numbers, staged=True)
         (before, _), (more, _) = self.handed_out
         self.handed_out = [(before + more, True)]
@@ -183,7 +183,7 @@ class HandOut(RuleBasedStateMachine):
         self.model.get_more(numbers_in(part))
 
     @rule(events=st.integers(1, 5), done=st.booleans())
-    def lengthen(self, events: int, *, done: bool) -> None:
+    def append_to(self, events: int, *, done: bool) -> None:
         """The one batch that waits, of parts that are kept, grows by what follows it, or its reader thinks better of it."""
         while self.model.handed_out:
             self.ack()
@@ -203,13 +203,13 @@ class HandOut(RuleBasedStateMachine):
             content = [number for each in self.parts for number in numbers_in(each)]
             assert content == list(range(self.model.acked, self.model.acked + count)), "the store has kept all of it"
             longer = dataclasses.replace(head, delivery=self.meta.ledger.next_delivery, end=part.end, path="y")
-            record = self.meta.update(lambda ledger: ledger.lengthened(head, longer, part.start)).outstanding[0]
+            record = self.meta.update(lambda ledger: ledger.appended_to(head, longer, part.start)).outstanding[0]
             self.last_id, self.last_delivery, self.end = record.batch_id, record.delivery, part.end.order_key
             self.taken, self.parts = part, [*self.parts, part]
-            self.model.lengthen(numbers_in(part))
+            self.model.append_to(numbers_in(part))
             return True
 
-        self.service.lengthen(CLIENT, self.taken, 1 << 40, events, keep)
+        self.service.append_to(CLIENT, self.taken, 1 << 40, events, keep)
 
     @precondition(lambda self: self.model.handed_out)
     @rule()

@@ -19,18 +19,18 @@ MOVES = st.lists(
     st.one_of(
         st.tuples(st.just("hand_out"), OFFSETS),
         st.tuples(st.sampled_from(["ack", "rollback_one", "redeliver", "staged"]), IDS),
-        st.tuples(st.sampled_from(["set_cursor", "stop", "lengthened"]), OFFSETS),
+        st.tuples(st.sampled_from(["set_cursor", "stop", "appended_to"]), OFFSETS),
         st.tuples(st.sampled_from(["rollback", "restarted", "begin_epoch", "subscribe", "resume"]), st.just(0)),
     ),
     max_size=40,
 )
 
 
-def lengthened(ledger: Ledger, number: int) -> Ledger:
+def appended_to(ledger: Ledger, number: int) -> Ledger:
     if ledger.head is None:
         return ledger
     longer = dataclasses.replace(ledger.head, delivery=ledger.next_delivery, end=at(number), path="staging/y")
-    return ledger.lengthened(ledger.head, longer, ledger.head.end)
+    return ledger.appended_to(ledger.head, longer, ledger.head.end)
 
 
 TRANSITIONS: dict[str, Callable[[Ledger, int], Ledger]] = {
@@ -38,7 +38,7 @@ TRANSITIONS: dict[str, Callable[[Ledger, int], Ledger]] = {
     "staged": lambda ledger, number: ledger.staged(
         number, path="staging/x", rows=number, size_bytes=number, tables=("shop.t",)
     ),
-    "lengthened": lengthened,
+    "appended_to": appended_to,
     "ack": Ledger.ack,
     "rollback_one": Ledger.rollback_one,
     "redeliver": Ledger.redeliver,

@@ -176,7 +176,7 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
         wait_for("the engine has appended", lambda: (head := shop.engine.outstanding()) is None or head != cut)
 
     monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 1.0)
-    lengthen, merged = RunCaller.lengthen, threading.Event()
+    append_to, merged = RunCaller.append_to, threading.Event()
 
     def merge_g_and_end(session: Any, batch: Any, staged: Any, *rest: Any, **kept: Any) -> Any:
         if not staged.name.endswith(".g"):
@@ -189,7 +189,7 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
 
     def ask_and_end(asks: RunCaller, reference: Any) -> Any:
         try:
-            return lengthen(asks, reference)
+            return append_to(asks, reference)
         except BaseException:
             if when == "before the run ends":
                 end()
@@ -198,7 +198,7 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
     before = shop.versions()
     with monkeypatch.context() as patch:
         patch.setattr(run_batch, "merge_table", merge_g_and_end)
-        patch.setattr(RunCaller, "lengthen", ask_and_end)
+        patch.setattr(RunCaller, "append_to", ask_and_end)
         result = shop.run(request)
     assert not result.success
     assert shop.versions() == before, "nothing was written"

@@ -33,7 +33,7 @@ from sluice.cdc_engine.instance.engine.stager import keyed_tables, make_stager
 from sluice.cdc_engine.instance.engine.wiring import make_parts
 from sluice.cdc_engine.instance.failover.by_time import cannot_repeat, stops_of
 from sluice.cdc_engine.instance.failover.failover import Failover, failover_of, reading_now
-from sluice.cdc_engine.instance.hand_out import YOUNG_BYTES_MAX, BatchLimits, HandOut
+from sluice.cdc_engine.instance.hand_out import APPENDABLE_BYTES_MAX, BatchLimits, HandOut
 from sluice.cdc_engine.instance.health import Vitals, revive_seconds, troubles
 from sluice.cdc_engine.instance.parts import EngineParts
 from sluice.cdc_engine.instance.pulse import Pulse
@@ -220,7 +220,7 @@ class Engine:
         limits = BatchLimits(
             bytes_max=self._destination.batch.bytes_max,
             events_max=BATCH_EVENTS_MAX,
-            young_bytes_max=min(YOUNG_BYTES_MAX, self._destination.ring.bytes_max // 2),
+            appendable_bytes_max=min(APPENDABLE_BYTES_MAX, self._destination.ring.bytes_max // 2),
         )
         stager = make_stager(self._destination, self.directory, rooms.meta)
         self._hand_out = HandOut(
@@ -286,13 +286,13 @@ class Engine:
         steering = Steering(parts=parts, hand_out=hand_out, still=self._steering, read_again=self._read_again)
         self._acts.carry_out(self._state, steering)
 
-    def lengthen(self, batch: OutstandingBatch) -> OutstandingBatch:
+    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
         """Appends the changes since then to the batch and returns it as another delivery; returns it unchanged if nothing is to be
         appended. Called by its run before it starts to merge.
 
         Raises CanalServiceError if the batch is not outstanding any more.
         """
-        return self._handing_out().lengthen(batch)
+        return self._handing_out().append_to(batch)
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Acks a batch. Raises CanalServiceError if the batch is not outstanding any more."""

@@ -79,14 +79,14 @@ def test_a_batch_grows_by_reference_and_not_while_the_process_is_to_end(house: H
     assert reference is not None
     house.engine.capture(1)
     house.closing = True
-    assert house.caller.lengthen(reference) == reference
+    assert house.caller.append_to(reference) == reference
     house.closing = False
-    longer = house.caller.lengthen(reference)
+    longer = house.caller.append_to(reference)
     assert house.engine.head is not None
     assert longer == BatchReference.of("shop", house.engine.head)
     assert longer.end_offset > reference.end_offset
     with pytest.raises(BatchNotFoundError):
-        house.caller.lengthen(reference)
+        house.caller.append_to(reference)
 
 
 @pytest.mark.found
@@ -98,16 +98,16 @@ def test_a_request_that_is_not_answered_in_time_is_not_one_that_was_never_sent(
     reference = house.caller.hand_out(0.0).reference
     assert reference is not None
     house.engine.capture(1)
-    lengthen, may_end = house.engine.lengthen, threading.Event()
+    append_to, may_end = house.engine.append_to, threading.Event()
 
     def late(batch: OutstandingBatch) -> OutstandingBatch:
         assert may_end.wait(60)
-        return lengthen(batch)
+        return append_to(batch)
 
-    house.engine.lengthen = late  # type: ignore[method-assign]
+    house.engine.append_to = late  # type: ignore[method-assign]
     monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 0.2)
     with pytest.raises(RequestUnansweredError, match=r"has not answered for 0\.2 s"):
-        house.caller.lengthen(reference)
+        house.caller.append_to(reference)
     monkeypatch.undo()
     may_end.set()
     wait_for("the batch was appended to", lambda: house.engine.head is not None and house.engine.head.delivery == 2)
@@ -128,9 +128,9 @@ def test_an_append_whose_outcome_the_engine_does_not_know_counts_as_not_answered
     def fail(_: OutstandingBatch) -> OutstandingBatch:
         raise error
 
-    house.engine.lengthen = fail  # type: ignore[method-assign,assignment]
+    house.engine.append_to = fail  # type: ignore[method-assign,assignment]
     with pytest.raises(RequestUnansweredError, match=str(error)):
-        house.caller.lengthen(reference)
+        house.caller.append_to(reference)
 
 
 @pytest.mark.found

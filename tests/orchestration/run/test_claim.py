@@ -114,7 +114,7 @@ def test_a_run_whose_request_was_sent_and_not_answered_writes_nothing(shop: Shop
         shop.feed.unanswered = True
         assert shop.engine.head is not None
         if answered:
-            shop.engine.lengthen(shop.engine.head)
+            shop.engine.append_to(shop.engine.head)
 
     shop.feed.before = answer
     result = shop.run()

@@ -32,7 +32,7 @@ def test_a_batch_that_grew_is_that_of_the_run_that_it_grew_for(shop: Shop) -> No
     assert request.tags[RUNS_TAG] == BATCH
     run = shop.run(request, S.STARTED)
     shop.engine.capture(2)
-    shop.engine.lengthen(shop.head())
+    shop.engine.append_to(shop.head())
     answer = shop.tick()
     assert not answer.run_requests, "its tags do not name it yet"
     assert "has it next" in answer.skip_message
@@ -48,7 +48,7 @@ def test_a_batch_that_grew_gets_a_run_where_the_one_it_grew_for_died_before_it_c
     shop.engine.capture(5)
     run = shop.run(shop.request(), S.STARTED)
     shop.engine.capture(2)
-    shop.engine.lengthen(shop.head())
+    shop.engine.append_to(shop.head())
     shop.instance.report_run_failed(run)
     assert delivery_of(shop.request().tags) == "2"
     assert shop.engine.rolled_back == [], "nobody was at it"
@@ -58,7 +58,7 @@ def test_a_batch_that_grew_and_failed_is_rolled_back_and_counted_once(shop: Shop
     shop.engine.capture(5)
     run = shop.run(shop.request(), S.STARTED)
     shop.engine.capture(2)
-    claim_of(shop.instance, run.run_id, BATCH)(BatchReference.of("shop", shop.engine.lengthen(shop.head())))
+    claim_of(shop.instance, run.run_id, BATCH)(BatchReference.of("shop", shop.engine.append_to(shop.head())))
     shop.instance.report_run_failed(run)
     again = shop.request()
     assert delivery_of(again.tags) == "3", "at once: it is the first failure"
