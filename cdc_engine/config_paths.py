@@ -59,7 +59,9 @@ def storage_options(options: dict[str, str]) -> dict[str, str]:
     """Checks the options of a store. Raises ValueError if one contains a secret instead of the name of its variable."""
     bare = [name for name, value in options.items() if SECRET.search(name.lower()) and not value.startswith("$")]
     if bare:
-        raise ValueError(f"{', '.join(bare)} must be $NAME of a variable of the environment, not the secret itself")
+        raise ValueError(
+            f"{', '.join(bare)} must be $NAME of a variable of the environment, {{file: …}} or {{command: […]}}, not the secret itself"
+        )
     return options
 
 

@@ -389,21 +389,42 @@ class Holder:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ZooKeeperServers:
+    """The servers of a ZooKeeper, as "host:port,…", and how to log in there. `password`: the location of the password, never itself.
+
+    `sasl`: mechanism; empty: the scheme `digest`. `tls`: with `ca_file`, or the system's authorities, and a client certificate.
+    """
+
+    hosts: str = ""
+    user: str = ""
+    password: str = ""
+    sasl: str = ""
+    tls: bool = False
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+
+    def __str__(self) -> str:
+        return self.hosts
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LedgerLocation:
     """Where a destination's ledger, leases and run records are: with its files, or where several hosts reach them.
 
     `kind`: file, memory, sql, zookeeper, mixed or period_mixed, as conf/ explains them. `directory`: of the destination's files. `url`:
-    SQLAlchemy's, for `sql`. `hosts`: "host:port,…" of ZooKeeper. `session_seconds`: a holder that is silent for this long loses what it
-    holds. `address`: "host:port" at which other hosts find this one. `source`: (host, port) of the source, for Canal's cursor. `staging`:
-    prefix of an object store for staged batches; empty: they are in `directory`. `storage_options`: (name, value) of that store, as in
-    conf/, with the names of variables instead of secrets.
+    SQLAlchemy's, for `sql`, and `password`: the location of its password. `zookeeper`: the ZooKeeper servers. `session_seconds`: a holder
+    that is silent for this long loses what it holds. `address`: "host:port" at which other hosts find this one. `source`: (host, port)
+    of the source, for Canal's cursor. `staging`: prefix of an object store for staged batches; empty: they are in `directory`.
+    `storage_options`: (name, value) of that store, as in conf/, with the places of secrets instead of secrets.
     """
 
     destination: str
     directory: Path
     kind: str = "file"
     url: str = dataclasses.field(default="", repr=False)  # may hold a password
-    hosts: str = ""
+    password: str = ""
+    zookeeper: ZooKeeperServers = ZooKeeperServers()
     session_seconds: float = 30.0
     address: str = ""
     source: tuple[str, int] = ("", 0)

@@ -1,23 +1,27 @@
-"""Replaces `$NAME` in a setting of conf/ by that environment variable, as for secrets. Called where such a setting is passed to a
-library.
-"""
+"""Reads the secrets that conf/ names, and translates what is wrong with their locations to Sluice's errors. Called at each connect."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 
-from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.errors import SecretUnavailableError
+from sluice.secret_values import SecretLocation, SecretUnavailable, filled_text, value_of
 
 
 def filled(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the variable's value for `$NAME`, and any other text unchanged. `setting`: its key in conf/. Raises ConfigurationError if
-    it is not set.
+    """Returns the secret for a reference such as `$NAME`, and any other text unchanged. `setting`: its key in conf/. Raises
+    SecretUnavailableError.
     """
-    if not text.startswith("$"):
-        return text
-    if text[1:] not in environment:
-        raise ConfigurationError(
-            f"{setting}: the environment variable {text[1:]} is not set: set it where the engine starts"
-        )
-    return environment[text[1:]]
+    try:
+        return filled_text(text, setting, environment)
+    except SecretUnavailable as error:
+        raise SecretUnavailableError(str(error)) from None
+
+
+def secret_at(location: SecretLocation, setting: str) -> str:
+    """Returns the secret at a location; empty if there is no location. Raises SecretUnavailableError."""
+    try:
+        return value_of(location, setting)
+    except SecretUnavailable as error:
+        raise SecretUnavailableError(str(error)) from None

@@ -3,7 +3,9 @@
     SluiceError
     ├── ConfigurationError          the configuration or the source is not set up as Sluice needs it
     │   ├── SourceCheckError        everything that is wrong with the source, reported at once
-    │   └── ReplicaClashError       another replica has our server id
+    │   ├── ReplicaClashError       another replica has our server id
+    │   ├── AccessDeniedError       the source refuses the account or its password; tried again, because a new password may follow
+    │   └── SecretUnavailableError  a secret cannot be read where conf/ says it is; tried again, because it may be rotated now
     ├── SourceConnectionError       the connection to the source was lost or refused; tried again with back-off
     │   ├── FilesRenumberedError    the file numbers decreased during a stream; the next connection decides
     │   └── StandbyBehindError      a source that took over lacks what was read from the previous one; the engine waits for it
@@ -81,6 +83,14 @@ class SourceCheckError(ConfigurationError):
 
 class ReplicaClashError(ConfigurationError):
     code = "REPLICA_CLASH"
+
+
+class AccessDeniedError(ConfigurationError):
+    """The source refuses the account, its password or its privileges."""
+
+
+class SecretUnavailableError(ConfigurationError):
+    """A secret cannot be read from the variable, file or command that conf/ names."""
 
 
 class SourceConnectionError(SluiceError):

@@ -1,7 +1,7 @@
 """Reports everything that is wrong with conf/ at once, before any connection or start; for `sluice check`.
 
 `load_config` checks keys and values. This module checks what otherwise only the engine would find, one error at a time: invalid regular
-expressions, and environment variables that are not set.
+expressions, and secrets that cannot be read from their variable, file or command.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from sluice.cdc_engine.handlers.installed import problem_of
 from sluice.cdc_engine.instance.tables.value_policies import rules_of
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import split_patterns
+from sluice.secret_values import SecretLocation, SecretUnavailable, value_of
 
 # a whole text, or the password of a URL
 _VARIABLE = re.compile(r"\$(?P<whole>[A-Za-z_]\w*)|[a-z][a-z0-9+]*://[^/@]*:\$(?P<password>[A-Za-z_]\w*)@.*")
 _NAMED = re.compile(r"(.*_)?env")  # keys whose text is the name of a variable
+_OF_SECRET = re.compile(r"(password|password_hash|token)_(file|command)")
 _TOLD_ELSEWHERE = frozenset({"salt_env", "storage_options"})  # checked with the row rules and with the store
 
 
@@ -36,9 +38,9 @@ def conf_problems(conf: Path) -> list[str]:
         problems: list[str] = []
     except ConfigurationError as error:
         problems = str(error).removeprefix(f"{conf}: ").split("; ")
-    problems += [f"sluice.yaml: {sentence}" for sentence in _variable_problems(_record(conf / "sluice.yaml"))]
+    problems += [f"sluice.yaml: {each}" for each in _secret_problems(_record(conf / "sluice.yaml"), conf.parent)]
     for path in sorted((conf / "destinations").glob("*.yaml")):
-        problems += [f"destinations/{path.name}: {sentence}" for sentence in _destination_problems(_record(path))]
+        problems += [f"destinations/{path.name}: {each}" for each in _destination_problems(_record(path), conf.parent)]
     return problems
 
 
@@ -50,7 +52,7 @@ def unset_passwords(record: dict[str, Any]) -> list[str]:
     return sorted({name for name in names if isinstance(name, str) and name and name not in os.environ})
 
 
-def _destination_problems(record: dict[str, Any]) -> Iterator[str]:
+def _destination_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
     for key in ("include", "exclude"):
         for pattern in split_patterns(str(record.get(key) or "")):
             try:
@@ -60,19 +62,45 @@ def _destination_problems(record: dict[str, Any]) -> Iterator[str]:
     columns = ColumnFilter(str(record.get("column_include") or ""), str(record.get("column_exclude") or ""))
     for item in columns.ignored:
         yield f"column_include, column_exclude: {item!r} is not of the form database.table:column/column"
-    yield from _rule_problems(record)
+    yield from _rule_problems(record, root)
     yield from _handler_problems(record)
-    yield from _variable_problems(record)
+    yield from _secret_problems(record, root)
 
 
-def _variable_problems(record: dict[str, Any]) -> Iterator[str]:
-    """Yields a sentence for each named variable that is not set, with its key; otherwise the error would appear only when something
-    starts.
+def _secret_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
+    """Yields a sentence for each secret that cannot be read, with its key; otherwise the error would appear only when something starts.
+    `root`: where relative paths start.
     """
     for setting, text in _texts(record):
         name = _variable_of(setting.rpartition(".")[2], text)
         if name and name not in os.environ:
             yield f"{setting}: the environment variable {name} is not set"
+    for setting, location in _locations(record):
+        try:
+            _ = value_of(SecretLocation(file=root / location.file) if location.file else location, setting)
+        except SecretUnavailable as error:
+            yield str(error)
+
+
+def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocation]]:
+    """Yields the files and commands of secrets below a value of conf/, each with its key. `load_config` reports malformed ones."""
+    if isinstance(value, list):
+        for number, part in enumerate(value):
+            yield from _locations(part, f"{setting}.{number}" if setting else str(number))
+    if not isinstance(value, dict):
+        return
+    for name, part in value.items():
+        key = f"{setting}.{name}" if setting else str(name)
+        found = _OF_SECRET.fullmatch(str(name))
+        whole = str(name) in {"file", "command"} and len(value) == 1
+        if (found or whole) and part:
+            file = str(name).endswith("file")
+            if file and isinstance(part, str):
+                yield key, SecretLocation(file=Path(part))
+            elif isinstance(part, list):
+                yield key, SecretLocation(command=tuple(map(str, part)))
+        elif name not in _TOLD_ELSEWHERE:
+            yield from _locations(part, key)
 
 
 def _variable_of(key: str, text: str) -> str:
@@ -111,7 +139,7 @@ def _handler_problems(record: dict[str, Any]) -> Iterator[str]:
             yield f"handlers: {why}"
 
 
-def _rule_problems(record: dict[str, Any]) -> Iterator[str]:
+def _rule_problems(record: dict[str, Any], root: Path) -> Iterator[str]:
     """Yields a sentence for each condition that cannot be parsed and each salt that is not set. `load_config` reports malformed table
     records.
     """
@@ -119,6 +147,6 @@ def _rule_problems(record: dict[str, Any]) -> Iterator[str]:
     for name, table in tables.items() if isinstance(tables, dict) else ():
         with contextlib.suppress(ValidationError):
             try:
-                rules_of(str(name), TableConfig.model_validate(table))
+                rules_of(str(name), TableConfig.model_validate(table, context={"root": root}))
             except ConfigurationError as error:
                 yield str(error)

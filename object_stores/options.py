@@ -4,12 +4,13 @@ environment.
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
 import urllib.parse
 from collections.abc import Mapping
 
 from sluice.object_stores.errors import StoreError
+from sluice.secret_values import SecretUnavailable, filled_text, is_reference
 
 SECRET_CHARS_MIN = 6
 DRAWN = re.compile(r"\x1b\[[0-9;]*m|↳")  # deltalake formats its causes as a tree, in colours
@@ -42,13 +43,25 @@ def known(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolved(configured: Mapping[str, str]) -> dict[str, str]:
-    """Replaces `$NAME` values, which are secrets, by the environment's values. Raises StoreError with the missing names."""
-    missing = sorted(
-        value[1:] for value in configured.values() if value.startswith("$") and value[1:] not in os.environ
-    )
+    """Replaces references such as `$NAME` by the secrets at these places. Raises StoreError with all that cannot be read."""
+    found, missing = dict(configured), list[str]()
+    for name, value in configured.items():
+        try:
+            found[name] = filled_text(value, f"storage_options.{name}")
+        except SecretUnavailable as error:
+            missing.append(str(error))
     if missing:
-        raise StoreError(f"storage_options name {', '.join(missing)}, which this environment does not have")
-    return {name: os.environ[value[1:]] if value.startswith("$") else value for name, value in configured.items()}
+        raise StoreError("; ".join(missing))
+    return found
+
+
+def readable(configured: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options with each secret that can be read now, so that an error can be searched for them. Raises nothing."""
+    found = dict(configured)
+    for name, value in configured.items():
+        with contextlib.suppress(SecretUnavailable):
+            found[name] = filled_text(value, name) if is_reference(value) else value
+    return found
 
 
 def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:

@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sluice.secret_values import SecretUnavailable, filled_text
 from sluice.spark_jobs.errors import LAKE_TROUBLE, SparkUnavailableError, TableError
 from sluice.spark_jobs.fence import READ_ONLY, Fence
 from sluice.spark_jobs.uploaded_files import Lending, UploadedFiles, uploaded_files
@@ -33,6 +34,7 @@ CONNECT_PORT = 15002  # Spark Connect's default
 CONNECT_SECONDS_MAX = 10.0
 RETRIES_MAX = 4  # per call, 50 ms to 2 s apart: a server that does not answer for ~4 s is down
 RETRY_MILLISECONDS_MAX = 2000
+TOKEN = re.compile(r";token=([^;]*)")
 USER_ID = "sluice"  # sessions belong to a user; a later run under another account must find them
 TXN_APP_ID = "spark.databricks.delta.write.txnAppId"
 TXN_VERSION = "spark.databricks.delta.write.txnVersion"
@@ -272,6 +274,7 @@ def end_sessions(remote: str, ids: Sequence[str]) -> bool:
 def _attach(remote: str, session_id: str) -> Any:
     from pyspark.sql.connect.session import SparkSession  # noqa: PLC0415  takes two seconds to import
 
+    remote = with_token(remote)
     base = remote if "/;" in remote else remote.rstrip("/") + "/"
     user = "" if "user_id=" in remote else f";user_id={USER_ID}"
     session = SparkSession.builder.remote(f"{base}{user};session_id={session_id}").create()
@@ -279,6 +282,20 @@ def _attach(remote: str, session_id: str) -> Any:
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]", category=UserWarning)
     session.client.set_retry_policies([_retry_policy()])
     return session
+
+
+def with_token(remote: str) -> str:
+    """Returns the address of a Spark with the token that it names, which is read again at each attach. The address without it is what
+    records and messages contain. Raises SparkUnavailableError.
+    """
+    found = TOKEN.search(remote)
+    if found is None:
+        return remote
+    try:
+        token = filled_text(urllib.parse.unquote(found[1]), "spark.token")
+    except SecretUnavailable as error:
+        raise SparkUnavailableError(f"{error}; it is tried again") from None
+    return f"{remote[: found.start()]};token={urllib.parse.quote(token, safe='')}{remote[found.end() :]}"
 
 
 def _retry_policy() -> Any:

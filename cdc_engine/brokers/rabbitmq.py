@@ -25,6 +25,7 @@ from pika.spec import Basic
 from sluice.cdc_engine.brokers.connecting import tls_context
 from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large
 from sluice.cdc_engine.config.brokers import RabbitConfig, addresses_of
+from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import PublishError
 
 LOOK_SECONDS = 0.1
@@ -45,21 +46,22 @@ class RabbitTarget:
     """The target from conf/, with the secret."""
 
     config: RabbitConfig
-    password: str = dataclasses.field(repr=False)
+    password: Callable[[], str] = dataclasses.field(repr=False)
     context: ssl.SSLContext | None = dataclasses.field(repr=False)
 
     def __str__(self) -> str:
         return f"RabbitMQ at {self.config.servers}"
 
     def parameters(self) -> list[pika.ConnectionParameters]:
-        """Returns the parameters of each server."""
+        """Returns the parameters of each server. Raises SecretUnavailableError."""
+        credentials = pika.PlainCredentials(self.config.user, self.password())
         port = PORT if self.context is None else TLS_PORT
         return [
             pika.ConnectionParameters(
                 host=host,
                 port=number,
                 virtual_host=self.config.virtual_host,
-                credentials=pika.PlainCredentials(self.config.user, self.password),
+                credentials=credentials,
                 heartbeat=HEARTBEAT_SECONDS,
                 socket_timeout=OPEN_SECONDS / 2,
                 stack_timeout=OPEN_SECONDS,
@@ -71,7 +73,13 @@ class RabbitTarget:
 
 def target_of(config: RabbitConfig) -> RabbitTarget:
     """Returns the target. Raises ConfigurationError if the secret or a certificate cannot be read."""
-    password = config.password.value() if config.password else "guest" if config.user == "guest" else ""
+
+    def password() -> str:
+        if config.password is None:
+            return "guest" if config.user == "guest" else ""
+        return secret_at(config.password.location, "brokers.password")
+
+    _ = password()
     return RabbitTarget(config, password, tls_context(config.tls) if config.tls else None)
 
 

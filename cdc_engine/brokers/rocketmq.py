@@ -21,6 +21,7 @@ from sluice.cdc_engine.brokers.connecting import tls_context
 from sluice.cdc_engine.brokers.publisher import Message, ended_amid, too_large
 from sluice.cdc_engine.brokers.rocketmq_wire import Queue, RocketAnswer
 from sluice.cdc_engine.config.brokers import RocketConfig, address_of, addresses_of
+from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import PublishError
 
 LOOK_SECONDS = 0.1
@@ -36,7 +37,7 @@ class RocketTarget:
     """The target from conf/, with the secret."""
 
     config: RocketConfig
-    secret: str = dataclasses.field(repr=False)
+    secret: Callable[[], str] = dataclasses.field(repr=False)
     context: ssl.SSLContext | None = dataclasses.field(repr=False)
 
     def __str__(self) -> str:
@@ -44,7 +45,8 @@ class RocketTarget:
 
     @property
     def key(self) -> tuple[str, str] | None:
-        return (self.config.access_key, self.secret) if self.config.access_key else None
+        """Access key and secret key as they are now. Raises SecretUnavailableError."""
+        return (self.config.access_key, self.secret()) if self.config.access_key else None
 
     def named(self, name: str) -> str:
         """Returns the name within the namespace."""
@@ -53,7 +55,11 @@ class RocketTarget:
 
 def target_of(config: RocketConfig) -> RocketTarget:
     """Returns the target. Raises ConfigurationError if the secret or a certificate cannot be read."""
-    secret = config.secret_key.value() if config.secret_key else ""
+
+    def secret() -> str:
+        return secret_at(config.secret_key.location, "brokers.secret_key") if config.secret_key else ""
+
+    _ = secret()
     return RocketTarget(config, secret, tls_context(config.tls) if config.tls else None)
 
 
@@ -180,7 +186,7 @@ class _Connection:
     """A connection to one server. A request does not wait for its answer; `answer` does."""
 
     def __init__(self, place: RocketTarget, address: str) -> None:
-        self._place, self._address = place, address
+        self._place, self._address, self._key = place, address, place.key
         self._numbers = itertools.count(1)
         self._answers: dict[int, RocketAnswer] = {}
         self._received = b""
@@ -189,7 +195,7 @@ class _Connection:
     def ask(self, code: int, fields: dict[str, str], body: bytes) -> int:
         """Sends a request and returns its number. Raises PublishError."""
         number = next(self._numbers)
-        frame = wire.request(code, number, fields, body, self._place.key)
+        frame = wire.request(code, number, fields, body, self._key)
         try:
             self._open().sendall(frame)
         except OSError as error:

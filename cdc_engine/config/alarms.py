@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from sluice.cdc_engine.config.brokers import address_of
-from sluice.cdc_engine.source.settings import LocalPath, Strict
+from sluice.cdc_engine.source.settings import LocalPath, SecretText, Strict
 
 _MAIL_ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
@@ -18,19 +18,24 @@ class AlarmConfig(Strict):
     """Who gets a message when an engine or a table stops, when something else is wrong, and when it is resolved."""
 
     kind: Literal["log", "webhook", "email"] = Field(description="How the message is sent.")
-    url: str = Field(
+    url: SecretText = Field(
         "",
-        description="URL that receives a POST with JSON, for `webhook`. `$NAME` is replaced with that environment "
-        "variable.",
+        description="URL that receives a POST with JSON, for `webhook`. `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}` "
+        "is replaced with the secret there.",
     )
-    headers: dict[str, str] = Field({}, description="HTTP headers for `webhook`. Write secrets as `$NAME`.")
+    headers: dict[str, SecretText] = Field(
+        {},
+        description="HTTP headers for `webhook`. Write secrets as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`.",
+    )
     server: str = Field("", description="SMTP server as `host` or `host:port`, for `email`.")
     encryption: Literal["starttls", "tls", "none"] = Field("starttls", description="Encryption of the SMTP connection.")
     ca_file: LocalPath | None = Field(
         None, description="PEM file with the trusted certificate authorities. Default: the system's."
     )
     user: str = Field("", description="User name at the SMTP server. Empty: no login.")
-    password: str = Field("", description="Password of the user, as `$NAME`.")
+    password: SecretText = Field(
+        "", description="Password of the user, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
+    )
     sender: str = Field("", description="Sender address of the emails.")
     to: tuple[str, ...] = Field((), description="Recipient addresses of the emails.")
 
@@ -59,6 +64,8 @@ class AlarmConfig(Strict):
         if bool(self.user) != bool(self.password):
             raise ValueError("set both user and password, or neither")
         if self.password and not self.password.startswith("$"):
-            raise ValueError("password must be $NAME of an environment variable, not the secret itself")
+            raise ValueError(
+                "password must be $NAME of an environment variable, {file: …} or {command: […]}, not the secret itself"
+            )
         if self.user and self.encryption == "none":
             raise ValueError("encryption none would send the password unencrypted")

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.cdc_engine.config.consumers import RenderingConfig
-from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.source.settings import LocalPath, Strict, TlsFilesConfig
+from sluice.cdc_engine.source.settings import SecretConfig, SecretText, TlsFilesConfig
 
 SECRET = re.compile(r"password|secret|token|jaas|private\.key$|key\.pem")
 FLAT_BYTES, PACKET_BYTES = 1 << 20, 50 * 1024
@@ -42,37 +38,6 @@ def address_of(word: str, port: int) -> tuple[str, int]:
     if found is None:
         raise ValueError(f"{word!r} is not an address: write host:port, or host; [::1]:port where the host has colons")
     return found["host"] or found["six"], int(found["port"] or port)
-
-
-class SecretConfig(Strict):
-    """Where a broker's secret is: an environment variable or a file."""
-
-    env: str = Field("", description="Environment variable with the secret.")
-    file: LocalPath | None = Field(None, description="File whose only line is the secret.")
-
-    @model_validator(mode="after")
-    def _one_place(self) -> SecretConfig:
-        if bool(self.env) == (self.file is not None):
-            raise ValueError("set env, the name of an environment variable, or file, not both")
-        return self
-
-    def value(self, environment: Mapping[str, str] = os.environ) -> str:
-        """Returns the secret. Raises ConfigurationError."""
-        if self.file is None:
-            if self.env not in environment:
-                raise ConfigurationError(
-                    f"the environment variable {self.env} with the secret of a broker is not set: set it where the engine starts"
-                )
-            return environment[self.env]
-        return _line_of(self.file)
-
-
-def _line_of(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no text"
-        raise ConfigurationError(f"the file {file} with the secret of a broker cannot be read: {why}") from None
 
 
 class BrokerConfig(RenderingConfig):
@@ -120,7 +85,9 @@ class PartitionedConfig(BrokerConfig):
 class KafkaConfig(PartitionedConfig):
     kind: Literal["kafka"] = Field(description="Apache Kafka.")
     servers: str = Field(min_length=1, description="Some servers of the cluster, as `host:port,host:port`.")
-    options: dict[str, str] = Field({}, description="Options of librdkafka. Write secrets as `$NAME`.")
+    options: dict[str, SecretText] = Field(
+        {}, description="Options of librdkafka. Write secrets as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`."
+    )
 
     @field_validator("options", mode="before")
     @classmethod
@@ -128,14 +95,18 @@ class KafkaConfig(PartitionedConfig):
         """Converts values to text, because YAML parses numbers and words such as true."""
         if not isinstance(given, dict):
             return given
-        return {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in given.items()}
+        return {
+            key: value if isinstance(value, dict) else str(value).lower() if isinstance(value, bool) else str(value)
+            for key, value in given.items()
+        }
 
     @model_validator(mode="after")
     def _safe_options(self) -> KafkaConfig:
         bare = [name for name, value in self.options.items() if SECRET.search(name) and not value.startswith("$")]
         if bare:
             raise ValueError(
-                f"options {', '.join(bare)} must be $NAME of an environment variable, not the secret itself"
+                f"options {', '.join(bare)} must be $NAME of an environment variable, {{file: …}} or {{command: […]}}, not the "
+                "secret itself"
             )
         for name, value in self.options.items():
             if name in NAMED:
@@ -155,7 +126,7 @@ class RabbitConfig(BrokerConfig):
     virtual_host: str = Field("/", description="Virtual host.")
     exchange: str = Field("", description="Exchange. Empty: a message goes to the queue with the name of its topic.")
     user: str = Field("guest", description="User name.")
-    password: SecretConfig | None = Field(None, description="File or environment variable that contains the password.")
+    password: SecretConfig | None = Field(None, description="Where the password is: `env`, `file` or `command`.")
     tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )
@@ -184,9 +155,7 @@ class RocketConfig(PartitionedConfig):
     namespace: str = Field("", description="Namespace of the topics.")
     tag: str = Field("", description="Tag of every message.")
     access_key: str = Field("", description="Access key of the access control list.")
-    secret_key: SecretConfig | None = Field(
-        None, description="File or environment variable that contains the secret key."
-    )
+    secret_key: SecretConfig | None = Field(None, description="Where the secret key is: `env`, `file` or `command`.")
     tls: TlsFilesConfig | None = Field(
         None, description="TLS settings. `{}`: TLS with the system's certificate authorities."
     )

@@ -40,8 +40,12 @@ class CanalServerConfig(RenderingConfig):
     user: str = Field("", description="User name that clients must send. Empty: no authentication.")
     password_hash_env: str = Field(
         "",
-        description="Environment variable with hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`. Empty: no "
+        description="Environment variable with hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`. None of the three: no "
         "password.",
+    )
+    password_hash_file: LocalPath | None = Field(None, description="File with this hash, read when a client logs in.")
+    password_hash_command: tuple[str, ...] = Field(
+        (), description="Program and arguments that write this hash. Runs when a client logs in."
     )
     certificate_file: LocalPath | None = Field(
         None, description="PEM file with the server's certificate chain. The server then accepts TLS only."

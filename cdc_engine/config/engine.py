@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.source.settings import LocalPath, Strict
+from sluice.cdc_engine.source.settings import LocalPath, Strict, secret_location
+from sluice.secret_values import SecretLocation
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
@@ -38,11 +39,17 @@ class EngineConfig(Strict):
         description="Environment variable with the token that both sides share. Default: a token of this machine in "
         "`data_dir`.",
     )
+    token_file: LocalPath | None = Field(None, description="File with the token.")
+    token_command: tuple[str, ...] = Field((), description="Program and arguments that write the token.")
     certificate: LocalPath | None = Field(None, description="PEM file with the engine host's certificate. Enables TLS.")
     key: LocalPath | None = Field(None, description="PEM file with the key of the certificate.")
     authority: LocalPath | None = Field(
         None, description="PEM file with the trusted certificate authorities. Default: the system's."
     )
+
+    @property
+    def token_location(self) -> SecretLocation:
+        return secret_location("token", self.token_env, self.token_file, self.token_command)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -58,13 +65,14 @@ class EngineConfig(Strict):
 
     @model_validator(mode="after")
     def _safe(self) -> EngineConfig:
+        _ = self.token_location
         words = [*self.addresses, self.listens_at]
         if len(self.addresses) > 1 and not self.listen:
             raise ValueError("with several engine hosts, set the address on which each listens: listen: 0.0.0.0:4267")
         far = [word for word in words if host_and_port(word)[0] not in LOOPBACK]
-        if far and not (self.token_env and self.tls):
+        if far and not (self.token_location and self.tls):
             raise ValueError(
-                f"{far[0]} can be reached from other hosts: set a token (token_env), and a certificate and its key, or the "
+                f"{far[0]} can be reached from other hosts: set a token (token_env, token_file), and a certificate and its key, or the "
                 "authority where none listens"
             )
         if (self.certificate is None) != (self.key is None):

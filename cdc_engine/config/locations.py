@@ -8,12 +8,12 @@ from typing import Annotated
 from pydantic import AfterValidator
 
 from sluice.cdc_engine import config_paths
-from sluice.cdc_engine.source.settings import root_of
+from sluice.cdc_engine.source.settings import SecretText, root_of
 
 TableLocation = Annotated[str, AfterValidator(lambda word, info: config_paths.table_location(word, root_of(info)))]
 TablePath = Annotated[str, AfterValidator(lambda word, info: word and config_paths.table_location(word, root_of(info)))]
 ArchiveLocation = Annotated[str, AfterValidator(lambda word, info: config_paths.archive_location(word, root_of(info)))]
-StorageOptions = Annotated[dict[str, str], AfterValidator(config_paths.storage_options)]
+StorageOptions = Annotated[dict[str, SecretText], AfterValidator(config_paths.storage_options)]
 PathTemplate = Annotated[str, AfterValidator(config_paths.path_template)]
 DatabaseUrl = Annotated[str, AfterValidator(lambda url, info: config_paths.database_url(url, root_of(info)))]
 

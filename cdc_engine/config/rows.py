@@ -7,7 +7,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.source.settings import Strict
+from sluice.cdc_engine.source.settings import LocalPath, Strict, secret_location
+from sluice.secret_values import SecretLocation
 
 MASK_SALT_ENV = "SLUICE_MASK_SALT"
 
@@ -21,6 +22,10 @@ class MaskConfig(Strict):
     chars: int = Field(0, ge=0, description="Characters that `truncate` keeps; bytes for binary values.")
     salt_env: str = Field(
         MASK_SALT_ENV, description="Environment variable with the salt that `hash` prepends to each value."
+    )
+    salt_file: LocalPath | None = Field(None, description="File with the salt, instead of `salt_env`.")
+    salt_command: tuple[str, ...] = Field(
+        (), description="Program and arguments that write the salt, instead of `salt_env`."
     )
     if_missing: Literal["stop", "ignore"] = Field(
         "stop",
@@ -40,6 +45,17 @@ class MaskConfig(Strict):
             raise ValueError(f"{record!r} is not a mask: use hash, null or truncate:4 (the first 4 characters)")
         kind, chars = short.groups()
         return {"kind": kind, **({"chars": int(chars)} if chars else {})}
+
+    @property
+    def salt_location(self) -> SecretLocation:
+        """Where the salt is. A file or a command replaces the variable, which has a default name."""
+        env = "" if self.salt_file or self.salt_command else self.salt_env
+        return secret_location("salt", env, self.salt_file, self.salt_command)
+
+    @model_validator(mode="after")
+    def _one_salt(self) -> MaskConfig:
+        _ = self.salt_location
+        return self
 
     @model_validator(mode="after")
     def _chars_of_truncate(self) -> MaskConfig:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import re
+import urllib.parse
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar, Literal, NamedTuple
@@ -24,9 +26,11 @@ from sluice.cdc_engine.config.locations import (
 )
 from sluice.cdc_engine.config.operation import MetricsConfig
 from sluice.cdc_engine.config_paths import comparable_path
-from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
-from sluice.cdc_engine.source.settings import LocalPath, Strict
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, ZooKeeperServers
+from sluice.cdc_engine.source.settings import LocalPath, SecretText, Strict, TlsFilesConfig
+from sluice.secret_values import is_reference
 
+TOKEN = re.compile(r";token=([^;]*)")
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # of Sluice, below a lake
 OWN_FOLDER = "is where Sluice keeps tables of its own, or all of the lake"
 OTHER_PATH = "set `path` of one of them under `tables` in conf/destinations"
@@ -39,13 +43,37 @@ class SparkConfig(Strict):
 
     remote: str = Field(
         "sc://127.0.0.1:15002",
-        description="Address of the Spark Connect server that runs attach to. With the default `./sluice up` starts one.",
+        description="Address of the Spark Connect server that runs attach to. With the default `./sluice up` starts one. "
+        "Write a token in it as `;token=$NAME`.",
+    )
+    token: SecretText = Field(
+        "",
+        description="Token for `remote`, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read when a run attaches.",
     )
     master: str = Field(
         "",
         description="Spark master, for example `local[2]` or `yarn`. Each run then starts its own Spark session. "
         "Overrides `remote`.",
     )
+
+    @model_validator(mode="after")
+    def _no_bare_token(self) -> SparkConfig:
+        inside = TOKEN.search(self.remote)
+        if (inside and not is_reference(inside[1])) or (self.token and not is_reference(self.token)):
+            raise ValueError(
+                "the token must be $NAME of an environment variable, {file: …} or {command: […]}, not itself"
+            )
+        if inside and self.token:
+            raise ValueError("set token, or write ;token=$NAME in remote, not both")
+        return self
+
+    @property
+    def address(self) -> str:
+        """`remote` with the location of its token, as Spark's settings name one."""
+        if not self.token:
+            return self.remote
+        base = self.remote if "/;" in self.remote else f"{self.remote.rstrip('/')}/"
+        return f"{base};token={urllib.parse.quote(self.token, safe='$')}"
 
 
 class MetaConfig(Strict):
@@ -62,10 +90,26 @@ class MetaConfig(Strict):
         "copy of the cursor in ZooKeeper.",
     )
     url: DatabaseUrl = Field(
-        "", description="SQLAlchemy URL of the database, for `sql`. Write the password as `$NAME`."
+        "",
+        description="SQLAlchemy URL of the database, for `sql`. Write the password as `$NAME`, or set `password`.",
     )
     hosts: str = Field(
         "", description="ZooKeeper servers as `host:port,host:port`, for `zookeeper`, `mixed` and `period_mixed`."
+    )
+    user: str = Field(
+        "",
+        description="User at ZooKeeper. Only this user may then use the nodes that Sluice creates. Empty: no authentication.",
+    )
+    password: SecretText = Field(
+        "",
+        description="Password of the user of `url` or of `user`, as `$NAME`, `{file: PATH}` or `{command: [PROGRAM]}`. Read "
+        "at each connect.",
+    )
+    sasl: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
+        "", description="SASL mechanism at ZooKeeper. Needs pure-sasl. Empty: the scheme `digest` for `user`."
+    )
+    tls: TlsFilesConfig | None = Field(
+        None, description="TLS with ZooKeeper. `{}`: with the system's certificate authorities."
     )
     session_seconds: float = Field(
         30.0,
@@ -85,7 +129,30 @@ class MetaConfig(Strict):
             raise ValueError("kind sql needs the url of a database")
         if self.kind in {"zookeeper", "mixed", "period_mixed"} and not self.hosts:
             raise ValueError(f"kind {self.kind} needs hosts, such as zk1:2181,zk2:2181,zk3:2181")
+        if self.password and not is_reference(self.password):
+            raise ValueError(
+                "password must be $NAME of an environment variable, {file: …} or {command: […]}, not itself"
+            )
+        if self.hosts and bool(self.user) != bool(self.password) and self.sasl != "GSSAPI":
+            raise ValueError("set both user and password for ZooKeeper, or neither")
+        if self.sasl == "DIGEST-MD5" and not self.user:
+            raise ValueError("sasl DIGEST-MD5 needs user and password")
         return self
+
+    @property
+    def zookeeper(self) -> ZooKeeperServers:
+        """The ZooKeeper servers, and how to log in there."""
+        files = self.tls or TlsFilesConfig()
+        return ZooKeeperServers(
+            hosts=self.hosts,
+            user=self.user,
+            password=self.password,
+            sasl=self.sasl,
+            tls=self.tls is not None,
+            ca_file=files.ca_file,
+            certificate_file=files.certificate_file,
+            key_file=files.key_file,
+        )
 
 
 class PortsConfig(Strict):
@@ -137,7 +204,8 @@ class SluiceConfig(Strict):
             directory=(Path(self.staging) if self.staging and not stored else self.data_dir / "engine") / destination,
             kind=self.meta.kind,
             url=self.meta.url,
-            hosts=self.meta.hosts,
+            password=self.meta.password,
+            zookeeper=self.meta.zookeeper,
             session_seconds=self.meta.session_seconds,
             address=self.meta.address or self._found_at(captured or self.groups.get(destination)),
             source=(captured.source.host, captured.source.port) if captured else ("", 0),

@@ -183,7 +183,7 @@ def _nodes(place: LedgerLocation, name: str) -> Nodes:
     within = functools.partial(destination_path, place.destination)
     is_lease = name == LEASE
     return Nodes(
-        hosts=place.hosts,
+        servers=place.zookeeper,
         held=within("running") if is_lease else within(OWN, name),
         counter=within(OWN, f"{name}-token"),
         payload=json.dumps({"active": True, "address": place.address}, separators=(",", ":")),

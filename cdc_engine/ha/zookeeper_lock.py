@@ -20,7 +20,7 @@ from kazoo.client import KazooState
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 from kazoo.handlers.threading import KazooTimeoutError
 
-from sluice.cdc_engine.contracts import Holder
+from sluice.cdc_engine.contracts import Holder, ZooKeeperServers
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.ha.session import CONFIRM_PART, LeaseSession, now
 from sluice.cdc_engine.records.zookeeper_client import answer, end, new_client, shared_client, told
@@ -28,11 +28,11 @@ from sluice.cdc_engine.records.zookeeper_client import answer, end, new_client, 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Paths in ZooKeeper. `held`: the ephemeral node with its `payload`; `counter`: its version is the token; `present`: an ephemeral
-    node per candidate.
+    """Paths in ZooKeeper. `servers`: where it is. `held`: the ephemeral node with its `payload`; `counter`: its version is the
+    token; `present`: an ephemeral node per candidate.
     """
 
-    hosts: str
+    servers: ZooKeeperServers
     held: str
     counter: str
     payload: str
@@ -60,7 +60,7 @@ class ZooKeeperLock:
         if self.held:
             return True
         self._forget()
-        with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.hosts} cannot be taken"):
+        with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.servers} cannot be taken"):
             client = self._connected()
             self._appear(client)
             asked_at = now()
@@ -96,7 +96,7 @@ class ZooKeeperLock:
         if client is None or not self.token:
             return False
         try:
-            with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.hosts} cannot be confirmed"):
+            with told(f"the lock {self._nodes.held} in ZooKeeper {self._nodes.servers} cannot be confirmed"):
                 return self._confirm_once(client) and self.held
         except MetaError:
             if not self.held:  # its session is over, and therefore nobody answers
@@ -109,11 +109,11 @@ class ZooKeeperLock:
 
     def _connected(self) -> Any:
         if self._client is None:
-            client = new_client(self._nodes.hosts, self._session.seconds)
+            client = new_client(self._nodes.servers, self._session.seconds)
             client.add_listener(self._hear)
             self._client = client
         elif not self._client.connected:
-            raise MetaError(f"ZooKeeper {self._nodes.hosts} does not answer; it is tried again")
+            raise MetaError(f"ZooKeeper {self._nodes.servers} does not answer; it is tried again")
         return self._client
 
     def _appear(self, client: Any) -> None:
@@ -189,8 +189,8 @@ class ZooKeeperLock:
 
 def read_lock(nodes: Nodes, seconds: float) -> Holder | None:
     """Returns the current or last holder of a lock; None if there never was one. Raises MetaError."""
-    with told(f"the lock {nodes.held} in ZooKeeper {nodes.hosts} cannot be read"):
-        client = shared_client(nodes.hosts, seconds)
+    with told(f"the lock {nodes.held} in ZooKeeper {nodes.servers} cannot be read"):
+        client = shared_client(nodes.servers, seconds)
         try:
             data, _ = answer(client.get_async(nodes.counter))
         except NoNodeError:

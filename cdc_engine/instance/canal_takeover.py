@@ -31,7 +31,7 @@ def cursor_of_canal(directory: Path) -> str | None:
     from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
     client_id = ClientIdentity(destination=place.destination).client_id
-    store = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
+    store = ZooKeeperRecordStore(place.zookeeper, place.destination, place.session_seconds)
     return store.canal(f"{client_id}/cursor") or None
 
 

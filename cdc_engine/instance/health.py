@@ -9,7 +9,13 @@ from __future__ import annotations
 import dataclasses
 
 from sluice.cdc_engine import limits
-from sluice.cdc_engine.errors import MetaError, ReplicaClashError, StagingError
+from sluice.cdc_engine.errors import (
+    AccessDeniedError,
+    MetaError,
+    ReplicaClashError,
+    SecretUnavailableError,
+    StagingError,
+)
 
 AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run that has a process
 RESTART = "`./sluice down` and `./sluice up` restart everything"
@@ -132,7 +138,7 @@ def revive_seconds(error: Exception | None, revived: int) -> float | None:
     """
     if _of_the_disk(error):
         return limits.REVIVE_SECONDS
-    if isinstance(error, ReplicaClashError):
+    if isinstance(error, ReplicaClashError | AccessDeniedError | SecretUnavailableError):
         return min(limits.REVIVE_SECONDS * 2.0 ** min(revived, 16), limits.REVIVE_SECONDS_MAX)
     return None
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
 from sluice.cdc_engine.source.archive import Archive
+from sluice.cdc_engine.source.iam import iam_token
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.settings import SourceConfig
 
@@ -24,7 +26,7 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
         host=given.host,
         port=given.port,
         user=given.user,
-        password=given.password,
+        password=given.password if given.auth == "password" else functools.partial(iam_token, given),
         tls_mode=given.tls.mode,
         ca_file=given.tls.ca_file,
         certificate_file=given.tls.certificate_file,

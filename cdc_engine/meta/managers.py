@@ -28,7 +28,7 @@ def open_meta(place: Location, lease: Lease) -> MetaManager:
     require(Extra.ZOOKEEPER, ConfigurationError)
     from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  most destinations do without kazoo
 
-    zookeeper = ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
+    zookeeper = ZooKeeperRecordStore(place.zookeeper, place.destination, place.session_seconds)
     period = PERIOD_SECONDS if place.kind == "period_mixed" else 0.0
     return MirroredMeta(stored, lambda ledger: zookeeper.tell(nodes(ledger)), period)
 

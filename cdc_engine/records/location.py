@@ -41,10 +41,10 @@ def _opened(place: LedgerLocation, pid: int) -> RecordStore:  # noqa: ARG001  co
     if place.kind == "sql":
         from sluice.cdc_engine.records.sql import SqlRecordStore  # noqa: PLC0415  most destinations do without SQLAlchemy
 
-        return SqlRecordStore(place.url, place.destination)
+        return SqlRecordStore(place.url, place.destination, place.password)
     if place.kind == "zookeeper":
         require(Extra.ZOOKEEPER, ConfigurationError)
         from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore  # noqa: PLC0415  and without kazoo
 
-        return ZooKeeperRecordStore(place.hosts, place.destination, place.session_seconds)
+        return ZooKeeperRecordStore(place.zookeeper, place.destination, place.session_seconds)
     return FileRecordStore(place.directory)

@@ -9,18 +9,22 @@ import contextlib
 import functools
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import sqlalchemy
 from sqlalchemy.dialects.mysql import LONGTEXT
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, SQLAlchemyError
 
-from sluice.cdc_engine.errors import ConfigurationError, NotSharedError, StaleWriteError
+from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.errors import ConfigurationError, NotSharedError, SecretUnavailableError, StaleWriteError
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord, in_folder
 from sluice.extras import Extra, require
+from sluice.secret_values import is_reference
 
 TABLE = "sluice_meta"
 ANSWER_SECONDS_MAX = 10  # a database that does not answer must not delay the holder of a lease
 SETTING = "meta.url"
+OPENED = "opened"
 # The drivers that Sluice installs.
 DRIVERS = {"mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql", "postgresql": "postgresql+psycopg"}
 LONG_TEXT = sqlalchemy.Text().with_variant(LONGTEXT(), "mysql", "mariadb")  # MySQL's TEXT would end at 64 KiB
@@ -47,25 +51,25 @@ TIMEOUTS: dict[str, dict[str, int | str]] = {
 
 
 class SqlRecordStore(RecordStore):
-    """A record store in a SQL database. `url`: SQLAlchemy's; a password of the form $NAME is read from the
-    environment.
+    """A record store in a SQL database. `url`: SQLAlchemy's. `password`, or the password in `url`, says where the password is, which is
+    read at each connect.
     """
 
-    def __init__(self, url: str, destination: str) -> None:
+    def __init__(self, url: str, destination: str, password: str = "") -> None:
         """Creates the table if it is missing. Raises ConfigurationError for a URL that cannot be used, MetaError if the database does not
         answer.
         """
         self._destination = destination
-        full_url = database_url(url)
+        full_url, secret = database_url(url, password)
         # A driver's options in the query may contain a password.
         self._name = f"{full_url.set(query={}).render_as_string(hide_password=True)} ({TABLE}, {destination})"
         if full_url.get_backend_name() == "postgresql":
             require(Extra.POSTGRES, ConfigurationError)
         try:
-            self._engine = _engine_of(full_url, os.getpid())
+            self._engine = _engine_of(full_url, secret, os.getpid())
         except (SQLAlchemyError, ImportError) as error:
             raise ConfigurationError(f"{SETTING} names a database that has no driver here: {error}") from error
-        with self._told("opened"):
+        with self._told(OPENED):
             _make_table(self._engine)
 
     def read(self, name: str) -> StoredRecord | None:
@@ -116,13 +120,19 @@ class SqlRecordStore(RecordStore):
             yield
         except IntegrityError:
             raise
+        except SecretUnavailableError as error:
+            if what == OPENED:
+                raise
+            raise NotSharedError(f"{self} cannot be {what}: {error}; it is tried again") from None
         except SQLAlchemyError as error:
             cause = error.orig if isinstance(error, DBAPIError) else type(error).__name__
             raise NotSharedError(f"{self} cannot be {what}: {cause}; it is tried again") from error
 
 
-def database_url(url: str) -> sqlalchemy.URL:
-    """Returns the URL with the secret that its password names. Raises ConfigurationError, which never contains the secret."""
+def database_url(url: str, password: str = "") -> tuple[sqlalchemy.URL, str]:
+    """Returns the URL without its password, and the location of the password; a URL with a bare password stays as it is. Raises
+    ConfigurationError, which never contains the secret.
+    """
     try:
         parsed = sqlalchemy.make_url(url)
     except (ArgumentError, ValueError):  # the library's message may contain a part of the password
@@ -131,20 +141,27 @@ def database_url(url: str) -> sqlalchemy.URL:
             "write characters like / and @ of a password as %2F and %40"
         ) from None
     parsed = parsed.set(drivername=DRIVERS.get(parsed.drivername, parsed.drivername))
-    if not parsed.password or not str(parsed.password).startswith("$"):
-        return parsed
-    name = str(parsed.password)[1:]
-    if name not in os.environ:
-        raise ConfigurationError(f"the environment variable {name} with the password of {SETTING} is not set")
-    return parsed.set(password=os.environ[name])
+    location = password or str(parsed.password or "")
+    if not is_reference(location):
+        return parsed, ""
+    return parsed.set(password=""), location
 
 
 @functools.lru_cache(maxsize=16)
-def _engine_of(url: sqlalchemy.URL, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
+def _engine_of(url: sqlalchemy.URL, secret: str, pid: int) -> sqlalchemy.Engine:  # noqa: ARG001  the process is part of the key
     arguments = TIMEOUTS.get(url.get_backend_name(), {})
     # Each write is one statement that commits by itself: a process that stopped before a separate commit would keep the row locked for
     # all others.
-    return sqlalchemy.create_engine(url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments))
+    engine = sqlalchemy.create_engine(
+        url, pool_pre_ping=True, isolation_level="AUTOCOMMIT", connect_args=dict(arguments)
+    )
+    if secret:
+
+        @sqlalchemy.event.listens_for(engine, "do_connect")
+        def _log_in(_dialect: object, _record: object, _args: object, parameters: dict[str, Any]) -> None:
+            parameters["password"] = filled(secret, f"the password of {SETTING}")
+
+    return engine
 
 
 def _make_table(engine: sqlalchemy.Engine) -> None:

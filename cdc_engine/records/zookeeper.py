@@ -14,6 +14,7 @@ from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 
+from sluice.cdc_engine.contracts import ZooKeeperServers
 from sluice.cdc_engine.errors import MetaError, NotSharedError, StaleWriteError
 from sluice.cdc_engine.records import zookeeper_client
 from sluice.cdc_engine.records.contract import NOT_THERE, NOTHING, RecordStore, StoredRecord
@@ -23,12 +24,10 @@ WRITTEN_ELSEWHERE = (BadVersionError, NodeExistsError, NoNodeError)
 
 
 class ZooKeeperRecordStore(RecordStore):
-    """A record store in ZooKeeper. `also` names paths under the destination's node. `hosts`:
-    "host:port,host:port".
-    """
+    """A record store in ZooKeeper. `also` names paths under the destination's node."""
 
-    def __init__(self, hosts: str, destination: str, session_seconds: float) -> None:
-        self._hosts, self._destination, self._session_seconds = hosts, destination, session_seconds
+    def __init__(self, servers: ZooKeeperServers, destination: str, session_seconds: float) -> None:
+        self._servers, self._destination, self._session_seconds = servers, destination, session_seconds
 
     def read(self, name: str) -> StoredRecord | None:
         path = self._path(name)
@@ -125,10 +124,10 @@ class ZooKeeperRecordStore(RecordStore):
         return str((data or b"").decode())
 
     def __str__(self) -> str:
-        return f"ZooKeeper {self._hosts} ({destination_path(self._destination, OWN)})"
+        return f"ZooKeeper {self._servers} ({destination_path(self._destination, OWN)})"
 
     def _client(self) -> Any:
-        return zookeeper_client.shared_client(self._hosts, self._session_seconds)
+        return zookeeper_client.shared_client(self._servers, self._session_seconds)
 
     def _path(self, name: str) -> str:
         return destination_path(self._destination, OWN, name)

@@ -9,25 +9,31 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import ssl
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import CREATOR_ALL_ACL
 
-from sluice.cdc_engine.errors import NotSharedError
+from sluice.cdc_engine.contracts import ZooKeeperServers
+from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.errors import ConfigurationError, NotSharedError
 
 DESTINATIONS = "/otter/canal/destinations"  # Canal's names, so that its own tools find the nodes
 CLUSTER = "/otter/canal/cluster"
 OWN = "sluice"  # the node under a destination for what Canal has no node for
 ANSWER_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
+SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, 1 MiB unless changed
 
 logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # the caller reports errors
-_clients: dict[tuple[str, int], Any] = {}
+_clients: dict[tuple[ZooKeeperServers, int], Any] = {}
 _lock = threading.Lock()
 
 
@@ -36,25 +42,63 @@ def destination_path(destination: str, *parts: str) -> str:
     return "/".join((DESTINATIONS, destination, *parts))
 
 
-def new_client(hosts: str, session_seconds: float) -> Any:
-    """Returns a connected client with a session of its own. Raises NotSharedError if no server answers."""
-    client = KazooClient(hosts=hosts, timeout=session_seconds, connection_retry={"max_delay": 1.0, "max_tries": -1})
+def new_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
+    """Returns a connected client with a session of its own. Raises NotSharedError if no server answers, SecretUnavailableError if there
+    is no password, and ConfigurationError for SASL without its library.
+    """
+    client = KazooClient(
+        hosts=servers.hosts,
+        timeout=session_seconds,
+        connection_retry={"max_delay": 1.0, "max_tries": -1},
+        **_login(servers),
+        **_tls(servers),
+    )
     try:
         client.start(timeout=CONNECT_SECONDS_MAX)
     except KazooTimeoutError as error:
         end(client)
         raise NotSharedError(
-            f"no ZooKeeper of {hosts} answers within {CONNECT_SECONDS_MAX:g} s: start it, or correct the address in conf/"
+            f"no ZooKeeper of {servers} answers within {CONNECT_SECONDS_MAX:g} s: start it, or correct the address, the login and the "
+            "certificates in conf/"
         ) from error
     return client
 
 
-def shared_client(hosts: str, session_seconds: float) -> Any:
+def _login(servers: ZooKeeperServers) -> dict[str, Any]:
+    """Returns kazoo's arguments for a login. Nodes that are created with a login are for the same user only."""
+    if not servers.user and not servers.sasl:
+        return {}
+    password = filled(servers.password, "meta.password")
+    if not servers.sasl:
+        return {"auth_data": [("digest", f"{servers.user}:{password}")], "default_acl": CREATOR_ALL_ACL}
+    if find_spec("puresasl") is None:
+        raise ConfigurationError(
+            "meta.sasl needs pure-sasl, which is not installed: run pip install 'sluice[sasl]' where the engine starts"
+        )
+    named = {"username": servers.user, "password": password} if servers.user else {}
+    return {"sasl_options": {"mechanism": servers.sasl, **named}, "default_acl": CREATOR_ALL_ACL}
+
+
+def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
+    """Returns kazoo's arguments for TLS. The server's certificate and name are always verified."""
+    if not servers.tls:
+        return {}
+    return {
+        "use_ssl": True,
+        "verify_certs": True,
+        "check_hostname": True,
+        "ca": str(servers.ca_file or ssl.get_default_verify_paths().cafile or SYSTEM_AUTHORITIES),
+        "certfile": str(servers.certificate_file) if servers.certificate_file else None,
+        "keyfile": str(servers.key_file) if servers.key_file else None,
+    }
+
+
+def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
     """Returns the client of this process for requests that need no session of their own."""
-    key = (hosts, os.getpid())
+    key = (servers, os.getpid())
     with _lock:
         if key not in _clients:
-            _clients[key] = new_client(hosts, session_seconds)
+            _clients[key] = new_client(servers, session_seconds)
         return _clients[key]
 
 

@@ -15,7 +15,7 @@ import pymysql
 from pymysql.cursors import DictCursor
 
 from sluice.cdc_engine import limits
-from sluice.cdc_engine.errors import ConfigurationError, SluiceError, SourceConnectionError
+from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, SluiceError, SourceConnectionError
 from sluice.cdc_engine.source.server import Source
 
 # Errors that another attempt does not resolve.
@@ -94,7 +94,7 @@ def session_error(source: Source, code: int, text: str) -> SluiceError:
     """
     where, words = f"{source.user}@{source.address}", text.lower()
     if code in ACCESS_DENIED:
-        return ConfigurationError(f"{where} was refused: {text} (error {code}); check user, password and grants")
+        return AccessDeniedError(f"{where} was refused: {text} (error {code}); check user, password and grants")
     if "certificate" in words or "ssl is required" in words:
         return ConfigurationError(f"TLS with {source.address} in mode {source.tls_mode} failed: {text}")
     return SourceConnectionError(f"{where}: {text} (error {code})")

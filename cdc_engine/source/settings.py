@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -11,8 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, model_validator
 
 from sluice.cdc_engine import config_paths, limits
+from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import time_us
+from sluice.secret_values import SecretLocation
 
 
 def root_of(info: ValidationInfo) -> Path | None:
@@ -53,6 +54,47 @@ class Strict(BaseModel):
         return record
 
 
+def secret_location(setting: str, env: str, file: Path | None, command: tuple[str, ...]) -> SecretLocation:
+    """Returns the location that `<setting>_env`, `<setting>_file` or `<setting>_command` names. Raises ValueError if several are set."""
+    try:
+        return SecretLocation(env=env, file=file, command=command)
+    except ValueError:
+        raise ValueError(f"set one of {setting}_env, {setting}_file and {setting}_command") from None
+
+
+class SecretConfig(Strict):
+    """Where a secret is: an environment variable, a file, or the output of a command."""
+
+    env: str = Field("", description="Environment variable with the secret.")
+    file: LocalPath | None = Field(
+        None, description="File with the secret, which is read at each connect. A line end after it does not count."
+    )
+    command: tuple[str, ...] = Field(
+        (), description="Program and arguments that write the secret. Runs at each connect, for 20 seconds at most."
+    )
+
+    @model_validator(mode="after")
+    def _one_place(self) -> SecretConfig:
+        if [bool(self.env), self.file is not None, bool(self.command)].count(True) != 1:
+            raise ValueError("set env, the name of an environment variable, file or command: one of them")
+        return self
+
+    @property
+    def location(self) -> SecretLocation:
+        return SecretLocation(env=self.env, file=self.file, command=self.command)
+
+
+def _reference(given: Any, info: ValidationInfo) -> Any:
+    """Converts `{file: …}`, `{command: […]}` and `{env: NAME}` to the text that names the same location."""
+    if not isinstance(given, dict):
+        return given
+    return SecretConfig.model_validate(given, context=info.context).location.reference
+
+
+# A text that may name a secret: `$NAME`, `{file: PATH}` or `{command: [PROGRAM, ARGUMENT]}`
+SecretText = Annotated[str, BeforeValidator(_reference)]
+
+
 class TlsFilesConfig(Strict):
     """Certificates for TLS with a server."""
 
@@ -79,7 +121,17 @@ class SourceConfig(Strict):
     host: str = Field("127.0.0.1", description="Host name or IP address.")
     port: int = Field(3306, ge=1, le=65535, description="Port.")
     user: str = Field(description="Account on the server.")
-    password_env: str = Field("", description="Environment variable with the password. Empty: no password.")
+    password_env: str = Field("", description="Environment variable with the password. None of the three: no password.")
+    password_file: LocalPath | None = Field(None, description="File with the password, read at each connect.")
+    password_command: tuple[str, ...] = Field(
+        (), description="Program and arguments that write the password. Runs at each connect, for 20 seconds at most."
+    )
+    auth: Literal["password", "aws-iam"] = Field(
+        "password",
+        description="`aws-iam`: a token of AWS for each connection instead of a password. Needs boto3 (`pip install "
+        "'sluice[aws]'`) and `tls.mode` `VERIFY_CA` or `VERIFY_IDENTITY`.",
+    )
+    aws_region: str = Field("", description="Region of the token of `aws-iam`. Default: as boto3 finds it.")
     tls: TlsConfig = TlsConfig()
     server_id: int = Field(
         0,
@@ -92,15 +144,26 @@ class SourceConfig(Strict):
     def address(self) -> str:
         return f"{self.host}:{self.port}"
 
-    def password(self) -> str:
-        """Returns the password. Raises ConfigurationError with the variable's name if it is not set."""
-        if not self.password_env:
-            return ""
-        if self.password_env not in os.environ:
-            raise ConfigurationError(
-                f"the environment variable {self.password_env} with the password of {self.user} is not set"
+    @property
+    def password_location(self) -> SecretLocation:
+        return secret_location("password", self.password_env, self.password_file, self.password_command)
+
+    @model_validator(mode="after")
+    def _safe_login(self) -> SourceConfig:
+        if self.auth == "password":
+            _ = self.password_location
+        elif self.password_location:
+            raise ValueError("auth aws-iam needs no password: remove password_env, password_file or password_command")
+        elif self.tls.mode not in {"VERIFY_CA", "VERIFY_IDENTITY"}:
+            raise ValueError(
+                "auth aws-iam sends its token as it is: set tls.mode to VERIFY_IDENTITY, and ca_file to the provider's "
+                "certificate authorities"
             )
-        return os.environ[self.password_env]
+        return self
+
+    def password(self) -> str:
+        """Returns the password as it is now; empty without one. Raises SecretUnavailableError."""
+        return secret_at(self.password_location, f"the password of {self.user}@{self.address}")
 
 
 FIRST_OFFSET = 4  # the first event of a binlog file; the bytes before it are the magic number

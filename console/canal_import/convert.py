@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.contracts import ZooKeeperServers
 from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.meta.left_consumers import LeftConsumer, write_left_consumers
@@ -126,7 +127,7 @@ def _cursors(name: str, hosts: str) -> Cursors:
     )
 
     try:
-        return from_zookeeper(shared_client(hosts, SESSION_SECONDS), destination_path(name))
+        return from_zookeeper(shared_client(ZooKeeperServers(hosts=hosts), SESSION_SECONDS), destination_path(name))
     finally:
         end_shared_clients()
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import urllib.parse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sluice.object_stores.errors import StoreError
-from sluice.object_stores.options import resolved, without_secrets
+from sluice.object_stores.options import readable, resolved, without_secrets
 from sluice.orchestration.base.ports import MergeFailedError
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def spark_settings(config: SluiceConfig, destination: str) -> SparkSettings:
 
     inside = bool(config.spark.master)  # Sluice starts this Spark; any other is configured by whoever starts it
     return SparkSettings(
-        remote=config.spark.remote,
+        remote=config.spark.address,
         master=config.spark.master,
         sessions_file=config.destination_dir(destination) / SESSIONS_FILE,
         options=store_settings(config) if inside else {},
@@ -122,17 +121,11 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
 
 def told(config: SluiceConfig, error: object) -> str:
     """Returns an error of the lake in one line, without the secrets in `storage_options`, which a store's error may repeat."""
-    configured = config.storage_options
-    known = {
-        name: os.environ.get(value[1:], "") if value.startswith("$") else value for name, value in configured.items()
-    }
-    return without_secrets(str(error), known)
+    return without_secrets(str(error), readable(config.storage_options))
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options with `$NAME` values, which are secrets, read from the environment. Raises MergeFailedError that names what is
-    missing.
-    """
+    """Returns the options with the secrets that they name. Raises MergeFailedError that names what cannot be read."""
     try:
         return resolved(configured)
     except StoreError as error:

@@ -13,6 +13,7 @@ import grpc
 from sluice.cdc_engine.config import EngineConfig
 from sluice.cdc_engine.config.engine import LOOPBACK, host_and_port
 from sluice.cdc_engine.durable_files import make_folder, sync
+from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import ConfigurationError
 
 TOKEN_FILE = "engine-token"  # noqa: S105  a file name
@@ -28,11 +29,12 @@ def token_of(config: EngineConfig, data_dir: Path, *, make: bool) -> str:
     """Returns the token that both sides share. `make`: creates it if it does not exist; an engine host does this on its own machine.
     Raises ConfigurationError, whose message does not contain the token.
     """
-    if config.token_env:
-        token = os.environ.get(config.token_env, "")
+    if config.token_location:
+        token = secret_at(config.token_location, "engine.token")
         if len(token) < TOKEN_LENGTH_MIN:
-            lacks = "is not set" if not token else f"has fewer than {TOKEN_LENGTH_MIN} characters"
-            raise ConfigurationError(f"engine.token_env: the variable {config.token_env} {lacks}")
+            raise ConfigurationError(
+                f"engine.token: the secret at {config.token_location.reference} has fewer than {TOKEN_LENGTH_MIN} characters"
+            )
         return token
     path = data_dir / TOKEN_FILE
     try:

@@ -120,10 +120,10 @@ def _shipped(work: Callable[..., Any]) -> Callable[..., Any]:
     """
     from pyspark import cloudpickle  # noqa: PLC0415
 
-    from sluice import batch_manifest, object_stores, spark_jobs  # noqa: PLC0415
+    from sluice import batch_manifest, object_stores, secret_values, spark_jobs  # noqa: PLC0415
 
     register: Any = cloudpickle.register_pickle_by_value
-    for package in (batch_manifest, object_stores, spark_jobs):
+    for package in (batch_manifest, object_stores, secret_values, spark_jobs):
         register(package)
     return work
 

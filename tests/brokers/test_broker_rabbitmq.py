@@ -14,9 +14,9 @@ from benchmarks.servers.rabbitmq import RabbitServer
 from sluice.cdc_engine.brokers import rabbitmq
 from sluice.cdc_engine.brokers.publisher import Message, Publisher
 from sluice.cdc_engine.brokers.rabbitmq import RabbitPublisher, target_of
-from sluice.cdc_engine.config.brokers import RabbitConfig, SecretConfig
+from sluice.cdc_engine.config.brokers import RabbitConfig
 from sluice.cdc_engine.errors import ConfigurationError, PublishError
-from sluice.cdc_engine.source.settings import TlsFilesConfig
+from sluice.cdc_engine.source.settings import SecretConfig, TlsFilesConfig
 from sluice.console.toolchain.ports import LOOPBACK
 from tests.brokers.publisher_contract import Place, PublisherContract, never
 from tests.waiting import wait_for

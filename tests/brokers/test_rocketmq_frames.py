@@ -26,7 +26,7 @@ class Answering:
 
 @pytest.mark.parametrize("length", [-1, wire.FRAME_BYTES_MAX + 1])
 def test_broker_an_answer_that_is_too_large_is_refused_before_it_is_read(length: int) -> None:
-    target = rocketmq.RocketTarget(RocketConfig(kind="rocketmq", servers="127.0.0.1:9876", topic="shop"), "", None)
+    target = rocketmq.RocketTarget(RocketConfig(kind="rocketmq", servers="127.0.0.1:9876", topic="shop"), str, None)
     connection = rocketmq._Connection(target, "127.0.0.1:10911")
     connection._socket = Answering(struct.pack(">i", length))  # type: ignore[assignment]
     with pytest.raises(PublishError, match=f"a frame of {length} bytes"):

@@ -12,9 +12,10 @@ from sluice.cdc_engine.errors import BatchNotFoundError, NotSubscribedError, Unk
 from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
 from sluice.cdc_engine.server.protocol.packets import bytes_field
 from sluice.cdc_engine.server.protocol.session import Access
+from sluice.secret_values import SecretLocation
 
 HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # hash of "canal"
-CANAL = Access(user="canal", password_hash=HASH)
+CANAL = Access(user="canal", password_hash=SecretLocation(command=("echo", HASH)))
 INSERT, UPDATE, DELETE, ALTER = 1, 2, 3, 5
 Column = tuple[str, str, str | None]
 

@@ -28,7 +28,7 @@ from sluice.canal_client.servers import FixedServers
 from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
 from sluice.console.toolchain.ports import free_port
 from tests.canal_client.fix_served import Destination, inserted, listening
-from tests.parser.test_connection import write_certificate
+from tests.certificates import write_certificate
 
 WHO: Any = {"user": "canal", "password": "canal"}
 

@@ -30,7 +30,8 @@ FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 UNIONS = (typing.Union, types.UnionType)
 SETTINGS_INTRODUCTION = """\
 Every key may be left out unless its default is *required*. A key that does not exist is an error. `$NAME` in a value stands for an
-environment variable. `[]` stands for each item of a list, `NAME` for each key of a map.
+environment variable; `{file: PATH}` and `{command: [PROGRAM]}` may stand there too ([keep secrets](../guides/keep-secrets.md)). `[]` stands
+for each item of a list, `NAME` for each key of a map.
 """
 METRICS_INTRODUCTION = """\
 `metrics: {port: 11112}` in conf/sluice.yaml starts the endpoint on the engines' host: see [monitor](../guides/monitor.md#prometheus).

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.servers.zookeeper import ZooKeeperEnsemble
-from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.contracts import LedgerLocation, ZooKeeperServers
 from sluice.cdc_engine.errors import LeaseLostError, SluiceError
 from sluice.cdc_engine.ha.leases import open_lease
 from sluice.cdc_engine.meta.manager import MetaManager
@@ -48,7 +48,7 @@ def test_ha_failover_of_three_zookeeper_nodes(ensemble: ZooKeeperEnsemble, tmp_p
         destination="shop",
         directory=tmp_path / "shop",
         kind="zookeeper",
-        hosts=ensemble.hosts,
+        zookeeper=ZooKeeperServers(hosts=ensemble.hosts),
         source=("db.example", 3306),
         session_seconds=SECONDS,
         address="host-a:4266",

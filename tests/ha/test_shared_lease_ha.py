@@ -19,7 +19,7 @@ from unittest import mock
 import pytest
 from sqlalchemy import create_engine, event
 
-from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation
+from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, ZooKeeperServers
 from sluice.cdc_engine.destination_files import RunLockTimeoutError, head_of_line, run_lock, run_lock_held
 from sluice.cdc_engine.destination_files.run_lock import RunLockLostError
 from sluice.cdc_engine.errors import LeaseLostError, NotSharedError, SluiceError
@@ -47,7 +47,9 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ledge
     place = LedgerLocation(destination=name, directory=tmp_path / name, session_seconds=SECONDS, address="host-a:4266")
     match kind:
         case "zookeeper39":
-            return dataclasses.replace(place, kind="zookeeper", hosts=request.getfixturevalue(kind).hosts)
+            return dataclasses.replace(
+                place, kind="zookeeper", zookeeper=ZooKeeperServers(hosts=request.getfixturevalue(kind).hosts)
+            )
         case "postgres16":
             return dataclasses.replace(place, kind="sql", url=request.getfixturevalue(kind).url)
         case _:
@@ -343,9 +345,9 @@ def test_ha_the_running_node_is_what_canal_expects(
     place = place_of("zookeeper39", request, tmp_path)
     lease = opened(place)
     assert lease.try_acquire()
-    nodes = ZooKeeperRecordStore(place.hosts, place.destination, SECONDS)
+    nodes = ZooKeeperRecordStore(place.zookeeper, place.destination, SECONDS)
     assert nodes.canal("running") == '{"active":true,"address":"host-a:4266"}'
-    client = shared_client(place.hosts, SECONDS)
+    client = shared_client(place.zookeeper, SECONDS)
     ours = client.exists(f"/otter/canal/destinations/{place.destination}/running").ephemeralOwner
     for path in (
         f"/otter/canal/destinations/{place.destination}/cluster/host-a:4266",
@@ -369,7 +371,7 @@ def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
         destination="shop",
         directory=tmp_path / "shop",
         kind=kind,
-        hosts="127.0.0.1:1",
+        zookeeper=ZooKeeperServers(hosts="127.0.0.1:1"),
         url="postgresql://a@127.0.0.1:1/b",
     )
     with pytest.raises(SluiceError, match=r"no ZooKeeper of 127\.0\.0\.1:1 answers|cannot be opened"):
@@ -379,12 +381,12 @@ def test_ha_where_nobody_answers_it_is_said_and_nothing_is_held(
 def through(place: LedgerLocation, line: Proxy) -> LedgerLocation:
     """The same place, reached by a line of its own."""
     if place.kind == "zookeeper":
-        return dataclasses.replace(place, hosts=f"127.0.0.1:{line.port}")
+        return dataclasses.replace(place, zookeeper=ZooKeeperServers(hosts=f"127.0.0.1:{line.port}"))
     return dataclasses.replace(place, url=place.url.replace(f":{_port_of(place)}/", f":{line.port}/"))
 
 
 def _port_of(place: LedgerLocation) -> int:
-    where = place.hosts if place.kind == "zookeeper" else place.url.rpartition("/")[0]
+    where = place.zookeeper.hosts if place.kind == "zookeeper" else place.url.rpartition("/")[0]
     return int(where.rpartition(":")[2])
 
 
@@ -448,7 +450,7 @@ def test_ha_a_database_that_takes_seconds_to_answer_is_no_lost_lease_until_it_ta
 def take_away(place: LedgerLocation, name: str) -> None:
     """As a session that ends does; a lock among shared texts is free by itself once nobody writes it."""
     if place.kind == "zookeeper":
-        shared_client(place.hosts, SECONDS).delete(leases._nodes(place, name).held)
+        shared_client(place.zookeeper, SECONDS).delete(leases._nodes(place, name).held)
 
 
 @pytest.mark.found

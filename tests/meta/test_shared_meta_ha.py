@@ -204,7 +204,7 @@ def test_ha_after_a_write_that_nobody_answered_a_later_holder_still_wins(
 def canal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[LedgerLocation, Callable[[str], Any]]]:
     """A place in ZooKeeper, and what a client sees of the node of a destination."""
     place = place_of("zookeeper39", request, tmp_path)
-    client = KazooClient(hosts=place.hosts)
+    client = KazooClient(hosts=place.zookeeper.hosts)
     client.start()
 
     def look(inside: str) -> Any:

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import NameOID
 
-from sluice.cdc_engine.errors import ConfigurationError, PositionLostError, ReplicaClashError, SourceConnectionError
+from sluice.cdc_engine.errors import (
+    AccessDeniedError,
+    ConfigurationError,
+    PositionLostError,
+    ReplicaClashError,
+    SourceConnectionError,
+)
 from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
 from sluice.cdc_engine.source.server import Source
 from sluice.console.toolchain.database.server import DatabaseServer
+from tests.certificates import write_certificate
 from tests.fix_servers import ServerFactory
 from tests.parser.fix_shop import insert, make_shop, run
 from tests.parser.recording import capturing, source_of
@@ -35,29 +36,6 @@ def open_and_close(source: Source) -> bool:
         return connection.encrypted
     finally:
         connection.close()
-
-
-def write_certificate(folder: Path, address: str) -> dict[str, Path]:
-    """A certificate authority and a server certificate for one address, as PEM files."""
-    now = dt.datetime.now(dt.UTC)
-    keys = {name: rsa.generate_private_key(65537, 2048) for name in ("ca", "server")}
-    names = {name: x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"test {name}")]) for name in keys}
-    files = {}
-    for name, key in keys.items():
-        builder = x509.CertificateBuilder(names["ca"], names[name], key.public_key(), x509.random_serial_number())
-        builder = builder.not_valid_before(now - dt.timedelta(days=1))
-        builder = builder.not_valid_after(now + dt.timedelta(days=9))
-        builder = builder.add_extension(x509.BasicConstraints(ca=name == "ca", path_length=None), critical=True)
-        if name == "server":
-            names_of_server = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-            builder = builder.add_extension(names_of_server, critical=False)
-        certificate = builder.sign(keys["ca"], hashes.SHA256())
-        files[name] = folder / f"{name}.pem"
-        files[name].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        files[f"{name}_key"] = folder / f"{name}-key.pem"
-        encoding = (serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL)
-        files[f"{name}_key"].write_bytes(key.private_bytes(*encoding, serialization.NoEncryption()))
-    return files
 
 
 @pytest.fixture
@@ -155,8 +133,8 @@ def test_a_server_that_is_not_there_is_tried_again(mysql80: DatabaseServer) -> N
         (1236, "Client requested source to start replication from impossible position", PositionLostError),
         (1236, "A replica with the same server_uuid/server_id as this replica has connected", ReplicaClashError),
         (1053, "Server shutdown in progress", SourceConnectionError),
-        (1045, "Access denied", ConfigurationError),
-        (1227, "Access denied; you need REPLICATION SLAVE", ConfigurationError),
+        (1045, "Access denied", AccessDeniedError),
+        (1227, "Access denied; you need REPLICATION SLAVE", AccessDeniedError),
     ],
 )
 def test_an_error_in_the_dump_is_told_by_its_number_and_words(code: int, text: str, error: type[Exception]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.cdc_engine.contracts import LedgerLocation
+from sluice.cdc_engine.contracts import LedgerLocation, ZooKeeperServers
 
 SERVERS = tuple(pytest.param(kind, marks=pytest.mark.servers) for kind in ("postgres16", "mysql80", "zookeeper39"))
 SHARED = ("memory", "sqlite", *SERVERS)  # stores that compare tokens
@@ -20,7 +20,9 @@ def place_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> Ledge
     name = f"shop_{uuid.uuid4().hex[:8]}"
     place = LedgerLocation(destination=name, directory=tmp_path / name, source=("db.example", 3306), session_seconds=10)
     if kind == "zookeeper39":
-        return dataclasses.replace(place, kind="zookeeper", hosts=request.getfixturevalue(kind).hosts)
+        return dataclasses.replace(
+            place, kind="zookeeper", zookeeper=ZooKeeperServers(hosts=request.getfixturevalue(kind).hosts)
+        )
     if kind == "sqlite":
         return dataclasses.replace(place, kind="sql", url=f"sqlite:///{tmp_path}/meta.db")
     if kind == "postgres16":

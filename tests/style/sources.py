@@ -19,6 +19,7 @@ PRODUCT = (
     "lake_cut",
     "object_stores",
     "batch_manifest",
+    "secret_values",
     "canal_client",
     "console",
 )

@@ -30,6 +30,7 @@ VALUES = {
     "cdc_engine.file_lock",
     "cdc_engine.environment",
     "batch_manifest",
+    "secret_values",
 }
 STAGES = ("parser", "snapshot", "sink", "store", "meta", "ha", "staging", "table_meta")
 # room → what of our own it may import, beside itself
@@ -42,7 +43,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cdc_engine.limits": set(),
     "cdc_engine.time_text": {"cdc_engine.errors"},
     "cdc_engine.file_lock": set(),
-    "cdc_engine.environment": {"cdc_engine.errors"},
+    "cdc_engine.environment": {"cdc_engine.errors", "secret_values"},
     "cdc_engine.records": VALUES,
     "cdc_engine.states": set(),
     "cdc_engine.durable_files": {"cdc_engine.errors"},
@@ -111,9 +112,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "object_stores",
     },
     "batch_manifest": set(),
-    "spark_jobs": {"batch_manifest", "lake_cut", "object_stores"},
+    "secret_values": set(),
+    "spark_jobs": {"batch_manifest", "lake_cut", "object_stores", "secret_values"},
     "lake_cut": set(),
-    "object_stores": set(),
+    "object_stores": {"secret_values"},
     "canal_client": set(),
     "equality": VALUES
     | {

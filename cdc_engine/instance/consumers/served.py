@@ -4,7 +4,6 @@ and by `group.engine`.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,7 +17,7 @@ from sluice.cdc_engine.instance.consumers.forms import Forms, display_of, forms_
 from sluice.cdc_engine.instance.consumers.statements import described
 from sluice.cdc_engine.server.protocol.listener import Address, CannotListenError, listen
 from sluice.cdc_engine.server.protocol.session import Access, SessionConsumer
-from sluice.cdc_engine.server.protocol.token import is_hash
+from sluice.cdc_engine.source.settings import secret_location
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
@@ -70,23 +69,23 @@ def address_of(config: CanalServerConfig) -> Address:
     """Returns the address to listen on. Raises ConfigurationError if anyone on the network could connect, or the password's hash is
     invalid.
     """
-    password_hash = ""
-    if config.password_hash_env:
-        password_hash = os.environ.get(config.password_hash_env, "").removeprefix("*")
-        if not is_hash(password_hash):
-            raise ConfigurationError(
-                f"the environment variable {config.password_hash_env} has no hash of a password: hex(SHA1(SHA1(password))), 40 characters"
-            )
-    if config.user and not password_hash:
-        raise ConfigurationError("canal_server.user without a password: name its hash in password_hash_env")
-    if config.host not in LOOPBACK and not password_hash:
+    location = secret_location(
+        "password_hash", config.password_hash_env, config.password_hash_file, config.password_hash_command
+    )
+    access = Access(user=config.user, password_hash=location)
+    _ = access.hash_now()
+    if config.user and not location:
+        raise ConfigurationError(
+            "canal_server.user without a password: name its hash in password_hash_env or password_hash_file"
+        )
+    if config.host not in LOOPBACK and not location:
         raise ConfigurationError(
             f"canal_server.host {config.host} is not a loopback address: set user and password_hash_env"
         )
     return Address(
         host=config.host,
         port=config.port,
-        access=Access(user=config.user, password_hash=password_hash),
+        access=access,
         certificate_file=config.certificate_file,
         key_file=config.key_file,
         connections_max=config.connections_max,

@@ -5,7 +5,6 @@ So every reader of a table's rows, from the stream or from the table itself, get
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
@@ -15,7 +14,12 @@ from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.binlog.rows.shard_column import ShardColumn
 from sluice.cdc_engine.config import DestinationConfig, TableConfig
 from sluice.cdc_engine.config.rows import MaskConfig
-from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
+
+NO_SALT = (
+    "without a salt a guessed value can be verified by its digest: set it, to the same value wherever Sluice runs"
+)
 
 
 def policies_of(config: DestinationConfig) -> Mapping[str, ValuePolicy]:
@@ -90,13 +94,16 @@ def rules_of(name: str, table: TableConfig) -> RowRules:
 
 
 def _mask(name: str, column: str, mask: MaskConfig) -> ColumnMask:
-    salt = os.environ.get(mask.salt_env, "") if mask.kind == HASH else ""
-    if mask.kind == HASH and not salt:
-        raise ConfigurationError(
-            f"tables.{name}.masks.{column}: the environment variable {mask.salt_env} is not set, and without "
-            "a salt a guessed value can be verified by its digest: set it, to the same value wherever "
-            "Sluice runs"
-        )
+    salt = ""
+    if mask.kind == HASH:
+        try:
+            salt = secret_at(mask.salt_location, f"tables.{name}.masks.{column}: salt")
+        except SecretUnavailableError as error:
+            raise ConfigurationError(f"{error}; {NO_SALT}") from None
+        if not salt:
+            raise ConfigurationError(
+                f"tables.{name}.masks.{column}: the salt at {mask.salt_location.reference} is empty; {NO_SALT}"
+            )
     return ColumnMask(
         column=column, kind=mask.kind, chars=mask.chars, salt=salt, may_be_missing=mask.if_missing == "ignore"
     )

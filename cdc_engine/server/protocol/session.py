@@ -12,12 +12,19 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from sluice.cdc_engine.errors import NotSubscribedError, SluiceError, UnknownDestinationError
+import structlog
+
+from sluice.cdc_engine.environment import secret_at
+from sluice.cdc_engine.errors import ConfigurationError, NotSubscribedError, SluiceError, UnknownDestinationError
 from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.packets import Packet, PacketError, PacketType
-from sluice.cdc_engine.server.protocol.token import knows_password
+from sluice.cdc_engine.server.protocol.token import is_hash, knows_password
 from sluice.cdc_engine.server.protocol.traffic import traffic_of
+from sluice.secret_values import SecretLocation
 
+log = structlog.get_logger()
+NO_SECRET = SecretLocation()
+SETTING = "canal_server.password_hash"
 SEED_BYTES = 8
 AUTHENTICATION, PACKET, CLIENT, BATCH = 400, 400, 401, 402
 FULL = 503  # Canal has no number for this. Its clients show the sentence of any number.
@@ -49,10 +56,22 @@ class Served(Protocol):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Access:
-    """Which clients are allowed. Empty `user`: any; empty `password_hash`: no password needed."""
+    """Which clients are allowed. Empty `user`: any; no `password_hash`: no password needed.
+
+    `password_hash`: the location of hex(SHA1(SHA1(password))), which is read at each login.
+    """
 
     user: str = ""
-    password_hash: str = dataclasses.field(default="", repr=False)
+    password_hash: SecretLocation = NO_SECRET
+
+    def hash_now(self) -> str:
+        """Returns the hash; empty if no password is needed. Raises SecretUnavailableError, ConfigurationError."""
+        found = secret_at(self.password_hash, SETTING).removeprefix("*")
+        if self.password_hash and not is_hash(found):
+            raise ConfigurationError(
+                f"{SETTING}: {self.password_hash.reference} has no hash of a password: hex(SHA1(SHA1(password))), 40 characters"
+            )
+        return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,6 +149,14 @@ class ClientSession:
         kind = _kind(packet) if packet.kind in set(PacketType) else "OTHER"
         traffic_of(destination).note(kind, seconds, sent, answer.error, empty=answer.empty)
 
+    def _knows_password(self, token: bytes) -> bool:
+        """Returns whether the token proves the password. A client is not told why the server cannot read its own."""
+        try:
+            return knows_password(token, self.seed, self._access.hash_now())
+        except ConfigurationError as error:
+            log.warning("client_not_admitted", reason=str(error))
+            return False
+
     def _authenticate(self, packet: Packet) -> ClientAnswer:
         """Authenticates the client. Any first packet counts as an authentication; what it contains about a destination is used only
         afterwards.
@@ -137,9 +164,7 @@ class ClientSession:
         user = packet.text(1)
         wanted = self._access.user
         known = not wanted or secrets.compare_digest(user.encode(), wanted.encode())
-        if packet.kind != PacketType.CLIENTAUTHENTICATION or not (
-            known and knows_password(packet.raw(2), self.seed, self._access.password_hash)
-        ):
+        if packet.kind != PacketType.CLIENTAUTHENTICATION or not (known and self._knows_password(packet.raw(2))):
             return refused(AUTHENTICATION, f"auth failed for user:{user[:64]}", closes=True)
         if why_not := self._admit():
             return refused(FULL, why_not, closes=True)

@@ -9,11 +9,13 @@ import pytest
 from sluice.cdc_engine.brokers import rabbitmq
 from sluice.cdc_engine.brokers.kafka import KafkaPublisher, settings_of
 from sluice.cdc_engine.config import load_config
-from sluice.cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig, SecretConfig
+from sluice.cdc_engine.config.brokers import KafkaConfig, RabbitConfig, RocketConfig
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.instance.consumers.sending import rules_of
 from sluice.cdc_engine.meta.left_consumers import FILE_NAME
+from sluice.cdc_engine.source.settings import SecretConfig
 from sluice.console.canal_import.convert import import_canal
+from sluice.secret_values import SecretLocation
 from tests.console.canal_import.fix_canal import canal_folder, meta
 
 SERVER = r"""
@@ -106,7 +108,7 @@ def test_broker_rabbitmq_of_canal_is_one_of_sluice(tmp_path: Path) -> None:
     assert "canal.mq.partitionHash: a queue of RabbitMQ has no partitions" in said
     assert "open-sesame" not in said + "".join(file.read_text() for file in found.files)
     assert rabbit.password is not None
-    assert rabbit.password.value({"EXAMPLE_RABBITMQ_PASSWORD": "open-sesame"}) == "open-sesame"
+    assert rabbit.password.location == SecretLocation(env="EXAMPLE_RABBITMQ_PASSWORD")
 
 
 def test_broker_rabbitmq_of_a_uri_and_an_older_name(tmp_path: Path) -> None:
@@ -193,22 +195,12 @@ def test_broker_of_another_kind_that_is_wrong_is_said(tmp_path: Path, lines: str
         load_config(tmp_path / "conf")
 
 
-def test_broker_secret_is_in_a_file_or_a_variable_and_in_no_error(tmp_path: Path) -> None:
-    file = tmp_path / "secret"
-    with pytest.raises(ConfigurationError, match=r"secret with the secret of a broker cannot be read: No such file"):
-        SecretConfig(file=file).value()
-    file.write_text("open-sesame\n")
-    assert SecretConfig(file=file).value() == "open-sesame"
-    file.write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigurationError, match="it is no text"):
-        SecretConfig(file=file).value()
-    with pytest.raises(ConfigurationError, match="variable RABBIT_SECRET with the secret of a broker is not set"):
-        SecretConfig(env="RABBIT_SECRET").value({})
+def test_broker_secret_is_in_no_text() -> None:
     rabbit = RabbitConfig(kind="rabbitmq", servers="rabbit", topic="t", password=SecretConfig(env="RABBIT_SECRET"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RABBIT_SECRET", "open-sesame")
         place = rabbitmq.target_of(rabbit)
-    assert "open-sesame" not in f"{place} {place!r} {place.parameters()}"
+        assert "open-sesame" not in f"{place} {place!r} {place.parameters()}"
 
 
 def test_brokers_of_one_number_are_refused(tmp_path: Path) -> None:

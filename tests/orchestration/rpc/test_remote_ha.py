@@ -287,9 +287,9 @@ def test_ha_a_token_that_lacks_or_is_weak_is_named_and_not_shown(
 ) -> None:
     config = config_at(tmp_path, 1, token_env=VARIABLE)
     engines = FakeHost(FakeEngine(tmp_path))
-    for value, why in (("", "is not set"), ("short", "fewer than 16")):
+    for value in ("", "short"):
         monkeypatch.setenv(VARIABLE, value)
-        with pytest.raises(ConfigurationError, match=f"SLUICE_TEST_TOKEN {why}|SLUICE_TEST_TOKEN has {why}") as said:
+        with pytest.raises(ConfigurationError, match="SLUICE_TEST_TOKEN has fewer than 16 characters") as said:
             server_of(engines, config)
         assert "short" not in str(said.value)
     monkeypatch.setenv(VARIABLE, TOKEN)

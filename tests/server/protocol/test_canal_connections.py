@@ -17,7 +17,7 @@ from sluice.cdc_engine.server.protocol import packets
 from sluice.cdc_engine.server.protocol.listener import Address, CanalListener
 from sluice.cdc_engine.server.protocol.packets import Packet, PacketType, parsed
 from tests.canal_client.fix_served import CANAL, Destination
-from tests.parser.test_connection import write_certificate
+from tests.certificates import write_certificate
 from tests.server.protocol.test_canal_protocol import received
 
 GREETING_SECONDS = 1.0

@@ -18,7 +18,8 @@ from sluice.cdc_engine.server.protocol.listener import Address, CanalListener, l
 from sluice.cdc_engine.server.protocol.packets import Packet, PacketType, parsed
 from sluice.cdc_engine.server.protocol.session import Access, ClientSession
 from sluice.cdc_engine.server.protocol.token import knows_password
-from tests.parser.test_connection import write_certificate
+from sluice.secret_values import SecretLocation
+from tests.certificates import write_certificate
 
 HASH = "e3619321c1a937c46a0d8bd1dac39f93b27d4458"  # of "canal"
 SEED = bytes.fromhex("0102030405060708")
@@ -95,7 +96,9 @@ def test_a_token_proves_the_password_and_nothing_else_does() -> None:
 
 
 def test_a_stranger_is_refused_and_gone() -> None:
-    session = ClientSession(Access(user="canal", password_hash=HASH), lambda _name: Example())
+    session = ClientSession(
+        Access(user="canal", password_hash=SecretLocation(command=("echo", HASH))), lambda _name: Example()
+    )
     session.seed = SEED
     for first in (SUBSCRIPTION, b"\x18\x02\x2a\x07" + b"\x0a\x05canal", b""):
         answer = session.answered(first)
@@ -150,7 +153,9 @@ def test_a_get_waits_as_long_as_it_says() -> None:
 
 @pytest.fixture
 def listener() -> Iterator[CanalListener]:
-    made = CanalListener(Address(access=Access(user="canal", password_hash=HASH), connections_max=2))
+    made = CanalListener(
+        Address(access=Access(user="canal", password_hash=SecretLocation(command=("echo", HASH))), connections_max=2)
+    )
     made.serve("example", Example())
     yield made
     made.close()

@@ -1,0 +1,42 @@
+"""Makes the token with which an account of RDS or Aurora logs in instead of a password (`auth: aws-iam`). The only file that knows boto3.
+
+A token is valid for 15 minutes and is needed only while a connection opens, so each connection gets its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol
+
+from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
+
+
+class Login(Protocol):
+    """The server and the account that a token is for."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+    @property
+    def user(self) -> str: ...
+    @property
+    def aws_region(self) -> str: ...
+
+
+def iam_token(login: Login) -> str:
+    """Returns a token. Raises ConfigurationError if boto3 is missing, SecretUnavailableError if AWS's credentials or region are."""
+    try:
+        boto3: Any = importlib.import_module("boto3")
+    except ImportError:
+        raise ConfigurationError(
+            "auth aws-iam needs boto3, which is not installed: run pip install 'sluice[aws]' where the engine starts"
+        ) from None
+    try:
+        client = boto3.client("rds", region_name=login.aws_region or None)
+        return str(client.generate_db_auth_token(DBHostname=login.host, Port=login.port, DBUsername=login.user))
+    except Exception as error:  # botocore's own errors, such as NoCredentialsError and NoRegionError
+        raise SecretUnavailableError(
+            f"AWS gave no token for {login.user}@{login.host}:{login.port} ({type(error).__name__}): check the credentials and the region "
+            "that boto3 finds, or set aws_region"
+        ) from None

@@ -1,0 +1,10 @@
+"""Where a secret of conf/ is, and its value when it is needed: a variable, a file, or the output of a command.
+
+Whoever connects asks `value_of` at each connect, so a rotated secret needs no restart. This package imports only the standard library,
+because engines, runs and stores use it.
+"""
+
+from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_reference
+from sluice.secret_values.value import filled_text, value_of
+
+__all__ = ["SecretLocation", "SecretUnavailable", "filled_text", "is_reference", "value_of"]

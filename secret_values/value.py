@@ -1,0 +1,92 @@
+"""Reads a secret from its location. Called at each connect. Nothing is kept between two calls."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_reference
+
+COMMAND_SECONDS_MAX = 20.0
+SECRET_BYTES_MAX = 64 << 10  # a file or an output that is larger is no secret
+
+
+def value_of(location: SecretLocation, setting: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Returns the secret, without the line end of a file or an output; empty if there is no location. `setting`: its key in conf/.
+
+    Raises SecretUnavailable if the variable is not set, if the file cannot be read or is empty, and if the command fails, writes nothing
+    or runs longer than COMMAND_SECONDS_MAX.
+    """
+    if location.file is not None:
+        return _of_file(location.file, setting)
+    if location.command:
+        return _of_command(location.command, setting)
+    if location.env and location.env not in environment:
+        raise SecretUnavailable(
+            f"{setting}: the environment variable {location.env} is not set: set it where the engine starts"
+        )
+    return environment[location.env] if location.env else ""
+
+
+def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Returns the secret for a reference, and any other text unchanged. Raises SecretUnavailable as `value_of`."""
+    return value_of(SecretLocation.of(text), setting, environment) if is_reference(text) else text
+
+
+def _of_file(file: Path, setting: str) -> str:
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(SECRET_BYTES_MAX + 1)
+    except OSError as error:
+        raise SecretUnavailable(f"{setting}: the file {file} cannot be read: {error.strerror}") from None
+    return _text(content, f"{setting}: the file {file}")
+
+
+def _of_command(command: tuple[str, ...], setting: str) -> str:
+    """Runs the command in its own process group, so that a command that hangs ends with all its children."""
+    what = f"{setting}: the command {command[0]}"
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # it may repeat the secret
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "its arguments are not valid"
+        raise SecretUnavailable(f"{what} cannot be started: {why}") from None
+    try:
+        content, _ = process.communicate(timeout=COMMAND_SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        _end_group(process)
+        raise SecretUnavailable(f"{what} did not end within {COMMAND_SECONDS_MAX:g} s and was ended") from None
+    if process.returncode:
+        raise SecretUnavailable(f"{what} failed with status {process.returncode}; run it by hand to see why")
+    return _text(content, f"{setting}: the output of the command {command[0]}")
+
+
+def _end_group(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
+
+
+def _text(content: bytes, what: str) -> str:
+    """Returns the content as text without its last line end."""
+    if len(content) > SECRET_BYTES_MAX:
+        raise SecretUnavailable(f"{what} has more than {SECRET_BYTES_MAX >> 10} KiB, which is no secret")
+    try:
+        text = content.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise SecretUnavailable(f"{what} has bytes that are no UTF-8 text") from None
+    if not text:
+        raise SecretUnavailable(f"{what} is empty")
+    return text

@@ -1,0 +1,154 @@
+"""Each secret of conf/ may be in a variable, a file or the output of a command, and never in conf/ itself."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.environment import filled
+from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
+from sluice.cdc_engine.source.iam import iam_token
+from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.console.conf_check import conf_problems
+from sluice.orchestration.base.lake_settings import storage_options, told
+from sluice.spark_jobs.errors import SparkUnavailableError
+from sluice.spark_jobs.session import with_token
+
+pytestmark = pytest.mark.secret
+
+SECRET = "open-sesame-42"  # noqa: S105
+
+
+def written(root: Path, record: dict[str, Any], shop: dict[str, Any] | None = None) -> Path:
+    (root / "conf" / "destinations").mkdir(parents=True)
+    (root / "secret").write_text(f"{SECRET}\n")
+    (root / "conf" / "sluice.yaml").write_text(yaml.safe_dump(record))
+    if shop is not None:
+        (root / "conf" / "destinations" / "shop.yaml").write_text(yaml.safe_dump(shop))
+    return root / "conf"
+
+
+FILE = {"file": "secret"}
+EVERYWHERE: dict[str, Any] = {
+    "meta": {"kind": "zookeeper", "hosts": "zk:2181", "user": "sluice", "password": FILE},
+    "spark": {"remote": "sc://spark.example:443/;use_ssl=true", "token": FILE},
+    "engine": {"token_file": "secret"},
+    "alarms": [{"kind": "webhook", "url": FILE, "headers": {"X-Token": {"command": ["cat", "/dev/null"]}}}],
+    "storage_options": {"AWS_SECRET_ACCESS_KEY": FILE},
+}
+SHOP: dict[str, Any] = {
+    "source": {"user": "sluice", "password_file": "secret"},
+    "canal_server": {"user": "canal", "password_hash_file": "secret"},
+    "brokers": [
+        {"kind": "kafka", "servers": "k:9092", "topic": "t", "options": {"sasl.password": FILE}},
+        {"kind": "rabbitmq", "servers": "r", "topic": "t", "client_id": 2, "password": FILE},
+    ],
+    "tables": {"shop.a": {"masks": {"email": {"kind": "hash", "salt_file": "secret"}}}},
+}
+
+
+def test_a_file_of_conf_is_read_from_the_folder_that_holds_conf(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, EVERYWHERE, SHOP))
+    location = config.ledger_location("shop")
+    assert SECRET not in f"{config!r} {location!r} {location.zookeeper!r}"
+    for reference in (
+        location.zookeeper.password,
+        config.alarms[0].url,
+        config.storage_options["AWS_SECRET_ACCESS_KEY"],
+    ):
+        assert reference == f"$file:{tmp_path}/secret"
+        assert filled(reference, "setting") == SECRET
+    assert storage_options(config.storage_options) == {"AWS_SECRET_ACCESS_KEY": SECRET}
+    assert told(config, f"the store said {SECRET}") == "the store said ***"
+    assert config.destinations["shop"].source.password() == SECRET
+    (tmp_path / "secret").write_text("another")
+    assert config.destinations["shop"].source.password() == "another"
+
+
+def test_the_token_of_spark_is_in_its_address_only_when_a_run_attaches(tmp_path: Path) -> None:
+    config = load_config(written(tmp_path, EVERYWHERE))
+    assert SECRET not in config.spark.address
+    assert with_token(config.spark.address) == f"sc://spark.example:443/;use_ssl=true;token={SECRET}"
+    assert with_token("sc://127.0.0.1:15002") == "sc://127.0.0.1:15002"
+    (tmp_path / "secret").write_text("a;b=c")
+    assert with_token(config.spark.address).endswith(";token=a%3Bb%3Dc")
+    (tmp_path / "secret").unlink()
+    with pytest.raises(SparkUnavailableError, match=r"spark.token: the file .* cannot be read: No such file"):
+        with_token(config.spark.address)
+
+
+def test_a_variable_in_the_address_of_spark_is_its_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_TOKEN", SECRET)
+    config = SluiceConfig.model_validate(
+        {"data_dir": "/d", "lake": "/l", "spark": {"remote": "sc://s:443/;token=$SPARK_TOKEN;user_id=me"}}
+    )
+    assert with_token(config.spark.address) == f"sc://s:443/;token={SECRET};user_id=me"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"spark": {"remote": f"sc://s:443/;token={SECRET}"}},
+        {"spark": {"token": SECRET}},
+        {"meta": {"kind": "zookeeper", "hosts": "zk:1", "user": "sluice", "password": SECRET}},
+        {"storage_options": {"AWS_SECRET_ACCESS_KEY": SECRET}},
+        {"alarms": [{"kind": "email", "server": "m", "user": "u", "password": SECRET, "sender": "a@b", "to": ["c@d"]}]},
+    ],
+)
+def test_a_secret_in_conf_itself_is_refused_without_showing_it(record: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"\$NAME") as raised:
+        load_config(written(tmp_path, record))
+    assert SECRET not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ({"password_env": "A", "password_file": "secret"}, "set one of password_env, password_file and password_com"),
+        ({"auth": "aws-iam"}, "set tls.mode to VERIFY_IDENTITY"),
+        ({"auth": "aws-iam", "tls": {"mode": "REQUIRED"}}, "set tls.mode to VERIFY_IDENTITY"),
+        ({"auth": "aws-iam", "password_file": "secret", "tls": {"mode": "VERIFY_CA"}}, "needs no password"),
+    ],
+)
+def test_a_login_that_is_not_safe_or_not_clear_is_refused(source: dict[str, Any], why: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        load_config(written(tmp_path, {}, {"source": {"user": "sluice", **source}}))
+
+
+def test_check_names_each_file_and_command_that_gives_no_secret(tmp_path: Path) -> None:
+    conf = written(tmp_path, EVERYWHERE, SHOP)
+    (tmp_path / "secret").unlink()
+    problems = conf_problems(conf)
+    missing = [each for each in problems if "secret cannot be read: No such file" in each]
+    named = {each.split(": ")[1] for each in missing}
+    assert named == {
+        "meta.password.file", "spark.token.file", "engine.token_file", "alarms.0.url.file", "source.password_file",
+        "canal_server.password_hash_file", "brokers.0.options.sasl.password.file", "brokers.1.password.file",
+        "tables.shop.a.masks.email",
+    }  # fmt: skip
+    assert any("the output of the command cat is empty" in each for each in problems)
+
+
+def test_boto3_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = SourceConfig.model_validate({"user": "sluice", "auth": "aws-iam", "tls": {"mode": "VERIFY_CA"}})
+
+    def missing(_name: str) -> None:
+        raise ImportError
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ConfigurationError, match=r"needs boto3, .* run pip install 'sluice\[aws\]'"):
+        iam_token(source)
+
+    class Unable:
+        def client(self, *_: object, **__: object) -> None:
+            raise RuntimeError(SECRET)
+
+    monkeypatch.setattr(importlib, "import_module", lambda _: Unable())
+    with pytest.raises(SecretUnavailableError, match=r"AWS gave no token for sluice@127\.0\.0\.1:3306") as raised:
+        iam_token(source)
+    assert SECRET not in str(raised.value)
