@@ -149,7 +149,7 @@ def check_destination(destination: DestinationConfig) -> Finding:
     except SluiceError as error:
         return Finding(what, (str(error),))
     what = f"{what}, {asked.facts.version}{oldest_sentence(asked.facts, time.time())}"
-    warnings = source_warnings(asked.facts)
+    warnings = source_warnings(asked.facts, destination.retention_hours_min)
     if asked.facts.gtid_enabled:
         what = f"{what}; {failover_sentence(asked.facts)}"
     elif destination.failover == "by_gtid":

@@ -51,14 +51,18 @@ def mysql80(servers_folder: Path) -> Iterator[DatabaseServer]:
 def mysql9(servers_folder: Path) -> Iterator[DatabaseServer]:
     """MySQL 9, shared by the whole run like mysql80; tests are skipped, with the reason, if Debian's packages are not available."""
     server = DatabaseServer(MYSQL_9, servers_folder / MYSQL_9)
-    try:
-        server.home  # noqa: B018 - unpacks it
-    except SetupError as error:
-        pytest.skip(str(error))
+    _skip_without_packages(server)
     try:
         yield server.start()
     finally:
         server.stop()
+
+
+def _skip_without_packages(server: DatabaseServer) -> None:
+    try:
+        server.home  # noqa: B018 - unpacks it
+    except SetupError as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
@@ -86,6 +90,8 @@ def fresh_server(tmp_path: Path) -> Iterator[ServerFactory]:
 
     def make(version: str, options: Options | None = None) -> DatabaseServer:
         server = DatabaseServer(version, tmp_path / f"server-{len(made)}", options=options)
+        if version == MYSQL_9:
+            _skip_without_packages(server)
         made.append(server)
         return server.start()
 

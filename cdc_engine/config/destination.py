@@ -151,6 +151,12 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     retention_left_hours_min: float = Field(
         12.0, ge=0, description="Warn if the source may purge the next needed binlog file within so many hours."
     )
+    retention_hours_min: float = Field(
+        24.0,
+        ge=0,
+        description="Warn if the source keeps its binlog for fewer hours in all, by its settings or as observed. Lower it for a "
+        "source that keeps less on purpose; 0: never warn of it.",
+    )
     include: str = Field(r".*\..*", description="Comma-separated regular expressions of `database.table` to capture.")
     exclude: str = Field(
         r"mysql\..*,sys\..*,information_schema\..*,performance_schema\..*",

@@ -13,7 +13,17 @@ from sluice.cdc_engine.config.stream import StreamConfig
 
 MEMBERS = "members"
 OF_SOURCES = frozenset(
-    {"source", "sources", "stream", "heartbeat", "failover", "archive", "start", "retention_left_hours_min"}
+    {
+        "source",
+        "sources",
+        "stream",
+        "heartbeat",
+        "failover",
+        "archive",
+        "start",
+        "retention_left_hours_min",
+        "retention_hours_min",
+    }
 )
 
 

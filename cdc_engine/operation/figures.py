@@ -80,7 +80,7 @@ FIGURES: tuple[tuple[str, str, bool, Value], ...] = (
     ),
     (
         "sluice_retention_left_hours",
-        "Hours for which the source keeps the binlog that a restart would read. 0: purged or may be purged now. NaN: no limit, or unknown.",
+        "Hours for which the source keeps the binlog that a restart would read. 0: purged, or due. NaN: no limit, or unknown.",
         False,
         lambda s, _: math.nan if s.retention_left_hours is None else s.retention_left_hours,
     ),

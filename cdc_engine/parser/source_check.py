@@ -6,12 +6,14 @@ import re
 
 from sluice.cdc_engine.errors import ReplicaClashError, SourceCheckError
 from sluice.cdc_engine.parser.providers.advice import ADVICE, Advice
-from sluice.cdc_engine.parser.providers.decision import DAY_SECONDS, provider_of, retention_of
+from sluice.cdc_engine.parser.providers.decision import DAY_HOURS, provider_of, retention_of
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.source.server import Source
 
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)
+# of servers that tests run
+MYSQL_TESTED, MARIADB_TESTED = ((5, 7), (8, 0), (9,)), ((10, 11), (11, 4))
 BINLOG_MONITOR_SINCE = (10, 5)  # of MariaDB, which calls REPLICATION CLIENT so
 # Privilege → the names under which servers grant it.
 PRIVILEGES = {
@@ -100,10 +102,26 @@ def _refuse_clash(source: Source, facts: ServerFacts, *, displaced: bool) -> Non
             )
 
 
-def source_warnings(facts: ServerFacts) -> list[str]:
+def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) -> list[str]:
     """Returns what an operator should know of a server that can be captured, one sentence each."""
-    kept = short_retention_sentence(facts)
-    return [*_image_warnings(facts), *((kept,) if kept else ())]
+    sentences = (
+        untested_version_sentence(facts),
+        short_retention_sentence(facts, retention_hours_min),
+    )
+    return [*_image_warnings(facts), *filter(None, sentences)]
+
+
+def untested_version_sentence(facts: ServerFacts) -> str:
+    """Returns a sentence if no test runs a server of this version; otherwise an empty text."""
+    name, tested = ("MariaDB", MARIADB_TESTED) if facts.mariadb else ("MySQL", MYSQL_TESTED)
+    version = server_version(facts.version)
+    if not version or any(version[: len(each)] == each for each in tested):
+        return ""
+    known = ", ".join(".".join(map(str, each)) for each in tested)
+    return (
+        f"{name} {'.'.join(map(str, version))} is not among the versions that Sluice is tested with ({name} {known}): what it does not "
+        "understand stops the stream or a table by name; compare a table with `sluice equal` after the first changes"
+    )
 
 
 def advice_of(facts: ServerFacts) -> Advice:
@@ -136,10 +154,10 @@ def failover_sentence(facts: ServerFacts) -> str:
     )
 
 
-def short_retention_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence if the server promises to keep its binlog for less than a day, or promises nothing; otherwise an empty text."""
+def short_retention_sentence(facts: ServerFacts, hours_min: float = DAY_HOURS) -> str:
+    """Returns a sentence if the server promises to keep its binlog for fewer hours, or promises nothing; otherwise an empty text."""
     retention = retention_of(facts.provider, facts.variables)
-    if retention.seconds >= DAY_SECONDS:
+    if retention.seconds >= hours_min * 3600:
         return ""
     return (
         f"{retention.why}: an engine that is stopped while a file that it needs is purged loses its position (POSITION_LOST); "

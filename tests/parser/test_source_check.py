@@ -9,7 +9,7 @@ import pytest
 from sluice.cdc_engine.errors import ReplicaClashError, SourceCheckError
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.server_facts import Replica, ServerFacts, read_facts
-from sluice.cdc_engine.parser.source_check import check_source, server_version
+from sluice.cdc_engine.parser.source_check import check_source, server_version, source_warnings
 from sluice.cdc_engine.source.server import Source
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
@@ -194,3 +194,21 @@ def test_a_server_that_is_set_up_wrongly_is_refused_with_all_reasons(fresh_mysql
     ):
         assert word in reason
     assert "lacks SELECT" not in reason
+
+
+@pytest.mark.managed
+@pytest.mark.parametrize(
+    ("version", "mariadb", "why"),
+    [
+        ("8.0.42", False, ""),
+        ("5.7.44-log", False, ""),
+        ("9.4.0", False, ""),
+        ("8.4.3", False, "MySQL 8.4.3 is not among the versions that Sluice is tested with (MySQL 5.7, 8.0, 9)"),
+        ("11.4.5-MariaDB", True, ""),
+        ("5.5.5-10.6.12-MariaDB", True, "MariaDB 10.6.12 is not among the versions"),
+    ],
+)
+def test_a_version_that_no_test_runs_is_a_warning_and_no_problem(version: str, mariadb: bool, why: str) -> None:
+    warnings = source_warnings(ServerFacts(version=version, mariadb=mariadb, server_uuid="u", gtid_enabled=True))
+    told = [each for each in warnings if "tested with" in each]
+    assert [each.startswith(why) for each in told] == [True] * bool(why)

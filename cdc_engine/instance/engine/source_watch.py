@@ -7,6 +7,7 @@ as at any start whether to continue, to begin an epoch or to stop as POSITION_LO
 from __future__ import annotations
 
 import functools
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from sluice.cdc_engine.parser.positions.retention_left import (
     purged_sentence,
     short_retention,
 )
+from sluice.cdc_engine.parser.providers.decision import DAY_HOURS
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.parser.source_check import short_retention_sentence
 from sluice.cdc_engine.parser.stream.watch import Look, StreamState, Watch
@@ -59,14 +61,15 @@ def watch_of(config: DestinationConfig, rooms: EngineParts, seconds: float) -> S
         seconds,
         saved=lambda: rooms.meta.ledger.resume_position,
         retention_left_hours_min=config.retention_left_hours_min,
+        retention_hours_min=config.retention_hours_min,
         archived=bool(config.archive),
     )
 
 
 class SourceWatch:
     """Watches a source. `ask`: returns the source's facts about itself and its files. `saved`: returns the position where reading would
-    continue after a restart. `retention_left_hours_min`: retention left below which a warning is reported. `archived`: an archive has
-    what the source purged.
+    continue after a restart. `retention_left_hours_min`: retention left below which a warning is reported. `retention_hours_min`: the same
+    for what the source keeps at all. `archived`: an archive has what the source purged.
 
     All methods but `run` may be called from any thread.
     """
@@ -80,9 +83,11 @@ class SourceWatch:
         *,
         saved: Callable[[], Position | None] = _nothing_saved,
         retention_left_hours_min: float = 0.0,
+        retention_hours_min: float = DAY_HOURS,
         archived: bool = False,
     ) -> None:
         self._saved, self._retention_left_hours_min, self._archived = saved, retention_left_hours_min, archived
+        self._retention_hours_min = retention_hours_min
         self._facts: ServerFacts | None = None
         self._oldest = OldestFile()
         self._parser, self._ask, self._seconds, self._clock = parser, ask, seconds, clock
@@ -140,13 +145,13 @@ class SourceWatch:
         return bool(saved and self._facts and is_gone(saved, self._facts, archived=self._archived))
 
     def retention_left_hours(self) -> float | None:
-        """Returns the retention left for what a restart would read, in hours, as of the last check; 0: it is purged, or may be at any
-        moment; None: unlimited or unknown.
+        """Returns the retention left for what a restart would read, in hours, as of the last check; 0: it is purged, or it is older than
+        what the source keeps; None: unlimited, or unknown because the source promises nothing.
         """
         if self._is_gone():
             return 0.0
         now = time.time()
-        kept_seconds = self._oldest.kept_seconds(now)
+        kept_seconds = self._oldest.kept_seconds(self._facts, now) if self._facts else math.inf
         until = kept_until(self._saved_file(), self._facts, now, kept_seconds) if self._facts else None
         return None if until is None else round(max(0.0, until - now) / 3600, 2)
 
@@ -156,22 +161,23 @@ class SourceWatch:
         return None if age is None else round(age / 3600, 2)
 
     def retention_trouble(self) -> str:
-        """Returns a sentence if what a restart would read is purged or may be purged soon, or if the source keeps its binlog for less than
-        a day, by what it promises or by what was observed; otherwise an empty text. With `retention_left_hours_min` 0 only a purge is
-        reported.
+        """Returns a sentence if what a restart would read is purged or may be purged soon, or if the source keeps its binlog for fewer
+        hours than conf/ accepts, by what it promises or by what was observed; otherwise an empty text. With `retention_left_hours_min` 0
+        only a purge is reported.
         """
         facts = self._facts
         if facts is None:
             return ""
         if self._is_gone():
             return purged_sentence(facts)
-        hours, observed_seconds = self.retention_left_hours(), self._oldest.kept_seconds(time.time())
+        hours, observed_seconds = self.retention_left_hours(), self._oldest.kept_seconds(facts, time.time())
         left = (
             short_retention(hours, facts, self._retention_left_hours_min, observed_seconds) if hours is not None else ""
         )
         if left or not self._retention_left_hours_min:
             return left
-        return short_retention_sentence(facts) or purges_early(self._oldest, facts, time.time())
+        kept = short_retention_sentence(facts, self._retention_hours_min)
+        return kept or purges_early(self._oldest, facts, time.time(), self._retention_hours_min)
 
     def behind_seconds(self) -> float:
         """Returns for how long at least the source's binlog has had changes that are not read; 0 if none are known."""

@@ -17,9 +17,7 @@ from sluice.cdc_engine.config.rows import MaskConfig
 from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
 
-NO_SALT = (
-    "without a salt a guessed value can be verified by its digest: set it, to the same value wherever Sluice runs"
-)
+NO_SALT = "without a salt a guessed value can be verified by its digest: set it, to the same value wherever Sluice runs"
 
 
 def policies_of(config: DestinationConfig) -> Mapping[str, ValuePolicy]:

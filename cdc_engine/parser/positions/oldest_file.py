@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
+from collections.abc import Iterable, Mapping
 
-from sluice.cdc_engine.parser.providers.decision import DAY_SECONDS
+from sluice.cdc_engine.parser.providers.decision import DAY_HOURS, DAY_SECONDS, Provider, provider_of
 from sluice.cdc_engine.parser.renumbering import comes_before
 from sluice.cdc_engine.parser.server_facts import ServerFacts, oldest_file
 from sluice.cdc_engine.parser.source_check import advice_of
@@ -15,31 +17,44 @@ from sluice.cdc_engine.parser.source_check import advice_of
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OldestFile:
-    """The oldest file when the source was last queried. `created`: in seconds since 1970, 0 if it is not known yet. `purged`: older files
-    were purged while this engine watched.
+    """The oldest file when the source was last queried. `creations`: creation times in seconds since 1970, as far as they were read, of
+    the files that the source still has and of the newest one before them. `purged`: older files were purged while this engine watched.
     """
 
     file: str = ""
     server_uuid: str = ""
-    created: int = 0
+    creations: Mapping[str, int] = dataclasses.field(default_factory=dict)
     purged: bool = False
+
+    @property
+    def created(self) -> int:
+        """When the file was created, or a time before that: when an earlier file was created. 0 if neither is known.
+
+        A file whose creation is not read yet, because the one before it was just purged, is therefore no gap in what is known.
+        """
+        return next(
+            (self.creations[each] for each in _newest_first(self.creations) if not comes_before(self.file, each)), 0
+        )
 
     def unknown(self, facts: ServerFacts) -> tuple[str, ...]:
         """Returns the file whose creation time the next query should read; empty if it is known."""
         file = oldest_file(facts)
-        return () if not file or (file == self.file and self.created) else (file,)
+        return () if not file or (file == self.file and file in self.creations) else (file,)
 
     def seen(self, facts: ServerFacts) -> OldestFile:
         """Returns what is known after another query."""
         file, same = oldest_file(facts), facts.server_uuid == self.server_uuid
         if not file:
             return self
-        purged = same and (comes_before(self.file, file) or (self.purged and not comes_before(file, self.file)))
-        known = self.created if same and file == self.file else 0
+        renumbered = comes_before(file, self.file)
+        purged = same and (comes_before(self.file, file) or (self.purged and not renumbered))
+        known = {**(self.creations if same and not renumbered else {}), **facts.created}
+        there = {log.file for log in facts.logs}
+        gone = [each for each in _newest_first(known) if comes_before(each, file)]
         return OldestFile(
             file=file,
             server_uuid=facts.server_uuid,
-            created=facts.created.get(file, known),
+            creations={each: known[each] for each in known if each in there or each in gone[:1]},
             purged=purged,
         )
 
@@ -47,17 +62,35 @@ class OldestFile:
         """Returns the age of the oldest file, None if it is not known."""
         return max(0.0, now - self.created) if self.created else None
 
-    def kept_seconds(self, now: float) -> float:
-        """Returns how long the source keeps its binlog as far as a purge was seen; otherwise infinity."""
+    def kept_seconds(self, facts: ServerFacts, now: float) -> float:
+        """Returns how long the source keeps its binlog as far as that was seen; infinity if nothing contradicts its settings.
+
+        A purge shows it. So does the oldest file at Cloud SQL, where the setting that counts is shown by no query: more than it has now,
+        or a day, is not certain.
+        """
         age = self.age_seconds(now)
-        return math.inf if age is None or not self.purged else age
+        if age is not None and self.purged:
+            return age
+        if age is not None and provider_of(facts.provider) is Provider.CLOUD_SQL:
+            return max(DAY_SECONDS, age)
+        return math.inf
 
 
-def purges_early(oldest: OldestFile, facts: ServerFacts, now: float) -> str:
-    """Returns a sentence if the source was seen to purge binlog files that were less than a day old; otherwise an empty text."""
-    if oldest.kept_seconds(now) >= DAY_SECONDS:
+def purges_early(oldest: OldestFile, facts: ServerFacts, now: float, hours_min: float = DAY_HOURS) -> str:
+    """Returns a sentence if the source was seen to purge binlog files that were younger than `hours_min`; otherwise an empty text."""
+    if not oldest.purged or oldest.kept_seconds(facts, now) >= hours_min * 3600:
         return ""
     return (
-        f"the source purged its binlog up to {oldest.file}, a file that is less than a day old, whatever its settings promise: an engine "
-        f"that is stopped while a file that it needs is purged loses its position (POSITION_LOST); {advice_of(facts).keep_more}"
+        f"the source purged its binlog up to {oldest.file}, a file that is less than {hours_min:g} h old, whatever its settings promise: "
+        "an engine that is stopped while a file that it needs is purged loses its position (POSITION_LOST); "
+        f"{advice_of(facts).keep_more}"
     )
+
+
+def _newest_first(files: Iterable[str]) -> list[str]:
+    """Returns names of binlog files in descending order of their numbers."""
+
+    def order(one: str, two: str) -> int:
+        return comes_before(one, two) - comes_before(two, one)
+
+    return sorted(files, key=functools.cmp_to_key(order))

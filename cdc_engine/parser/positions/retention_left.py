@@ -39,7 +39,8 @@ def is_gone(saved: Position, facts: ServerFacts, *, archived: bool = False) -> b
 
 
 def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: float = math.inf) -> float | None:
-    """Returns when the file may be purged, in seconds since 1970; None if never or unknown. `facts.created` has the file after it.
+    """Returns when the file may be purged, in seconds since 1970; None if never, or
+    if nothing is promised and nothing was seen. `facts.created` has the file after it.
 
     `observed_seconds`: how long the source was seen to keep its binlog, if that is less than it promises.
     """
@@ -47,7 +48,8 @@ def kept_until(file: str, facts: ServerFacts, now: float, observed_seconds: floa
         return None  # begun since then, or see `is_gone`
     after = next_file(file, facts)
     created = facts.created.get(after, 0) if after else now
-    kept_seconds = min(retention_seconds(facts), observed_seconds)
+    # a server that promises nothing has no time at which it purges: what is known is what was seen
+    kept_seconds = min(retention_seconds(facts) or math.inf, observed_seconds)
     by_age = created + kept_seconds if created and math.isfinite(kept_seconds) else None
     by_size = _by_size(file, after, created, facts, now)
     return min((each for each in (by_age, by_size) if each is not None), default=None)
@@ -78,7 +80,7 @@ def short_retention(hours: float, facts: ServerFacts, hours_min: float, observed
     """Returns a sentence for the operator if the retention left is short, or an empty text. If the server keeps less than `hours_min` at
     all, half of its retention is the limit.
     """
-    kept_hours = min(retention_seconds(facts), observed_seconds) / 3600
+    kept_hours = min(retention_seconds(facts) or math.inf, observed_seconds) / 3600
     if hours >= min(hours_min, kept_hours / 2):
         return ""
     when = f"in {hours:.1f} h" if hours > 0 else "at any moment"

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from sluice.cdc_engine.parser.providers.facts import NOT_SET, RETENTION_HOURS, ProviderFacts
 
+DAY_HOURS = 24.0
 DAY_SECONDS = 86_400
 UNLIMITED = math.inf
 # MySQL's default of binlog_expire_logs_seconds. On Cloud SQL it means that nobody set the flag.

@@ -286,7 +286,7 @@ class EventParser:
     def _decide(self, connection: SourceConnection) -> DumpStart | None:
         """Decides where to start. Returns None if purged events were read from the archive: the next connection continues after them."""
         facts = self._facts = read_facts(connection, self.position.file if self.position else self._rules.choice.file)
-        self.warnings = self._checked(connection, facts)
+        self._warn(self._checked(connection, facts))
         start = decide_start(self.position, self._rules.choice, facts, self._rules.epochs())
         if (
             isinstance(start, Lost)
@@ -308,6 +308,13 @@ class EventParser:
             self._callbacks.on_start(start)
             self.position = start.position
         return start
+
+    def _warn(self, warnings: list[str]) -> None:
+        """Logs warnings about the source at the start of a stream, and again when they change."""
+        if warnings != self.warnings:
+            for warning in warnings:
+                log.warning("source_warning", destination=self._source.destination, warning=warning)
+        self.warnings = warnings
 
     def _checked(self, connection: SourceConnection, facts: ServerFacts) -> list[str]:
         """Returns warnings. Raises SourceCheckError, and ReplicaClashError with the addresses of the server's other replicas."""

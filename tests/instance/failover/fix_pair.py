@@ -16,11 +16,21 @@ from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.cdc_engine.keeping.launcher import EngineSlot
+from sluice.console.toolchain.artifacts import MYSQL_9
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.fix_servers import ServerFactory
 from tests.waiting import wait_for
 
 DATABASE, TABLES = "pair", ("numbers", "notes")  # `notes` has no key
+# statements of replication before MySQL 8.4, and what they are called since
+RENAMED = {
+    "RESET MASTER": "RESET BINARY LOGS AND GTIDS",
+    "SHOW MASTER STATUS": "SHOW BINARY LOG STATUS",
+    "CHANGE MASTER TO": "CHANGE REPLICATION SOURCE TO",
+    "MASTER_": "SOURCE_",
+    "SLAVE": "REPLICA",
+}
+TAGS = ("", ":blue", ":a_longer_tag")  # of GTIDs
 HEARTBEAT = "heartbeat: {seconds: 0.2, retries: 2}"
 
 
@@ -53,7 +63,7 @@ class Pair:
         self.first, self.second = (
             fresh_server(version, {"server_id": each, "log_slave_updates": "ON", **without}) for each in (1, 2)
         )
-        self.mariadb, self._gtids = "mariadb" in version, gtids
+        self.mariadb, self._gtids, self.tagged = "mariadb" in version, gtids, gtids and version == MYSQL_9
         for server in (self.first, self.second):
             run(server, "RESET MASTER")
         self.replicate(self.first, self.second)
@@ -80,6 +90,11 @@ class Pair:
         """Ends the engine. The next one is created from the destination's file at that time; a slot that was stopped stays stopped."""
         self.slot.stop()
         self.slot = self._slot()
+
+    def describe_endpoint(self, port: int, *lines: str) -> None:
+        """Names one source: an address that may become another server."""
+        text = "\n".join([f"source: {{user: root, port: {port}}}", f"include: {DATABASE}\\..*", *lines, ""])
+        (self._root / "conf" / "destinations" / "shop.yaml").write_text(text)
 
     def describe(self, *lines: str) -> None:
         sources = [f"  - {{user: root, port: {server.port}}}" for server in (self.first, self.second)]
@@ -108,9 +123,12 @@ class Pair:
         run(replica, "STOP SLAVE", "RESET SLAVE ALL")
 
     def write(self, server: DatabaseServer, count: int = 5) -> None:
-        """Writes new numbers, each in one transaction for both tables; on MariaDB alternately in two domains."""
+        """Writes new numbers, each in one transaction for both tables; on MariaDB alternately in two domains, on MySQL 9
+        with and without tags.
+        """
         for number in itertools.islice(self._counts, count):
             domain: tuple[str, ...] = (f"SET SESSION gtid_domain_id = {number % 2 * 7}",) if self.mariadb else ()
+            domain += (f"SET gtid_next = 'AUTOMATIC{TAGS[number % len(TAGS)]}'",) if self.tagged else ()
             domain += self._moment(number) if not self._gtids else ()
             inserts = [f"INSERT INTO {DATABASE}.{table} (n) VALUES ({number})" for table in TABLES]
             run(server, *domain, "BEGIN", *inserts, "COMMIT")
@@ -185,10 +203,18 @@ class Pair:
 def run(server: DatabaseServer, *statements: str) -> None:
     with server.connect() as connection, connection.cursor() as cursor:
         for statement in statements:
-            cursor.execute(statement)
+            cursor.execute(_current(server, statement))
 
 
 def asked(server: DatabaseServer, query: str) -> list[tuple[object, ...]]:
     with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(query)
+        cursor.execute(_current(server, query))
         return list(cursor.fetchall())
+
+
+def _current(server: DatabaseServer, statement: str) -> str:
+    """Returns a statement as the server's version spells it."""
+    if server.version == MYSQL_9 and statement.split(maxsplit=1)[0] in {"RESET", "SHOW", "CHANGE", "START", "STOP"}:
+        for old, new in RENAMED.items():
+            statement = statement.replace(old, new)
+    return statement

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.servers
 TRANSACTION_BYTES = 100  # one and no more
 
 
-@pytest.fixture(params=["mysql-8.0.31", "mariadb-11.4.5"])
+@pytest.fixture(params=["mysql-8.0.31", "mysql-9", "mariadb-11.4.5"])
 def pair(request: pytest.FixtureRequest, fresh_server: ServerFactory, tmp_path: Path) -> Iterator[Pair]:
     made = Pair(request.param, fresh_server, tmp_path)
     yield made

@@ -1,0 +1,87 @@
+"""One address that becomes another server under load: a blue/green switch, an Aurora endpoint, a restored copy, a virtual IP."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fix_servers import ServerFactory
+from tests.instance.failover.fix_pair import DATABASE, Pair, asked, run
+from tests.parser.proxy import Proxy
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.servers, pytest.mark.managed]
+
+
+@pytest.fixture(params=["mysql-8.0.31", "mysql-9", "mariadb-11.4.5"])
+def pair(request: pytest.FixtureRequest, fresh_server: ServerFactory, tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(request.param, fresh_server, tmp_path)
+    yield made
+    made.slot.stop()
+
+
+@pytest.fixture
+def endpoint(pair: Pair) -> Iterator[Proxy]:
+    """The address in conf/. It leads to the first server."""
+    with Proxy(pair.first.port) as proxy:
+        pair.end_engine()
+        pair.describe_endpoint(proxy.port)
+        yield proxy
+
+
+def under_load(pair: Pair, count: int) -> threading.Thread:
+    """Writes to the first server from another thread until all is written."""
+    thread = threading.Thread(target=pair.write, args=(pair.first, count))
+    thread.start()
+    return thread
+
+
+def state(pair: Pair) -> tuple[str, str]:
+    engine = pair.engine()
+    return (str(engine.status().state), engine.status().reason) if engine else ("", "")
+
+
+def test_failover_an_endpoint_that_becomes_a_server_with_the_same_gtids_continues(pair: Pair, endpoint: Proxy) -> None:
+    """The other server has another uuid and other file names, and a batch was merged in part when the switch came."""
+    run(pair.second, "FLUSH LOGS", "FLUSH LOGS", "FLUSH LOGS")
+    wait_for("the engine runs", lambda: state(pair)[0] == "RUNNING")
+    pair.write(pair.first)
+    pair.settle()
+    writing = under_load(pair, 30)
+    batch = pair.next_batch()
+    pair.lake.merge(pair.directory / batch.path, ["numbers"])  # and the run dies
+    writing.join()
+    pair.wait_until_replicated(pair.second)
+    pair.promote(pair.second)
+    endpoint.turn_to(pair.second.port)
+    endpoint.cut()
+    pair.write(pair.second)
+    pair.settle()
+    pair.check()
+    assert pair.epoch() == 2
+    assert state(pair) == ("RUNNING", "")
+    assert asked(pair.second, "SELECT @@server_id") != asked(pair.first, "SELECT @@server_id")
+
+
+def test_failover_an_endpoint_that_becomes_a_server_with_other_gtids_stops_by_name(
+    pair: Pair, endpoint: Proxy, fresh_server: ServerFactory
+) -> None:
+    """A copy that was restored without the newest changes, and has written its own since."""
+    wait_for("the engine runs", lambda: state(pair)[0] == "RUNNING")
+    pair.write(pair.first)
+    pair.settle()
+    run(pair.second, "STOP SLAVE")
+    pair.write(pair.first)
+    pair.settle()
+    run(pair.second, "RESET SLAVE ALL", f"INSERT INTO {DATABASE}.numbers VALUES (-1)")
+    endpoint.turn_to(pair.second.port)
+    endpoint.cut()
+    wait_for("it stops", lambda: state(pair)[0] == "POSITION_LOST")
+    reason = state(pair)[1]
+    assert "has not executed" in reason or "other" in reason, reason
+    assert "snapshot" in reason, reason
+    assert -1 not in pair.lake.rows["numbers"]
+    pair.check()
