@@ -1,0 +1,51 @@
+"""Each part of the GRANT of docs/guides/connect-a-source.md is printed by `check` if the account lacks it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sluice.console.check import check_destination
+from sluice.console.keyless_check import ask_keyless
+from sluice.console.toolchain.database.server import DatabaseServer
+from tests.instance.fix_destination import Captured
+
+pytestmark = [pytest.mark.managed, pytest.mark.servers]
+
+PAGE = Path(__file__).parents[3] / "docs" / "guides" / "connect-a-source.md"
+(PRIVILEGES,) = re.findall(r"^GRANT (.+) ON \*\.\* TO 'sluice'@'%';$", PAGE.read_text(), re.MULTILINE)
+USER = "granted"
+
+
+@pytest.fixture(params=["mysql80", "mysql9", "mariadb114"])
+def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Captured]:
+    server: DatabaseServer = request.getfixturevalue(request.param)
+    made = Captured(tmp_path, server)
+    made.run(f"DROP USER IF EXISTS {USER}", f"CREATE USER {USER} IDENTIFIED BY 'granted-7'")
+    (tmp_path / "password").write_text("granted-7")
+    yield made
+    made.run(f"DROP USER {USER}")
+
+
+def describe(captured: Captured, root: Path, *lines: str) -> None:
+    source = f"{{user: {USER}, port: {captured.server.port}, password_file: {root / 'password'}}}"
+    captured.describe(*lines, source=source)
+
+
+@pytest.mark.parametrize("left_out", PRIVILEGES.split(", "))
+def test_each_missing_privilege_is_printed_with_its_name(captured: Captured, tmp_path: Path, left_out: str) -> None:
+    captured.run(f"CREATE TABLE {captured.database}.keyless (n INT)")
+    given = [each for each in PRIVILEGES.split(", ") if each != left_out]
+    captured.run(f"GRANT {', '.join(given)} ON *.* TO {USER}")
+    describe(captured, tmp_path, "snapshot: initial")
+    shop = captured.config.destinations["shop"]
+    asked = list(check_destination(shop).problems)
+    if left_out == "LOCK TABLES":
+        asked += ask_keyless(shop)[1]
+    known = {left_out, {"REPLICATION CLIENT": "BINLOG MONITOR"}.get(left_out, left_out)}
+    named = [each for each in asked if any(f"GRANT {name}" in each for name in known)]
+    needless = left_out == "LOCK TABLES" and "mariadb" in captured.server.version  # its InnoDB tables are read without
+    assert (len(named), len(asked)) == ((0, 0) if needless else (1, 1)), asked
