@@ -10,15 +10,17 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
-from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, has_come_past
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import EngineState, SnapshotState, ended
+
+if TYPE_CHECKING:  # definitions import this module, and the parser takes a second
+    from sluice.cdc_engine.parser.server_facts import ServerFacts
 
 STATUS_FILE = "status.json"
 LOOK_SECONDS = 0.5

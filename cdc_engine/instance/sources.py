@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.config import DestinationConfig
-from sluice.cdc_engine.parser.connection import SourceConnection
-from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
 from sluice.cdc_engine.source.archive import Archive
 from sluice.cdc_engine.source.iam import iam_token
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.settings import SourceConfig
+
+if TYPE_CHECKING:
+    from sluice.cdc_engine.parser.server_facts import ServerFacts
 
 
 def source_of(config: DestinationConfig) -> Source:
@@ -43,5 +45,8 @@ def archive_of(config: DestinationConfig) -> Archive | None:
 
 def source_facts(config: DestinationConfig) -> ServerFacts:
     """Asks the source for its facts. Raises SourceConnectionError, ConfigurationError."""
+    from sluice.cdc_engine.parser.connection import SourceConnection  # noqa: PLC0415  kernels, and definitions import this module
+    from sluice.cdc_engine.parser.server_facts import read_facts  # noqa: PLC0415
+
     with contextlib.closing(SourceConnection(source_of(config))) as connection:
         return read_facts(connection)
