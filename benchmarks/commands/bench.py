@@ -60,6 +60,17 @@ def bench_scaling(json_file: BenchJson = None) -> None:
     run(json_file)
 
 
+@bench_app.command("tables")
+def bench_tables(
+    tables: Annotated[int, typer.Option(min=10, help="Number of tables.")] = 3_000,
+    json_file: BenchJson = None,
+) -> None:
+    """Start with thousands of tables, take their snapshots, change and alter a few and all of them; about 30 minutes."""
+    from benchmarks.tables import run  # noqa: PLC0415
+
+    run(json_file, tables=tables)
+
+
 @bench_app.command("wide")
 def bench_wide(
     tables: Annotated[int, typer.Option(min=1, help="Number of tables.")] = 200,
