@@ -1,4 +1,4 @@
-"""Every type of the four servers: how it is declared, corner values, and what it becomes in the lake. The matrix and docs/fidelity.md
+"""Every type of the five servers: how it is declared, corner values, and what it becomes in the lake. The matrix and docs/fidelity.md
 are made from it; a type that a column may have and that is not here fails `test_fidelity_document`.
 """
 
@@ -9,8 +9,8 @@ import dataclasses
 from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
 from tests.fidelity.pipeline import SERVERS
 
-MYSQL57, MYSQL80, MARIADB1011, MARIADB114 = SERVERS
-MYSQL, MARIADB = (MYSQL57, MYSQL80), (MARIADB1011, MARIADB114)
+MYSQL57, MYSQL80, MYSQL9, MARIADB1011, MARIADB114 = SERVERS
+MYSQL, MARIADB = (MYSQL57, MYSQL80, MYSQL9), (MARIADB1011, MARIADB114)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -235,7 +235,7 @@ def _others() -> list[Kind]:
     return [
         *(Kind(declared=name, delta="binary", values=values, note="SRID (4 bytes, little-endian) and WKB")
           for name, values in spatial.items()),
-        Kind(declared="json", delta="string", values=(*documents, *opaque), servers=(MYSQL80,),
+        Kind(declared="json", delta="string", values=(*documents, *opaque), servers=(MYSQL80, MYSQL9),
              select="CAST({} AS CHAR)", note="as the server prints it"),
         Kind(declared="json", delta="string", values=(*documents, *opaque), servers=(MYSQL57,), select="CAST({} AS CHAR)",
              note="as MySQL 8.0 prints it; 5.7 leaves out the `.0` of a whole double", by_value=True),

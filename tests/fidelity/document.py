@@ -14,6 +14,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "fidelity.md"
 NAMES = {
     "mysql57": "MySQL 5.7.22",
     "mysql80": "MySQL 8.0.31",
+    "mysql9": "MySQL 9",
     "mariadb1011": "MariaDB 10.11.5",
     "mariadb114": "MariaDB 11.4.5",
 }

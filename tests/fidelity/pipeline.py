@@ -33,7 +33,7 @@ from tests.staging.staged_rows import read_rows
 from tests.waiting import wait_for
 
 RING_BYTES, RING_EVENTS = 64 << 20, 1 << 20
-SERVERS = ("mysql57", "mysql80", "mariadb1011", "mariadb114")
+SERVERS = ("mysql57", "mysql80", "mysql9", "mariadb1011", "mariadb114")
 
 
 @dataclasses.dataclass

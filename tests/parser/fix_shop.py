@@ -9,7 +9,7 @@ import pytest
 from sluice.console.toolchain.database.server import DatabaseServer
 
 
-@pytest.fixture(params=["mysql80", "mariadb114"])
+@pytest.fixture(params=["mysql80", "mysql9", "mariadb114"])
 def server(request: pytest.FixtureRequest) -> DatabaseServer:
     """Each kind of server in turn, shared by the whole run."""
     found: DatabaseServer = request.getfixturevalue(request.param)

@@ -15,6 +15,7 @@ from sluice.cdc_engine.binlog.charsets.collations import CHARSETS
 
 FOLDER = Path(__file__).parent / "corpus"
 ALL, CLIENT = "all", "--@client "
+LIKE = {"mysql9": ("mysql80",)}  # server → those whose statements it gets too
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Group:
         return f"ddl_{self.name}"
 
     def of(self, server: str) -> list[bytes]:
-        return [statement for statement, servers in self.statements if not servers or server in servers]
+        known = {server, *LIKE.get(server, ())}
+        return [statement for statement, servers in self.statements if not servers or known & servers]
 
 
 @functools.cache

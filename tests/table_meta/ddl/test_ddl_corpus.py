@@ -23,7 +23,7 @@ from tests.table_meta.replay import QUERY, Scene, events_since, file_format, sce
 
 pytestmark = pytest.mark.servers
 
-ACCEPTED_MIN = {"mysql80": 880, "mariadb114": 1000, "mysql57": 780, "mariadb1011": 980}
+ACCEPTED_MIN = {"mysql80": 880, "mysql9": 860, "mariadb114": 1000, "mysql57": 780, "mariadb1011": 980}
 Schemas = dict[tuple[str, str], TableSchema]
 
 
@@ -129,7 +129,7 @@ def _same_column(mine: DeclaredColumn, theirs: DeclaredColumn) -> bool:
     return mine == theirs
 
 
-@pytest.mark.parametrize("server", ["mysql80", "mariadb114", "mysql57", "mariadb1011"])
+@pytest.mark.parametrize("server", ["mysql80", "mysql9", "mariadb114", "mysql57", "mariadb1011"])
 def test_every_statement_gives_the_schema_that_the_server_has(
     server: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
