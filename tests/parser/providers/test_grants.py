@@ -1,4 +1,4 @@
-"""Each part of the GRANT of docs/guides/connect-a-source.md is printed by `check` if the account lacks it."""
+"""The GRANT of docs/guides/connect-a-source.md is enough for an engine and the console, and each part of it is printed if it is missing."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sluice.cdc_engine.instance.engine.engine import Engine
 from sluice.console.check import check_destination
 from sluice.console.keyless_check import ask_keyless
 from sluice.console.toolchain.database.server import DatabaseServer
@@ -33,6 +34,30 @@ def captured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Capture
 def describe(captured: Captured, root: Path, *lines: str) -> None:
     source = f"{{user: {USER}, port: {captured.server.port}, password_file: {root / 'password'}}}"
     captured.describe(*lines, source=source)
+
+
+def test_the_documented_grant_is_enough(captured: Captured, tmp_path: Path) -> None:
+    captured.run(
+        f"GRANT {PRIVILEGES} ON *.* TO {USER}",
+        f"CREATE TABLE {captured.database}.keyless (n INT)",
+        f"INSERT INTO {captured.database}.numbers VALUES (7, '')",
+    )
+    describe(captured, tmp_path, "start: {earliest: true}", "failover: by_time")
+    shop = captured.config.destinations["shop"]
+    finding = check_destination(shop)
+    assert finding.problems == ()
+    assert ask_keyless(shop) == ((f"{captured.database}.keyless",), [])
+    engine = Engine(captured.config, "shop", watch_seconds=0.5)
+    engine.start()
+    try:
+        assert captured.take(engine, 1) == [7], "what was written before the start is read"
+        captured.run(f"ALTER TABLE {captured.database}.numbers ADD COLUMN more INT")
+        captured.run(f"INSERT INTO {captured.database}.numbers VALUES (8, '', 1)")
+        assert captured.take(engine, 1) == [8]
+        assert engine.status().state == "RUNNING"
+        assert [each for each in engine.status().troubles if "grant" in each.lower()] == []
+    finally:
+        engine.stop()
 
 
 @pytest.mark.parametrize("left_out", PRIVILEGES.split(", "))
