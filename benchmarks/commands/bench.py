@@ -66,7 +66,7 @@ def bench_tables(
     json_file: BenchJson = None,
 ) -> None:
     """Start with thousands of tables, take their snapshots, change and alter a few and all of them; about 30 minutes."""
-    from benchmarks.tables import run  # noqa: PLC0415
+    from benchmarks.many_tables.tables import run  # noqa: PLC0415
 
     run(json_file, tables=tables)
 

@@ -1,0 +1,1 @@
+"""Benchmarks of a destination with thousands of tables."""
