@@ -12,7 +12,6 @@ import os
 import ssl
 import threading
 from collections.abc import Iterator
-from importlib.util import find_spec
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -23,6 +22,7 @@ from kazoo.security import CREATOR_ALL_ACL
 from sluice.cdc_engine.contracts import ZooKeeperServers
 from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, NotSharedError
+from sluice.extras import Extra, require
 
 DESTINATIONS = "/otter/canal/destinations"  # Canal's names, so that its own tools find the nodes
 CLUSTER = "/otter/canal/cluster"
@@ -71,10 +71,7 @@ def _login(servers: ZooKeeperServers) -> dict[str, Any]:
     password = filled(servers.password, "meta.password")
     if not servers.sasl:
         return {"auth_data": [("digest", f"{servers.user}:{password}")], "default_acl": CREATOR_ALL_ACL}
-    if find_spec("puresasl") is None:
-        raise ConfigurationError(
-            "meta.sasl needs pure-sasl, which is not installed: run pip install 'sluice[sasl]' where the engine starts"
-        )
+    require(Extra.SASL, ConfigurationError)
     named = {"username": servers.user, "password": password} if servers.user else {}
     return {"sasl_options": {"mechanism": servers.sasl, **named}, "default_acl": CREATOR_ALL_ACL}
 

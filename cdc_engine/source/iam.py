@@ -9,6 +9,7 @@ import importlib
 from typing import Any, Protocol
 
 from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
+from sluice.extras import Extra, missing_sentence
 
 
 class Login(Protocol):
@@ -29,9 +30,7 @@ def iam_token(login: Login) -> str:
     try:
         boto3: Any = importlib.import_module("boto3")
     except ImportError:
-        raise ConfigurationError(
-            "auth aws-iam needs boto3, which is not installed: run pip install 'sluice[aws]' where the engine starts"
-        ) from None
+        raise ConfigurationError(missing_sentence(Extra.AWS)) from None
     try:
         client = boto3.client("rds", region_name=login.aws_region or None)
         return str(client.generate_db_auth_token(DBHostname=login.host, Port=login.port, DBUsername=login.user))

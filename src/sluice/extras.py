@@ -17,6 +17,8 @@ class Extra(Enum):
     OTEL = ("otel", "OpenTelemetry", ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))
     ZOOKEEPER = ("zookeeper", "ZooKeeper", ("kazoo",))
     POSTGRES = ("postgres", "Postgres", ("psycopg",))
+    AWS = ("aws", "auth aws-iam", ("boto3",))
+    SASL = ("sasl", "meta.sasl", ("puresasl",))
 
     def __init__(self, extra: str, what: str, modules: tuple[str, ...]) -> None:
         self.extra, self.what, self.modules = extra, what, modules
@@ -25,7 +27,12 @@ class Extra(Enum):
 def require(extra: Extra, kind: type[Exception]) -> None:
     """Raises an error of this kind that says what to install, if a library of the extra is missing."""
     if not all(map(_is_installed, extra.modules)):
-        raise kind(f"{extra.what} needs a package that is not installed: pip install 'sluice[{extra.extra}]'")
+        raise kind(missing_sentence(extra))
+
+
+def missing_sentence(extra: Extra) -> str:
+    """Returns what to install for an extra whose library is missing."""
+    return f"{extra.what} needs a package that is not installed: pip install 'sluice[{extra.extra}]'"
 
 
 def _is_installed(module: str) -> bool:

@@ -141,7 +141,7 @@ def test_boto3_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
         raise ImportError
 
     monkeypatch.setattr(importlib, "import_module", missing)
-    with pytest.raises(ConfigurationError, match=r"needs boto3, .* run pip install 'sluice\[aws\]'"):
+    with pytest.raises(ConfigurationError, match=r"auth aws-iam needs a package .*: pip install 'sluice\[aws\]'"):
         iam_token(source)
 
     class Unable:
