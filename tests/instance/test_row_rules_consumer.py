@@ -304,7 +304,7 @@ def test_rules_of_a_table_that_is_spelled_otherwise_end_the_start(tmp_path: Path
     config = DestinationConfig.model_validate(
         {"name": "shop", "source": {"user": "u"}, "tables": {"shop.Orders": {"masks": {"note": "hash"}}}}
     )
-    with pytest.raises(ConfigurationError, match=r"write it shop\.orders"):
+    with pytest.raises(ConfigurationError, match=r"write shop\.orders"):
         take_up_new_tables(config, tmp_path, [ORDERS], MemoryLedger(), at(5))
     take_up_new_tables(config, tmp_path, [dataclasses.replace(ORDERS, table="Orders"), ORDERS], MemoryLedger(), at(5))
 

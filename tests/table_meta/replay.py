@@ -127,7 +127,9 @@ def file_format(server: DatabaseServer, file: str) -> FileFormat:
 
 def _end_of_binlog(connection: pymysql.Connection[Any]) -> tuple[str, int]:
     with connection.cursor() as cursor:
-        cursor.execute("SHOW MASTER STATUS")
+        cursor.execute("SELECT @@version LIKE '9.%'")
+        ((newest,),) = cursor.fetchall()
+        cursor.execute("SHOW BINARY LOG STATUS" if newest else "SHOW MASTER STATUS")
         file, offset, *_ = cursor.fetchall()[0]
         return file, offset
 

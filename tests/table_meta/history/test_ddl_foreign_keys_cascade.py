@@ -86,4 +86,4 @@ def test_labels_that_are_others_in_the_parent_leave_a_cascade_in_doubt(
     )
     (cascade,) = history.all_cascades()
     assert bool(cascade.doubt) is doubted
-    assert not doubted or "labels of" in cascade.doubt
+    assert not doubted or "other labels than" in cascade.doubt
