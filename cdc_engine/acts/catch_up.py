@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluice.cdc_engine.destination_files import read_ledger
+from sluice.cdc_engine.destination_files import lease_holder, read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, has_come_past
@@ -26,6 +27,8 @@ STATUS_FILE = "status.json"
 LOOK_SECONDS = 0.5
 # How long an engine may be in a state that ends the reading: some are temporary, and each tick starts the engine again.
 ENDED_SECONDS_MAX = 60.0
+# How long a table must have been stopped: the engine re-snapshots many stopped tables by itself, which opens their snapshots first.
+STOPPED_SECONDS_MIN = 30.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,7 +49,8 @@ class CatchUpEnd:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Progress:
-    """How far a destination is. `state`, `reason`: of its engine, empty until it writes a status. `cursor`: everything up to it is acked.
+    """How far a destination is. `state`, `reason`: of its engine, empty until it writes a status. An engine on another host writes none
+    here; it counts as RUNNING while it holds the lease. `cursor`: everything up to it is acked.
 
     `outstanding`: batches without an ack. `snapshots`: the open ones. `stopped`: tables that are not followed.
     """
@@ -98,10 +102,12 @@ def end_of(facts: ServerFacts) -> CatchUpEnd:
 def read_progress(directory: Path, since: float) -> Progress:
     """Reads a destination's files. `since`: seconds since 1970; an older status is of an earlier engine. Raises MetaError."""
     status = _status(directory / STATUS_FILE)  # before the ledger, which is never older then
+    holder = lease_holder(directory)
     ledger = read_ledger(directory)
     fresh = int(status.get("updated_at_us") or 0) >= since * 1e6
+    elsewhere = holder is not None and holder.held and holder.host != socket.gethostname()
     return Progress(
-        state=str(status.get("state") or "") if fresh else "",
+        state=EngineState.RUNNING if elsewhere else str(status.get("state") or "") if fresh else "",
         reason=str(status.get("reason") or "") if fresh else "",
         cursor=ledger.cursor,
         outstanding=len(ledger.outstanding),
@@ -128,23 +134,36 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
 
     Raises ActRefusedError if the engine stays in a state that ends the reading, a snapshot cannot continue, or the time is over.
     """
-    begun, ended_at, said = time.monotonic(), 0.0, ""
+    begun, said = time.monotonic(), ""
+    ended, stopped = _Since(), _Since()
     while True:
         progress, now = waiting.look(), time.monotonic()
         lacks = missing(progress, wanted)
-        if not lacks:
+        stopped_seconds = stopped.seconds(now, holds=not lacks and bool(progress.stopped))
+        if not lacks and (not progress.stopped or stopped_seconds >= STOPPED_SECONDS_MIN):
             return progress
+        lacks = lacks or f"stopped: {', '.join(progress.stopped)}; the engine may re-snapshot them by itself"
         if lacks != said:
             said = lacks
             waiting.say(lacks)
-        ended_at = (ended_at or now) if progress.state and has_ended(progress.state) else 0.0
-        if ended_at and now - ended_at > ENDED_SECONDS_MAX:
+        if ended.seconds(now, holds=bool(progress.state) and has_ended(progress.state)) > ENDED_SECONDS_MAX:
             raise ActRefusedError(f"{waiting.destination} is {progress.state}: {progress.reason}")
         if why := blocked(progress, waiting.destination):
             raise ActRefusedError(why)
         if waiting.seconds_max and now - begun > waiting.seconds_max:
             raise ActRefusedError(f"{waiting.destination} has not caught up within {waiting.seconds_max:g} s: {lacks}")
         waiting.pause()
+
+
+class _Since:
+    """Measures for how long a condition has held without a break."""
+
+    def __init__(self) -> None:
+        self._at: float | None = None
+
+    def seconds(self, now: float, *, holds: bool) -> float:
+        self._at = (now if self._at is None else self._at) if holds else None
+        return 0.0 if self._at is None else now - self._at
 
 
 def has_ended(state: str) -> bool:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from sluice.cdc_engine.acts.catch_up import CatchUpEnd, Progress, Waiting, missing, wait_until_caught_up
+from sluice.cdc_engine.acts.catch_up import CatchUpEnd, Progress, Waiting, missing, read_progress, wait_until_caught_up
 from sluice.cdc_engine.config.conf_files import ONLY, read_conf_files
+from sluice.cdc_engine.contracts import Holder
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
@@ -94,6 +97,27 @@ def test_an_engine_that_stays_ended_and_a_limit_of_time_end_the_wait(monkeypatch
     ):
         with pytest.raises(ActRefusedError, match=why):
             wait_until_caught_up(waiting(iter(forever(progress), None), [], seconds_max), END)
+
+
+def test_a_table_counts_as_stopped_only_if_the_engine_does_not_re_snapshot_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 1000, 10))
+    monkeypatch.setattr("sluice.cdc_engine.acts.catch_up.time.monotonic", lambda: float(next(now)))
+    stopped = dataclasses.replace(DONE, stopped=("shop.t",))
+    reading, said = dataclasses.replace(DONE, snapshots=(SNAPSHOT,)), list[str]()
+    assert wait_until_caught_up(waiting(iter([stopped, stopped, reading, DONE]), said), END) == DONE
+    assert said[0] == "stopped: shop.t; the engine may re-snapshot them by itself"
+    looks = iter([stopped] * 10)
+    assert wait_until_caught_up(waiting(looks, []), END) == stopped
+    assert len(list(looks)) == 6, "it is certain after 30 s, with a look each 10 s"
+
+
+@pytest.mark.parametrize(("host", "state"), [("another", "RUNNING"), (socket.gethostname(), "")])
+def test_an_engine_on_another_host_writes_no_status_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, state: str
+) -> None:
+    holder = Holder(pid=1, host=host, since=0.0, token=1, held=True)
+    monkeypatch.setattr("sluice.cdc_engine.acts.catch_up.lease_holder", lambda _: holder)
+    assert read_progress(tmp_path, time.time()).state == state
 
 
 def test_only_the_named_destinations_of_conf_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

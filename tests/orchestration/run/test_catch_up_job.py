@@ -23,6 +23,7 @@ DONE = Progress(state="RUNNING", cursor=Position(epoch=1, file="b.000007", offse
 def launched(root: Path, monkeypatch: pytest.MonkeyPatch, looks: list[Progress], **config: Any) -> Any:
     found = iter(looks)
     monkeypatch.setattr(module, "source_facts", lambda _: FACTS)
+    monkeypatch.setattr("sluice.cdc_engine.acts.catch_up.STOPPED_SECONDS_MIN", 0.0)
     monkeypatch.setattr(module, "read_progress", lambda *_: next(found))
     job = catch_up_job(make_config(root))
     return job.execute_in_process(
