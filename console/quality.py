@@ -33,7 +33,7 @@ from sluice.console.toolchain.setup import ALL_SERVERS, set_up
 from sluice.console.toolchain.spark.rehearsal import provide_class_archive
 from sluice.package_files import PACKAGE
 
-PROJECT_ROOT = PACKAGE.parents[1]  # a checkout: `sluice test` is refused elsewhere
+PROJECT_ROOT = PACKAGE.parents[1]  # the Git checkout; without one, `sluice test` is refused
 WORKERS_MAX = 4
 WORKER_BYTES = 4 << 30  # each starts the servers that its tests need
 TYPES = "types"

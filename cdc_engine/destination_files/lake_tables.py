@@ -147,7 +147,7 @@ def _refuse_strangers(record: str, tables: Collection[str], where: str) -> None:
     """Raises MetaError for a copy of a record under another name: it would be read, and never written."""
     if strangers := sorted(name for name in tables if _record_of(name) != record):
         raise MetaError(
-            f"{where} has {', '.join(strangers[:3])}, which are not its tables: it is a copy of another record, remove it"
+            f"{where} has {', '.join(strangers[:3])}, which belong to other records: it is a copy of another record, remove it"
         )
 
 

@@ -25,7 +25,7 @@ class _WithoutPandas:
     @staticmethod
     def find_spec(name: str, *_: object) -> None:
         if name == "pandas":
-            raise ModuleNotFoundError("pandas is left out of an engine's process", name=name)
+            raise ModuleNotFoundError("Sluice does not load pandas in an engine process", name=name)
 
 
 def keep_small() -> None:

@@ -133,7 +133,9 @@ class Ledger:
             )
         start = resume or start
         if start is None:
-            raise MetaError(f"the batch up to {end} has no start: set the destination's position first")
+            raise MetaError(
+                f"the ledger has no cursor, so the batch up to {end} has no start: set the destination's position first"
+            )
         if end.order_key <= start.order_key:
             raise NotContinuousError(f"the batch up to {end} does not lie after {start}: {READ_AGAIN}")
         batch = OutstandingBatch(
@@ -182,7 +184,7 @@ class Ledger:
         there = self._outstanding(batch.batch_id, "appended to")
         if there.delivery != batch.delivery or not there.path or len(self.outstanding) > 1:
             raise BatchNotFirstError(
-                f"batch {batch.batch_id} cannot be appended to: it is not staged, or it does not wait alone"
+                f"batch {batch.batch_id} cannot be appended to: it is not staged, its delivery changed, or another batch is in flight"
             )
         if start is not None and _place(start) != _place(there.end):
             raise NotContinuousError(

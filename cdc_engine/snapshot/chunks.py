@@ -75,4 +75,4 @@ def _literals(key: Key, row: tuple[str | None, ...]) -> tuple[str, ...]:
     try:
         return tuple(each.literal(text or "") for each, text in zip(key.columns, row, strict=True))
     except ValueError as error:
-        raise SourceConnectionError(f"the source answered the search for a chunk's bound with {error}") from None
+        raise SourceConnectionError(f"the source returned an invalid key for the bound of a chunk: {error}") from None

@@ -25,7 +25,7 @@ _MOMENT = re.compile(r"[-\d:. ]+")
 _ADDRESS = re.compile(r"[0-9a-f:.-]+")
 _HEX = re.compile(r"([0-9A-F]{2})*")
 _PRINTED = re.compile(r"(uuid|inet4|inet6)\b", re.IGNORECASE)
-# MariaDB up to 10.11.5 compares a UUID of version 6 or later differently than it sorts it: 0 there, 1 elsewhere
+# MariaDB up to 10.11.5 compares UUIDs of version 6 or later in another order than it sorts them. There the query returns 0, elsewhere 1.
 UUID_PROBE = (
     "SELECT CAST('e0910b91-9a8c-7c5f-8d2e-0123456789ab' AS UUID) > CAST('123e4567-e89b-12d3-a456-426655440000' AS UUID)"
 )
@@ -65,7 +65,7 @@ def key_column(column: Column) -> KeyColumn | None:
 
 def _checked(pattern: re.Pattern[str], text: str) -> str:
     if not pattern.fullmatch(text):
-        raise ValueError(f"{text[:80]!r} is no value of a key's type")
+        raise ValueError(f"{text[:80]!r} is not a value of the key's type")
     return text
 
 

@@ -137,7 +137,7 @@ def _row_groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yields tables with enough rows for a row group."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        if not batch.num_rows:  # nothing in it is captured
+        if not batch.num_rows:  # no row meets the table's condition (`rows`)
             continue
         pending.append(batch)
         rows, size = sum(each.num_rows for each in pending), sum(each.nbytes for each in pending)

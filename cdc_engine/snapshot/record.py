@@ -133,9 +133,9 @@ class SnapshotRecord:
         rows_expected: int,
         now: float,
     ) -> SnapshotRecord:
-        """Returns the record in READING: everything is staged up to `position`, no run is active, and chunks are read from now on.
+        """Returns the record in the state READING. All changes up to `position` are staged, no run merges, and a run reads the chunks next.
 
-        Changes up to there are contained in the rows, so nothing that was buffered before counts.
+        The rows contain all changes up to `position`, so changes that were buffered earlier no longer count.
         """
         return self._to(
             SnapshotState.READING,

@@ -93,8 +93,9 @@ class SnapshotRecords:
         return self._placed(record.name, f"{record.snapshot_id}-cascades-{record.held_after}")
 
     def cascade_changes(self, record: SnapshotRecord) -> int:
-        """Returns how many changes of parent rows are buffered, by the names of the files (`spark_jobs/snapshot/buffered_cascades.py`).
-        Raises MetaError.
+        """Returns the number of buffered changes of parent rows. Raises MetaError.
+
+        `spark_jobs/snapshot/buffered_cascades.py` writes this number into the names of its files.
         """
         if not record.is_open:
             return 0

@@ -199,8 +199,8 @@ def wait_until_shown(reader: TableReader, position: Position, pause: Callable[[f
     while not reader.shows(position):
         if time.monotonic() >= deadline:
             raise SourceConnectionError(
-                f"the server does not show what it has committed up to {position} within {VISIBLE_SECONDS_MAX:g} s: a replica lags, or "
-                "commits wait for a semi-sync replica; it is tried again. MySQL without GTIDs also needs the grant LOCK TABLES then"
+                f"reads do not show all transactions up to {position} after {VISIBLE_SECONDS_MAX:g} s: a replica lags, or commits wait for "
+                "a semi-sync replica. Sluice tries again. With semi-sync on MySQL without GTIDs, the account also needs LOCK TABLES"
             )
         pause(0.2)
 

@@ -48,7 +48,7 @@ def is_lost(config: SluiceConfig, destination: str) -> bool:
 
 
 def require_all(destination: str, tables: str, where: str) -> None:
-    """Raises ActRefusedError if only some rows are requested although the others may lack changes too."""
+    """Raises ActRefusedError if a request for a destination whose position is lost names tables or a condition."""
     if tables or where:
         raise ActRefusedError(
             f"the position of {destination} is lost, so every table may lack changes: leave out --tables and --where"

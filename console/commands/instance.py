@@ -116,7 +116,7 @@ def instance_edit(
         typer.Option("--file", metavar="FILE", help="File with the new text; - for stdin. Default: opens your editor."),
     ] = "",
 ) -> None:
-    """Edit a destination's file in conf/. It is saved once all of conf/ is valid with it; its engine then restarts with it."""
+    """Edit a destination's file in conf/. Sluice saves it only if all of conf/ is valid; a running engine then restarts with it."""
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
     from sluice.console.acts.instance import changed, text_of  # noqa: PLC0415
     from sluice.console.acts.schema import statement_of  # noqa: PLC0415

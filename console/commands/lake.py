@@ -101,7 +101,7 @@ def quarantine_list(destination: str, table: TableOption = "", as_json: JsonOpti
 
 @quarantine_app.command("replay")
 def quarantine_replay(destination: str, table: TableOption = "", as_json: JsonOption = False) -> None:
-    """Decode these values again with the current conf/, and write them to their rows. Exit code 1 if some still cannot be decoded."""
+    """Decode quarantined values again with the current conf/, and write them to their rows. Exit code 1 if some cannot be decoded."""
     from sluice.console.lake.quarantine import render_replayed, replay  # noqa: PLC0415
 
     results = replay(config_now(), destination, table)

@@ -31,7 +31,7 @@ def maintain(  # noqa: PLR0917  one argument an option
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program instead of a table.")] = False,
 ) -> None:
-    """Maintain the Delta tables of a destination, between its merges. Without options: rewrite files where it pays off."""
+    """Maintain the Delta tables of a destination, between its merges. Without options: rewrite files if the benefit is large enough."""
     from sluice.cdc_engine import destination_files  # noqa: PLC0415
     from sluice.console.source.query import require_destination  # noqa: PLC0415
     from sluice.console.toolchain.errors import SetupError  # noqa: PLC0415

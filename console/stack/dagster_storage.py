@@ -48,7 +48,7 @@ def daemon_sentence(home: Path, now: float) -> str:
     try:
         with DagsterInstance.from_config(str(home)) as instance:
             beat = instance.get_daemon_heartbeats().get("SENSOR")
-    except Exception as error:  # any storage, any error
+    except Exception as error:  # each kind of storage raises its own errors
         return f"Dagster's storage in {home} cannot be read ({type(error).__name__}), so whether its daemon runs is unknown"
     if beat is None:
         return f"Dagster's daemon has written no heartbeat to the storage in {home}: `sluice up` starts it"

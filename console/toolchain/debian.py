@@ -17,7 +17,7 @@ from sluice.console.toolchain.errors import CommandFailedError
 APT_SECONDS_MAX = 900
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 UNSTABLE = "unstable"
-# Interpreters that a package's scripts name; no program that is started here runs them.
+# Interpreters of scripts in the packages. They are not unpacked, because no program that Sluice starts runs such a script.
 NOT_UNPACKED = ("perl", "libperl")
 
 

@@ -22,7 +22,7 @@ JOB = "catch_up"
 class CatchUp(dg.Config):
     """What the launchpad asks for."""
 
-    destination: str = ""  # `with_destination` makes it one of the names in conf/
+    destination: str = ""  # `with_destination` accepts only names from conf/
     seconds_max: float = Field(default=3600.0, ge=0.0, description="How long to wait; 0: no limit.")
 
 

@@ -44,7 +44,7 @@ class Instance(dg.Config):
             "release: another host takes it."
         ),
     )
-    destination: str = ""  # `with_destination` makes it one of the names in conf/
+    destination: str = ""  # `with_destination` accepts only names from conf/
     wait_seconds: float = Field(default=acts.WAIT_SECONDS, description="How long to wait for the result.")
 
 

@@ -31,7 +31,7 @@ WAIT_SECONDS = 6 * 3600.0  # wait for a backfill or another repair of the destin
 class OfDestination(dg.Config):
     """What the launchpad asks for."""
 
-    destination: str = ""  # `with_destination` makes it one of the names in conf/
+    destination: str = ""  # `with_destination` accepts only names from conf/
     tables: list[str] = Field(default=[], description='"database.table" each; all that are captured if empty.')
     only_plan: bool = Field(default=False, description="Compare and report what would be done; change nothing.")
     settle_seconds: float = Field(

@@ -386,7 +386,7 @@ NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_log
 
 
 def _columns_of(segments: tuple[Segment, ...]) -> tuple[tuple[str, str], ...]:
-    """Returns (name, type) of the source's columns that a new table will have."""
+    """Returns (name, type) of each column of the source table, for a new Delta table. Empty if all segments are TRUNCATE."""
     given = (segment.columns for segment in segments if not isinstance(segment, TruncateSegment))
     return tuple((column.name, column.type) for column in next(given, ()))
 

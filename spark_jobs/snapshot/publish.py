@@ -304,8 +304,9 @@ def _statement(given: Publication, before: DeltaSnapshot, rows: publish_sql.Rows
 
 
 def _check_completed(session: LakeSession, given: Publication) -> None:
-    """Raises ColumnsDifferError if columns are missing. What images lack is taken from the row that was read; if a row was inserted
-    meanwhile, no such row exists, and all rows must be read again.
+    """Raises ColumnsDifferError if a row was inserted while the table was read, and its images lack columns.
+
+    A publication takes missing values from the row that was read. For an inserted row no such row exists, so all rows must be read again.
     """
     asked = publish_sql.incomplete(_rows(given, partial=True))
     count = int(session.spark.sql(asked).collect()[0][0])

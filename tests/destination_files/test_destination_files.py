@@ -166,5 +166,5 @@ def test_a_copy_of_a_record_under_another_name_is_refused(tmp_path: Path) -> Non
     LakeTables(tmp_path).keep({"shop.orders": ("id", 1)})
     (record,) = (tmp_path / "lake-tables").glob("*.json")
     record.with_name("99.json").write_text(record.read_text())
-    with pytest.raises(MetaError, match=r"99\.json has shop\.orders, which are not its tables"):
+    with pytest.raises(MetaError, match=r"99\.json has shop\.orders, which belong to other records"):
         LakeTables(tmp_path)

@@ -72,7 +72,9 @@ def _grown(row: int, text: Bytes, used: int, size: int) -> Bytes:
     if size <= len(text):
         return text
     if len(text) == ARROW_BYTES_MAX:
-        raise ValueRefusedError(row, f"makes the text of its rows longer than the {ARROW_BYTES_MAX} bytes it may have")
+        raise ValueRefusedError(
+            row, f"makes the column's text longer than the {ARROW_BYTES_MAX} bytes of an Arrow string array"
+        )
     grown = np.empty(min(ARROW_BYTES_MAX, size), np.uint8)
     grown[:used] = text[:used]
     return grown

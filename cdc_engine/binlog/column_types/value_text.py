@@ -20,7 +20,7 @@ def text_value(text: str, each: ColumnType) -> str | None:
         return text
     if each.null_beside_source:
         return None
-    raise ValueError(f"{text} is not a valid date, and zero_dates is error")
+    raise ValueError(f"{text} is not a valid date, and `zero_dates: error` refuses it")
 
 
 def scalar_value(text: str, each: ColumnType) -> pa.Scalar[pa.DataType]:

@@ -52,7 +52,7 @@ def _refusing(values: Values, finish: Callable[[Values], AnyArray]) -> AnyArray:
         if len(refused):
             raise ValueRefusedError(
                 int(refused[0]),
-                "is not a valid date (zero, partial or not in the calendar), and zero_dates is error",
+                "is not a valid date (zero, partial or not in the calendar), and `zero_dates: error` refuses it",
             )
     return array
 

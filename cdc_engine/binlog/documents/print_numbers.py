@@ -170,7 +170,7 @@ def print_group(out: Bytes, first: Integer, at: Integer, value: Integer, digits:
 
 @kernel
 def begun_fraction(out: Bytes, first: Integer, at: Integer) -> Integer:
-    """Writes the point, preceded by a zero if nothing else precedes it."""
+    """Writes the decimal point, and first a zero if no digit precedes the point. The digits of the number begin at `first`."""
     if at == first:
         out[at] = ZERO
         at += 1

@@ -62,7 +62,9 @@ class Unpacker:
         while left:
             count = content.read_into(memoryview(self._arena)[self._end : self._end + left])  # type: ignore[arg-type]
             if count == 0:
-                raise BinlogFormatError(f"a compressed event ends {left} bytes before what it says it holds")
+                raise BinlogFormatError(
+                    f"a compressed event ends {left} bytes short of the decompressed size that it states"
+                )
             self._end, left = self._end + count, left - count
             self._state[at.AT], self._state[at.LIMIT] = self._begin, self._end
             verdict = yield from self._scan_events(self._arena)

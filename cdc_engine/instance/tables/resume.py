@@ -65,10 +65,11 @@ def take_up(
         places = [stop.position for stop in stops if stop not in lost]
         if places:
             _note_behind(folder, [stop for stop in stops if stop not in lost], meta.ledger)
-            # A stop may be after the cursor: the batch that met it was rolled back.
+            # A stop is after the cursor if its batch was rolled back. The stream then begins at the cursor.
             begin = min([*places, *filter(None, [meta.ledger.cursor])], key=lambda place: place.order_key)
             resumed = {stop.name for stop in stops if stop not in lost}
-            forget_events(folder)  # they lack rows of stopped tables: do not continue from them after a crash
+            # The stored events lack rows of stopped tables: after a crash, no engine may continue from them.
+            forget_events(folder)
             meta.update(lambda ledger: ledger.set_cursor(begin, resumed))
             read_again()
     for each in wanted:

@@ -153,8 +153,8 @@ class ArchivedInterval:
         proven = bool(self._cursor.gtid_set) and not self._facts.mariadb
         if not proven and not is_closed(ended, following):
             raise PositionLostError(
-                f"the archived {file} does not end as one that its server closed before {following}: it was copied too early, "
-                f"or its end is missing. Safe options: put a whole copy into the archive; or {RESNAPSHOT}"
+                f"the archived {file} does not end with a ROTATE to {following} or a STOP: it was copied before the server closed it, or "
+                f"it is truncated. Safe options: put a whole copy into the archive; or {RESNAPSHOT}"
             )
 
     def _of_one(self, scanner: Scanner, file: str, header: Header, stream: IO[bytes]) -> Generator[Block, None, bytes]:

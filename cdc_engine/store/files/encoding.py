@@ -53,7 +53,10 @@ NO_NAMES = Names()
 
 @dataclasses.dataclass(frozen=True)
 class Counts:
-    """What a block adds to the marks. `whole`: up to the end of its last transaction; `all`: including the open transaction after that."""
+    """How many transactions, events and bytes a block adds to a `Mark`.
+
+    `whole`: up to the end of the block's last whole transaction. `all`: with the open transaction that follows it.
+    """
 
     whole: Mark
     all: Mark

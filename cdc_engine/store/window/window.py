@@ -179,7 +179,9 @@ class Window:
     def _enter(self) -> None:
         me = threading.current_thread()
         if self._closed or self._fenced is me:
-            raise InterruptedError("the stream was dropped while it was being put")
+            raise InterruptedError(
+                "the block was not put: another thread dropped the open transaction, or the window is closed"
+            )
         self._putter = me
 
     @property

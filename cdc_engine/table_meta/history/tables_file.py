@@ -22,7 +22,7 @@ from sluice.cdc_engine.errors import MetaError
 
 TABLES_FILE = "tables.json"  # name in a destination's folder
 FORMAT = 2
-PARSED_MAX = 4  # lists of tables that a process has parsed and keeps
+PARSED_MAX = 4  # parsed files that a process keeps in memory
 CASCADE_WORDS = {
     "apply": "so it is carried out in the lake",
     "stop": "so the table stops at the first change that sets it off",

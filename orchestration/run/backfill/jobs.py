@@ -36,7 +36,7 @@ TABLES = '"database.table" each; all that are captured if empty'
 class FromTimestamp(dg.Config):
     """What the launchpad asks for."""
 
-    destination: str = ""  # `with_destination` makes it one of the names in conf/
+    destination: str = ""  # `with_destination` accepts only names from conf/
     from_time: str = Field(
         default="-1h",
         description="Changes from this time on: ISO form with its zone, as 2026-03-01T12:00:00Z, or how long ago, as -10m.",

@@ -101,7 +101,7 @@ def test_blocks_of_many_small_payloads_share_a_buffer_fidelity() -> None:
 GOOD = within(3, 2)
 BROKEN = {
     "says less": (GOOD, len(GOOD) - 1, b"", "holds more than it says"),
-    "says more": (GOOD, len(GOOD) + 1, b"", "before what it says"),
+    "says more": (GOOD, len(GOOD) + 1, b"", "short of the decompressed size"),
     "says nothing": (GOOD, 0, b"", "says that it holds 0"),
     "says too much": (GOOD, 1 << 40, b"", "says that it holds"),
     "bomb": (bytes(50 << 20), None, b"", "not that of its packet"),
