@@ -107,6 +107,8 @@ def up(
 ) -> None:
     """Start the engines, Spark, and Dagster's webserver and daemon. Processes that run already continue."""
     from sluice.cdc_engine.config import conf_dir  # noqa: PLC0415
+    from sluice.cdc_engine.file_lock import is_locked  # noqa: PLC0415
+    from sluice.console.acts.catch_up import LOCK_FILE  # noqa: PLC0415
     from sluice.console.stack import signals  # noqa: PLC0415
     from sluice.console.stack.foreground import keep_up  # noqa: PLC0415
     from sluice.console.stack.stack import Stack, StackOptions  # noqa: PLC0415
@@ -114,7 +116,12 @@ def up(
     from sluice.console.toolchain.kernels import compile_kernels  # noqa: PLC0415
 
     with signals.heard():
-        stack = Stack(config_now(), conf_dir(), screen.print, StackOptions(die_with_parent=foreground))
+        config = config_now()
+        if is_locked(config.data_dir / LOCK_FILE):
+            raise SetupError(
+                "`sluice catch-up` runs, and stops at its end what it started; start `sluice up` after that."
+            )
+        stack = Stack(config, conf_dir(), screen.print, StackOptions(die_with_parent=foreground))
         stack.require_startable()
         with locked(cache := open_cache(), screen.print):
             compile_kernels(cache, screen.print)

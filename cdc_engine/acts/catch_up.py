@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluice.cdc_engine.destination_files import lease_holder, read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, has_come_past
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
@@ -27,6 +28,8 @@ STATUS_FILE = "status.json"
 LOOK_SECONDS = 0.5
 # How long an engine may be in a state that ends the reading: some are temporary, and each tick starts the engine again.
 ENDED_SECONDS_MAX = 60.0
+STATUS_SECONDS_MAX = 15.0  # an engine writes its status once per second
+SILENT_SECONDS_MAX = 300.0  # without a status of the engine: it starts within this time, and compiles kernels
 # How long a table must have been stopped: the engine re-snapshots many stopped tables by itself, which opens their snapshots first.
 STOPPED_SECONDS_MIN = 30.0
 
@@ -42,9 +45,13 @@ class CatchUpEnd:
         return f"{self.end.file}:{self.end.offset}"
 
     def is_reached(self, cursor: Position) -> bool:
-        """Returns whether a cursor has everything up to this end. Files of another server cannot be compared, only GTID sets."""
+        """Returns whether a cursor has everything up to this end. GTID sets decide if both have one: files begin anew after a RESET, and
+        those of another server cannot be compared.
+        """
+        if self.end.executed and cursor.gtid_set:
+            return has_executed(cursor.gtid_set, self.end.executed)
         same = "" in {cursor.server_uuid, self.server_uuid} or cursor.server_uuid == self.server_uuid
-        return has_come_past(cursor, self.end if same else dataclasses.replace(self.end, file=""))
+        return same and has_come_past(cursor, self.end)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -52,13 +59,14 @@ class Progress:
     """How far a destination is. `state`, `reason`: of its engine, empty until it writes a status. An engine on another host writes none
     here; it counts as RUNNING while it holds the lease. `cursor`: everything up to it is acked.
 
-    `outstanding`: batches without an ack. `snapshots`: the open ones. `stopped`: tables that are not followed.
+    `ticked`: the engine had a tick since the wait began, at which it re-snapshots stopped tables. `snapshots`: the open ones. `stopped`:
+    tables that are not followed.
     """
 
     state: str = ""
     reason: str = ""
     cursor: Position | None = None
-    outstanding: int = 0
+    ticked: bool = True
     snapshots: tuple[SnapshotRecord, ...] = ()
     stopped: tuple[str, ...] = ()
 
@@ -75,8 +83,8 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
         )
     if progress.cursor is None or not wanted.is_reached(progress.cursor):
         return f"acked {progress.cursor or 'nothing'} of {wanted}"
-    if progress.outstanding:
-        return "a batch waits for its ack"
+    if not progress.ticked:
+        return "the engine waits for its first tick"
     open_now = [
         f"{each.name} {each.state} ({each.rows} of about {each.rows_expected} rows)" for each in progress.snapshots
     ]
@@ -104,13 +112,14 @@ def read_progress(directory: Path, since: float) -> Progress:
     status = _status(directory / STATUS_FILE)  # before the ledger, which is never older then
     holder = lease_holder(directory)
     ledger = read_ledger(directory)
-    fresh = int(status.get("updated_at_us") or 0) >= since * 1e6
+    written = int(status.get("updated_at_us") or 0) / 1e6
+    fresh = written >= since and time.time() - written <= STATUS_SECONDS_MAX
     elsewhere = holder is not None and holder.held and holder.host != socket.gethostname()
     return Progress(
         state=EngineState.RUNNING if elsewhere else str(status.get("state") or "") if fresh else "",
         reason=str(status.get("reason") or "") if fresh else "",
         cursor=ledger.cursor,
-        outstanding=len(ledger.outstanding),
+        ticked=elsewhere or int(status.get("ticked_at_us") or 0) >= since * 1e6,
         snapshots=tuple(each for each in SnapshotRecords(directory).all() if each.is_open),
         stopped=tuple(sorted(each.name for each in ledger.stopped_tables)),
     )
@@ -135,7 +144,7 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
     Raises ActRefusedError if the engine stays in a state that ends the reading, a snapshot cannot continue, or the time is over.
     """
     begun, said = time.monotonic(), ""
-    ended, stopped = _Since(), _Since()
+    ended, stopped, silent = _Since(), _Since(), _Since()
     while True:
         progress, now = waiting.look(), time.monotonic()
         lacks = missing(progress, wanted)
@@ -148,6 +157,11 @@ def wait_until_caught_up(waiting: Waiting, wanted: CatchUpEnd) -> Progress:
             waiting.say(lacks)
         if ended.seconds(now, holds=bool(progress.state) and has_ended(progress.state)) > ENDED_SECONDS_MAX:
             raise ActRefusedError(f"{waiting.destination} is {progress.state}: {progress.reason}")
+        if silent.seconds(now, holds=not progress.state) > SILENT_SECONDS_MAX:
+            raise ActRefusedError(
+                f"the engine of {waiting.destination} has written no status for {SILENT_SECONDS_MAX:g} s; `sluice status` and the logs in "
+                "data_dir say why"
+            )
         if why := blocked(progress, waiting.destination):
             raise ActRefusedError(why)
         if waiting.seconds_max and now - begun > waiting.seconds_max:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,6 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 MAIN = "sluice.yaml"
 UNREADABLE = "\0"  # not valid YAML; the reason follows
-# Environment variable: names of destinations, separated by commas. The other files of conf/destinations are ignored.
-ONLY = "SLUICE_DESTINATIONS"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,20 +36,18 @@ def file_of(destination: str) -> str:
 
 
 def read_conf_files(directory: Path) -> ConfFiles:
-    """Reads the files of conf/; of destinations only those that ONLY names, if it is set. Raises ConfigurationError if
-    there is no such folder. The text of an unreadable file begins with UNREADABLE.
+    """Reads the files of conf/. Raises ConfigurationError if there is no such folder. The text of an unreadable file
+    begins with UNREADABLE.
     """
     if not directory.is_dir():
         raise ConfigurationError(
             f"there is no folder {directory}; start `sluice` in the folder that holds conf/, or set SLUICE_CONF to it"
         )
     main = directory / MAIN
-    only = {name.strip() for name in os.environ.get(ONLY, "").split(",") if name.strip()}
-    paths = sorted((directory / "destinations").glob("*.yaml"))
     return ConfFiles(
         directory,
         _text(main) if main.exists() else "",
-        {path.stem: _text(path) for path in paths if not only or path.stem in only},
+        {path.stem: _text(path) for path in sorted((directory / "destinations").glob("*.yaml"))},
     )
 
 

@@ -20,6 +20,7 @@ from sluice.cdc_engine.keeping import orders
 from sluice.cdc_engine.keeping.conf_watch import ConfWatch
 from sluice.cdc_engine.keeping.in_use import InUse
 from sluice.cdc_engine.keeping.rules import KeeperAct, KeeperFacts, decide
+from sluice.cdc_engine.keeping.served import why_not_served
 
 LOOK_SECONDS = 0.5
 STANDBY_SECONDS = 1.0  # between two looks at a lease that another process holds
@@ -100,7 +101,7 @@ class Keeper:
             conf=conf,
             running=running,
             tried=self._tried.get(name, ""),
-            stopped=directory is not None and orders.stopped(directory) is not None,
+            stopped=bool(why_not_served(name)) or (directory is not None and orders.stopped(directory) is not None),
             asked=wish.wish if wish else "",
             elsewhere=looks and directory is not None and self._elsewhere(directory),
             ended=name in kept and self._engines.ended(name),

@@ -30,6 +30,7 @@ from sluice.cdc_engine.keeping import orders
 from sluice.cdc_engine.keeping.acts import held
 from sluice.cdc_engine.keeping.failed_start import note_failed_start
 from sluice.cdc_engine.keeping.in_use import conf_in_use
+from sluice.cdc_engine.keeping.served import why_not_served
 from sluice.cdc_engine.limits import CONNECT_TIMEOUT_SECONDS
 
 if TYPE_CHECKING:
@@ -157,6 +158,8 @@ def get_or_start(destination: str) -> Engine:
     Raises LeaseLostError while another process has the destination, EngineStartingError if the start takes longer than
     START_WAIT_SECONDS, EngineStoppedError if an operator stopped the engine, and otherwise a SluiceError.
     """
+    if why := why_not_served(destination):
+        raise EngineStoppedError(why)
     left = _left.get(destination, 0.0) - time.monotonic()
     if left > 0:
         raise LeaseLostError(
@@ -282,6 +285,8 @@ def _may_run(name: str) -> SluiceConfig:
 
 def _take_up_group(name: str) -> None:
     """Starts the engine of a group, which itself waits for the engines of its members. Raises SluiceError."""
+    if why := why_not_served(name):
+        raise EngineStoppedError(why)
     with _lock:
         place = _groups.setdefault(name, EngineSlot(name, functools.partial(_make_group, name)))
     while True:

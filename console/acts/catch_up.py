@@ -19,11 +19,15 @@ from sluice.cdc_engine.acts.catch_up import (
     wait_until_caught_up,
 )
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.config.conf_files import ONLY
+from sluice.cdc_engine.file_lock import FileLock
 from sluice.cdc_engine.instance.sources import source_facts
+from sluice.cdc_engine.keeping import orders
+from sluice.cdc_engine.keeping.served import ONLY
 from sluice.console.source.query import require_destination
 from sluice.console.stack.stack import Stack, StackOptions
 from sluice.console.toolchain.errors import SetupError
+
+LOCK_FILE = "catch-up.lock"  # in data_dir; `sluice up` is refused while it is held
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,6 +67,9 @@ def catch_up(
     """
     chosen = [require_destination(config, name).name for name in dict.fromkeys(names)] or sorted(config.destinations)
     ends = {name: end_of(source_facts(config.destinations[name])) for name in chosen}
+    for name in chosen:
+        if (order := orders.stopped(config.destination_dir(name))) is not None:
+            raise SetupError(f"{order.by} stopped {name} at {order.when()}; `sluice instance start {name}` starts it.")
     begun, since = time.monotonic(), time.time()
     with running(config, conf, chosen, say) as revive:
 
@@ -95,27 +102,44 @@ def catch_up(
 def running(
     config: SluiceConfig, conf: Path, names: Sequence[str], say: Callable[[str], None]
 ) -> Iterator[Callable[[], object]]:
-    """Yields a function that starts again what has died. Starts the stack for these destinations unless one runs already, and stops at
-    the end what it started.
+    """Yields a function that checks that everything runs, and starts again what has died. Starts the stack for these destinations unless
+    one runs already, and stops at the end what it started. Raises SetupError if another `sluice catch-up` of this data_dir runs.
     """
-    only = {name: config.destinations[name] for name in names}
-    stack = Stack(
-        config.model_copy(update={"destinations": only, "groups": {}}),
-        conf,
-        say,
-        StackOptions(die_with_parent=True, environment={ONLY: ",".join(names)}, webserver=False, warms_spark=False),
-    )
-    if stack.file.running():
-        say("Sluice runs already, and continues to run afterwards")
-        yield lambda: None
-        return
-    stack.require_startable()
+    lock = FileLock(config.data_dir / LOCK_FILE)
+    if not lock.try_acquire():
+        raise SetupError(
+            f"Another `sluice catch-up` runs with {config.data_dir}; start this one again when it has ended."
+        )
     try:
-        stack.up()
-        yield stack.revive
-    finally:
-        if left := stack.down():
+        options = StackOptions(
+            die_with_parent=True, environment={ONLY: ",".join(names)}, webserver=False, warms_spark=False
+        )
+        stack = Stack(config, conf, say, options)
+        if stack.file.running():
+            lock.release()
+            say("Sluice runs already, and continues to run afterwards")
+            yield functools.partial(_require_running, stack)
+            return
+        stack.require_startable()
+        try:
+            stack.up()
+            yield functools.partial(_kept_alive, stack)
+        finally:
+            left = stack.down()
+        if left:
             raise SetupError(f"These processes outlived SIGKILL: {', '.join(map(str, left))}; see `ps -fp` for each.")
+    finally:
+        lock.release()
+
+
+def _require_running(stack: Stack) -> None:
+    if not stack.file.load():
+        raise SetupError("Sluice was stopped during the wait (`sluice down`); start `sluice catch-up` again.")
+
+
+def _kept_alive(stack: Stack) -> None:
+    _require_running(stack)
+    stack.revive()
 
 
 def _say_of(name: str, say: Callable[[str], None], sentence: str) -> None:

@@ -75,7 +75,7 @@ def test_catch_up_merges_up_to_the_end_and_leaves_nothing_running(tmp_path: Path
     assert [each["destination"] for each in found["destinations"]] == ["shop"]
     assert rows(conf) == [(1, 1), (2, 2)]
     assert ProcessFile(config.data_dir / "processes.json").load() == []
-    assert not config.destination_dir("idle").exists(), "only the named destination is started"
+    assert not (config.destination_dir("idle") / "status.json").exists(), "only the named destination is started"
 
     execute(
         server,

@@ -13,14 +13,18 @@ import pytest
 from typer.testing import CliRunner
 
 from sluice.cdc_engine.acts.catch_up import CatchUpEnd, Progress, Waiting, missing, read_progress, wait_until_caught_up
-from sluice.cdc_engine.config.conf_files import ONLY, read_conf_files
+from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.contracts import Holder
-from sluice.cdc_engine.errors import ActRefusedError
+from sluice.cdc_engine.errors import ActRefusedError, EngineStoppedError
+from sluice.cdc_engine.file_lock import FileLock
+from sluice.cdc_engine.keeping.launcher import get_or_start
+from sluice.cdc_engine.keeping.served import ONLY, why_not_served
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd
 from sluice.cdc_engine.states import SnapshotState
-from sluice.console.acts.catch_up import CaughtUp
+from sluice.console.acts.catch_up import LOCK_FILE, CaughtUp, running
 from sluice.console.main import app
+from sluice.console.toolchain.errors import SetupError
 
 UUID = "3e11fa47-71ca-11e1-9e33-c80aa9429562"
 END = CatchUpEnd(end=SourceEnd(file="b.000007", offset=500, executed=f"{UUID}:1-9"), server_uuid=UUID)
@@ -41,9 +45,11 @@ def at(**changed: object) -> Progress:
         (DONE, ""),
         (at(offset=450, gtid_set=f"{UUID}:1-8"), "acked b.000007:450@1 of b.000007:500"),
         (at(offset=450), ""),  # an event outside any transaction follows
+        # a RESET began the files anew: their numbers say nothing
+        (at(file="b.000900", gtid_set=f"{UUID}:1-8"), "acked b.000900:500@1 of b.000007:500"),
         (at(file="b.000009", server_uuid="other", gtid_set=""), "acked b.000009:500@1 of b.000007:500"),
         (at(file="b.000002", server_uuid="other"), ""),
-        (dataclasses.replace(DONE, outstanding=1), "a batch waits for its ack"),
+        (dataclasses.replace(DONE, ticked=False), "the engine waits for its first tick"),
         (dataclasses.replace(DONE, state=""), "the engine is starting"),
         (dataclasses.replace(DONE, state="STARTING"), "the engine is STARTING"),
         (dataclasses.replace(DONE, state="RECONNECTING", reason="gone"), "the engine is RECONNECTING: gone"),
@@ -63,9 +69,9 @@ def waiting(looks: Iterator[Progress], said: list[str], seconds_max: float = 0.0
 
 def test_the_wait_ends_with_the_last_ack_and_reports_each_reason_once() -> None:
     said: list[str] = []
-    behind = dataclasses.replace(DONE, outstanding=1)
+    behind = dataclasses.replace(DONE, ticked=False)
     progress = wait_until_caught_up(waiting(iter([behind, behind, DONE]), said), END)
-    assert (progress, said) == (DONE, ["a batch waits for its ack"])
+    assert (progress, said) == (DONE, ["the engine waits for its first tick"])
 
 
 @pytest.mark.parametrize(
@@ -93,7 +99,8 @@ def test_an_engine_that_stays_ended_and_a_limit_of_time_end_the_wait(monkeypatch
 
     for progress, seconds_max, why in (
         (lost, 0.0, "shop is POSITION_LOST: the source has purged b.000001"),
-        (dataclasses.replace(DONE, outstanding=1), 90.0, "has not caught up within 90 s: a batch waits"),
+        (dataclasses.replace(DONE, state=""), 0.0, "has written no status for 300 s"),
+        (dataclasses.replace(DONE, ticked=False), 90.0, "has not caught up within 90 s: the engine waits"),
     ):
         with pytest.raises(ActRefusedError, match=why):
             wait_until_caught_up(waiting(iter(forever(progress), None), [], seconds_max), END)
@@ -120,13 +127,33 @@ def test_an_engine_on_another_host_writes_no_status_here(
     assert read_progress(tmp_path, time.time()).state == state
 
 
-def test_only_the_named_destinations_of_conf_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "destinations").mkdir()
-    for name in ("shop", "idle", "other"):
-        (tmp_path / "destinations" / f"{name}.yaml").write_text("source: {}\n")
-    assert set(read_conf_files(tmp_path).destinations) == {"shop", "idle", "other"}
+@pytest.mark.parametrize(("age_seconds", "state"), [(1.0, "RUNNING"), (16.0, "")])
+def test_the_status_of_an_engine_that_died_does_not_count(tmp_path: Path, age_seconds: float, state: str) -> None:
+    written_us = int((time.time() - age_seconds) * 1e6)
+    status = {"state": "RUNNING", "updated_at_us": written_us, "ticked_at_us": written_us}
+    (tmp_path / "status.json").write_text(json.dumps(status))
+    assert read_progress(tmp_path, time.time() - 60).state == state
+
+
+def test_one_catch_up_at_a_time_and_no_up_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SluiceConfig(data_dir=tmp_path / "data", lake=str(tmp_path / "lake"))
+    lock = FileLock(config.data_dir / LOCK_FILE)
+    assert lock.try_acquire()
+    with pytest.raises(SetupError, match="Another `sluice catch-up` runs"), running(config, tmp_path, ["shop"], print):
+        pass
+    monkeypatch.setattr("sluice.console.main.config_now", lambda: config)
+    answer = CliRunner().invoke(app, ["up"])
+    assert "stops at its end what it started" in str(answer.exception)
+
+
+def test_only_the_named_destinations_are_started_and_conf_stays_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_not_served("idle") == ""
     monkeypatch.setenv(ONLY, "shop, other")
-    assert set(read_conf_files(tmp_path).destinations) == {"shop", "other"}
+    assert why_not_served("shop") == ""
+    with pytest.raises(
+        EngineStoppedError, match="idle is not started: this process runs for `sluice catch-up` of other, shop only"
+    ):
+        get_or_start("idle")
 
 
 def test_a_stopped_table_is_named_and_gives_exit_code_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,17 @@
+"""Limits the engines that this process starts to some destinations, for `sluice catch-up`. conf/ stays whole: what other destinations and
+groups need of shared files is still known.
+"""
+
+from __future__ import annotations
+
+import os
+
+ONLY = "SLUICE_DESTINATIONS"  # environment variable: names, separated by commas; empty: all
+
+
+def why_not_served(name: str) -> str:
+    """Returns why the engine of a destination or group is not started here, as a sentence; empty if it may be started."""
+    only = {each.strip() for each in os.environ.get(ONLY, "").split(",") if each.strip()}
+    if not only or name in only:
+        return ""
+    return f"{name} is not started: this process runs for `sluice catch-up` of {', '.join(sorted(only))} only"
