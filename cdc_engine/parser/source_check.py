@@ -12,8 +12,6 @@ from sluice.cdc_engine.source.server import Source
 
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)
-MIXED = "MIXED"
-FOLLOWED_FORMATS = frozenset({"ROW", MIXED})
 # of servers that tests run
 MYSQL_TESTED, MARIADB_TESTED = ((5, 7), (8, 0), (9,)), ((10, 11), (11, 4))
 BINLOG_MONITOR_SINCE = (10, 5)  # of MariaDB, which calls REPLICATION CLIENT so
@@ -49,7 +47,7 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
     if variables.get("log_bin", "OFF").upper() not in ("ON", "1"):
         problems.append(f"log_bin is OFF: the server writes no binlog; {advice_of(facts).log_bin}")
     row_format = variables.get("binlog_format", "ROW").upper()
-    if row_format not in FOLLOWED_FORMATS:
+    if row_format != "ROW":
         problems.append(f"binlog_format is {row_format}: {advice_of(facts).set('binlog_format', 'ROW')}")
     return problems
 
@@ -108,7 +106,6 @@ def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) 
     """Returns what an operator should know of a server that can be captured, one sentence each."""
     sentences = (
         untested_version_sentence(facts),
-        mixed_format_sentence(facts),
         short_retention_sentence(facts, retention_hours_min),
     )
     return [*_image_warnings(facts), *filter(None, sentences)]
@@ -130,17 +127,6 @@ def untested_version_sentence(facts: ServerFacts) -> str:
 def advice_of(facts: ServerFacts) -> Advice:
     """Returns what to do on this server, in the terms of its provider."""
     return ADVICE[provider_of(facts.provider)]
-
-
-def mixed_format_sentence(facts: ServerFacts) -> str:
-    """Returns a sentence if the server logs some changes of rows as statements, which no rule can follow; otherwise an empty text."""
-    if facts.variables.get("binlog_format", "ROW").upper() != MIXED:
-        return ""
-    return (
-        "binlog_format is MIXED: row events are followed, and a change that the server logs as a statement stops its table by name "
-        "(STATEMENT_FORMAT) until a re-snapshot. A statement about a temporary table or a view stops all tables of its database. "
-        f"ROW logs no change as a statement: {advice_of(facts).set('binlog_format', 'ROW')}"
-    )
 
 
 def _image_warnings(facts: ServerFacts) -> list[str]:

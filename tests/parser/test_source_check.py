@@ -47,7 +47,7 @@ def test_a_good_source_has_no_problems_and_no_warnings() -> None:
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
-    bad = with_variables(log_bin="OFF", binlog_format="STATEMENT")
+    bad = with_variables(log_bin="OFF", binlog_format="MIXED")
     bad = dataclasses.replace(bad, version="5.5.62", grants=("GRANT USAGE ON *.* TO `u`@`%`",))
     said = problems(bad)
     words = [
@@ -212,12 +212,3 @@ def test_a_version_that_no_test_runs_is_a_warning_and_no_problem(version: str, m
     warnings = source_warnings(ServerFacts(version=version, mariadb=mariadb, server_uuid="u", gtid_enabled=True))
     told = [each for each in warnings if "tested with" in each]
     assert [each.startswith(why) for each in told] == [True] * bool(why)
-
-
-@pytest.mark.managed
-def test_a_mixed_format_is_a_warning_and_a_statement_format_a_problem() -> None:
-    (warning,) = check_source(SOURCE, with_variables(binlog_format="MIXED"))
-    assert "stops its table by name (STATEMENT_FORMAT)" in warning
-    assert "SET GLOBAL binlog_format = 'ROW'" in warning
-    (problem,) = problems(with_variables(binlog_format="STATEMENT"))
-    assert "SET GLOBAL binlog_format = 'ROW'" in problem
