@@ -17,6 +17,7 @@ from typing import Any
 
 import deltalake
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.lake_cut.cut import SCHEMA, newest_row
@@ -43,11 +44,13 @@ class PublishedTables:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AmendedTable:
     """A table that was corrected outside the stream. `tables`: name → (path, ID and version), of the table and of its change log and
-    history. `label`: the order key up to which they have their changes.
+    history. `label`: the order key up to which they have their changes. `newest`: the order key of the snapshot that was the newest when
+    the table was corrected (`newest_order_key`).
     """
 
     tables: Mapping[str, tuple[str, TableRecord]]
     label: int
+    newest: int | None
 
 
 def app_id(batch: StagedBatch) -> str:
@@ -80,13 +83,29 @@ def publish_cut(
     return done is None or done < key
 
 
+def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None) -> int | None:
+    """Returns the order key of the newest consistent snapshot, None if there is none. Reads it from the statistics in the Delta log,
+    because the rows are in as many files. Raises TableError if the log cannot be read.
+    """
+    try:
+        log = _opened(path, dict(storage_options or {}) or None)
+        if log is None:
+            return None
+        files: Any = pa.table(log.get_add_actions(flatten=True))
+    except (DeltaError, OSError) as error:
+        raise TableError(NAME, f"the Delta table {path} cannot be read: {error}", own=False) from error
+    return pc.max(files["max.order_key"]).as_py() if files.num_rows else None
+
+
 def amend_newest(
     path: str, amended: Iterable[AmendedTable], fence: Fence, storage_options: Mapping[str, str] | None = None
 ) -> bool:
     """Writes the newest consistent snapshot again with later versions of tables. Returns whether it did.
 
     A table whose label is above the snapshot's order key is left out, and the next batch's snapshot includes it: changes of a batch that
-    is not in all tables belong to no snapshot yet. Raises TableError if Delta refuses the write.
+    is not in all tables belong to no snapshot yet. A table is also left out if a batch has published a snapshot since the correction: that
+    batch's snapshot has the table, at this version or a later one, and records whether it has stopped. Raises TableError if Delta refuses
+    the write.
     """
     options = dict(storage_options or {}) or None
     try:
@@ -95,7 +114,8 @@ def amend_newest(
         if newest is None:
             return False
         tables = json.loads(newest["tables"])
-        fitting = [each.tables for each in amended if each.label <= newest["order_key"]]
+        key = newest["order_key"]
+        fitting = [each.tables for each in amended if each.label <= key and each.newest == key]
         later = {
             name: place for each in fitting for name, place in each.items() if _is_later(place[1], tables.get(name))
         }
@@ -111,10 +131,14 @@ def amend_newest(
 
 
 def _is_later(record: TableRecord, there: Mapping[str, Any] | None) -> bool:
-    """Returns whether a snapshot has an earlier version of a table, another table, or none. A batch since then may have a later one."""
-    return (
-        there is None or there["table_id"] != record.table_id or there["version"] < record.version or there["stopped"]
-    )
+    """Returns whether a snapshot has an earlier version of a table, another table, or none. It may have the same version as a table that
+    has stopped: a run that was killed right after it had published the table publishes it again. It may also have a later version, of a
+    repair.
+    """
+    if there is None or there["table_id"] != record.table_id:
+        return True
+    version: int = there["version"]
+    return version < record.version or (version == record.version and bool(there["stopped"]))
 
 
 def _row(batch: StagedBatch, published: PublishedTables) -> pa.Table:

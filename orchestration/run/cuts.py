@@ -99,19 +99,22 @@ class CutAmendments:
 
         A shard waits for the next batch: its Delta version may have rows of other shards that belong to no consistent snapshot yet.
         """
-        from sluice.spark_jobs.cuts import AmendedTable  # noqa: PLC0415
+        from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
+        from sluice.spark_jobs.cuts import AmendedTable, newest_order_key  # noqa: PLC0415
 
         there = self._places(LakeTables(self._config.destination_dir(self._destination)), table)
         if there and target(self._config, self._destination, table).shard is None:
-            self.waiting[table] = AmendedTable(tables=there, label=label)
+            options = storage_options(self._config.storage_options)
+            newest = newest_order_key(cuts_path(self._config.lake, self._destination), options)
+            self.waiting[table] = AmendedTable(tables=there, label=label, newest=newest)
         if self._clock() >= self._due:
             self.write(refusal)
 
     def write(self, refusal: Callable[[], str]) -> None:
         """Writes the newest consistent snapshot again with the tables that wait. The caller holds the run lock. Raises SparkJobError.
 
-        A table has the version that it had when it was added, whatever a batch that is not complete has merged since. A table that was
-        made anew since then is left out: the snapshot of that batch has it.
+        A table has the version that it had when it was added, whatever a batch that is not complete has merged since. A table is left out
+        if it was made anew since then, or if a batch has published a snapshot since then: that batch's snapshot has it.
         """
         from sluice.lake_cut.cut import cuts_path  # noqa: PLC0415
         from sluice.spark_jobs.cuts import amend_newest  # noqa: PLC0415

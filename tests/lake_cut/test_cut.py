@@ -131,25 +131,32 @@ def test_cut_has_a_table_that_was_published_anew_where_it_is_of_that_position(sh
     shop.merge("shop.items", 7)
     anew = shop.paths["shop.items"], shop.records["shop.items"]
     path = cuts_path(shop.lake, "shop")
-    assert not amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=101)], BY_HAND), (
+    assert not amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=101, newest=100)], BY_HAND), (
         "it has changes of a batch that is not in all tables"
     )
     assert read_cut(shop.lake, "shop").tables["shop.items"].version == 0
-    assert amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=100)], BY_HAND)
+    assert amend_newest(path, [AmendedTable(tables={"shop.items": anew}, label=100, newest=100)], BY_HAND)
     cut = read_cut(shop.lake, "shop")
     assert (cut.order_key, cut.tables["shop.items"].version, cut.tables["shop.orders"].version) == (100, 1, 0)
     assert not shop.publish(batch(100, delivery=2)), "the position is still the last one"
-    assert not amend_newest(path + "-of-another", [AmendedTable(tables={"shop.items": anew}, label=0)], BY_HAND)
+    assert not amend_newest(
+        path + "-of-another", [AmendedTable(tables={"shop.items": anew}, label=0, newest=100)], BY_HAND
+    )
 
 
-def test_cut_has_no_table_at_an_earlier_version_after_it_was_amended(shop: Shop) -> None:
+@pytest.mark.parametrize("stopped", [(), ("shop.items",)], ids=["merged", "stopped"])
+def test_cut_has_no_table_at_an_earlier_version_after_it_was_amended(shop: Shop, stopped: tuple[str, ...]) -> None:
     """A run adds a published table to the newest cut seconds later; a batch may have come in between."""
     published = shop.paths["shop.items"], shop.records["shop.items"]
     shop.merge("shop.items", 7)
-    assert shop.publish(batch(200))
+    assert shop.publish(batch(200), *stopped)
     path = cuts_path(shop.lake, "shop")
-    assert not amend_newest(path, [AmendedTable(tables={"shop.items": published}, label=100)], BY_HAND)
-    assert read_cut(shop.lake, "shop").tables["shop.items"].version == 1
+    for newest in (100, 200):
+        assert not amend_newest(
+            path, [AmendedTable(tables={"shop.items": published}, label=100, newest=newest)], BY_HAND
+        )
+    table = read_cut(shop.lake, "shop").tables["shop.items"]
+    assert (table.version, table.stopped) == (1, bool(stopped))
 
 
 def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Shop) -> None:
@@ -159,7 +166,11 @@ def test_cut_that_was_amended_needs_files_since_it_was_first_published(shop: Sho
     shop.merge("shop.items", 7)
     assert amend_newest(
         path,
-        [AmendedTable(tables={"shop.items": (shop.paths["shop.items"], shop.records["shop.items"])}, label=100)],
+        [
+            AmendedTable(
+                tables={"shop.items": (shop.paths["shop.items"], shop.records["shop.items"])}, label=100, newest=100
+            )
+        ],
         BY_HAND,
     )
     assert newest_cut_age_hours(path) == pytest.approx(9.0, abs=0.1), "the other tables are as they were"

@@ -1,0 +1,99 @@
+"""Tables that are published while the newest consistent snapshot is not written again at once: what a later write of it may change."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.lake_cut import read_cut
+from sluice.lake_cut.cut import cuts_path
+from sluice.orchestration.run.cuts import CutAmendments, amend_cut, keep_cut
+from sluice.spark_jobs.cuts import newest_order_key
+from sluice.spark_jobs.fence import BY_HAND
+from tests.lake_cut.test_cut import batch
+from tests.scale.fix_many_tables import keep_lake_tables, make_destination, table_name
+
+FIRST, PUBLISHED = table_name(0), table_name(1)
+
+
+class Shop:
+    """Two tables of a destination with real records and consistent snapshots; the Delta tables themselves are not read."""
+
+    def __init__(self, config: SluiceConfig) -> None:
+        self._config, self._records = config, keep_lake_tables(config, 2)
+        self.amendments = CutAmendments(config, "shop", clock=itertools.count().__next__)
+
+    def merge(self, end: int, version: int, *held: str) -> None:
+        """A batch merges the published table, unless it is held, and publishes a consistent snapshot."""
+        self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
+        keep_cut(self._config, "shop", "run", batch(end), BY_HAND, held=held)
+
+    def publish(self, version: int) -> None:
+        """A snapshot run publishes the table right after another one, so that it waits."""
+        self.amendments.add(FIRST, 1, str)
+        self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
+        self.amendments.add(PUBLISHED, 9, str)
+        assert list(self.amendments.waiting) == [PUBLISHED]
+
+    def repair(self, version: int) -> None:
+        self._records.keep({PUBLISHED: (f"id-{PUBLISHED}", version)})
+        amend_cut(self._config, "shop", PUBLISHED, 9, BY_HAND)
+
+    @property
+    def newest(self) -> tuple[int, int, bool]:
+        """Returns the order key of the newest snapshot, and the table's version and whether it has stopped."""
+        cut = read_cut(self._config.lake, "shop")
+        table = cut.tables[PUBLISHED]
+        return cut.order_key, table.version, table.stopped
+
+    @property
+    def newest_key(self) -> int | None:
+        return newest_order_key(cuts_path(self._config.lake, "shop"))
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    config, _ = make_destination(tmp_path, 2)
+    return Shop(config)
+
+
+def test_a_published_table_that_waits_is_in_the_newest_snapshot_afterwards(shop: Shop) -> None:
+    assert shop.newest_key is None
+    shop.merge(10, 1)
+    shop.publish(5)
+    assert shop.newest == (10, 1, False)
+    shop.amendments.write(str)
+    assert shop.newest == (10, 5, False)
+    assert not shop.amendments.waiting
+
+
+@pytest.mark.parametrize("held_version", [5, 7], ids=["at the published version", "merged since"])
+def test_a_late_write_changes_no_table_that_stopped_after_it_was_published(shop: Shop, held_version: int) -> None:
+    """The table would be complete for readers of the newest snapshot, although it lacks the rows of later batches."""
+    shop.merge(10, 1)
+    shop.publish(5)
+    shop.merge(20, held_version)
+    shop.merge(30, held_version, PUBLISHED)
+    shop.amendments.write(str)
+    assert shop.newest == (30, held_version, True)
+    assert shop.newest_key == 30
+
+
+def test_a_table_that_is_published_again_is_no_longer_stopped_in_the_newest_snapshot(shop: Shop) -> None:
+    """A run was killed between the table's record and the snapshot's, so that a batch took the table for held."""
+    shop.merge(10, 5, PUBLISHED)
+    assert shop.newest == (10, 5, True)
+    shop.publish(5)
+    shop.amendments.write(str)
+    assert shop.newest == (10, 5, False)
+
+
+def test_a_late_write_leaves_a_table_that_was_repaired_meanwhile(shop: Shop) -> None:
+    shop.merge(10, 1)
+    shop.publish(5)
+    shop.repair(6)
+    shop.amendments.write(str)
+    assert shop.newest == (10, 6, False)
