@@ -26,6 +26,7 @@ from sluice.orchestration.run.cuts import CutAmendments
 from sluice.orchestration.run.merge_run import failure, only_writer
 
 OBSERVED_SECONDS = 10.0  # interval between two observations of one table's progress
+LONG_READ_ROWS = 1_000_000  # a table with as many takes about OBSERVED_SECONDS; without a key it is read in one chunk
 WAIT_SECONDS = 20.0  # how long a run waits for the stream before it leaves the rest to a later run
 
 
@@ -120,6 +121,20 @@ class _SnapshotListener:
         except SparkJobError as error:
             raise MergeFailedError(told(self._config, error)) from error
 
+    def _amend_amid_reading(self) -> None:
+        """Adds them while a table is read for long, because a run that is killed meanwhile would leave them out until the next batch. The
+        reading waits for no merge, whose snapshot has them too, and an error is left to the end of the run.
+        """
+        if not self._cuts.waiting or self._ports.files().run_lock_held(self._config.destination_dir(self._destination)):
+            return
+        try:
+            self.amend_rest()
+        except (SluiceError, MergeFailedError) as error:
+            self._context.log.warning(
+                "the newest consistent snapshot lacks tables that were published, and it is written again at the end of this run: %s",
+                error,
+            )
+
     def progress(self, record: SnapshotRecord) -> None:
         """Reports the progress of a table at most every few seconds, because Dagster plots the newest hundred events. The last report is
         a materialization.
@@ -135,6 +150,8 @@ class _SnapshotListener:
             for result in self._flowing.passed(record.name):
                 self._context.log_event(result)  # type: ignore[arg-type]  # it takes evaluations of checks too
         elif now - self._observed.get(record.name, 0.0) >= OBSERVED_SECONDS:
+            if record.name in self._observed or record.rows_expected >= LONG_READ_ROWS:
+                self._amend_amid_reading()
             self._observed[record.name] = now
             self._context.log_event(dg.AssetObservation(key, metadata=_progress(record, now)))
 

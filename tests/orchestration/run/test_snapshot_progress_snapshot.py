@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,11 @@ from sluice.cdc_engine.snapshot.record import SnapshotRecord, wanted
 from sluice.cdc_engine.snapshot.work import SnapshotDependencies
 from sluice.orchestration.base.table_catalog import delta_key
 from sluice.orchestration.code_location import build_definitions
+from sluice.orchestration.run import snapshot_run
+from sluice.orchestration.run.cuts import CutAmendments
+from sluice.orchestration.run.snapshot_run import LONG_READ_ROWS
+from sluice.spark_jobs.cuts import AmendedTable
+from sluice.spark_jobs.errors import TableError
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 
 ROWS_EXPECTED, ROWS, SECONDS = 1000, 250, 10.0
@@ -87,3 +93,46 @@ def test_a_table_is_told_of_every_few_seconds_and_not_of_each_chunk(
     assert [each["snapshot_rows"] for each in told] == [200, 400, 600]
     ends = [each["snapshot_ends_about"] for each in told]
     assert len(set(ends)) == len(ends), "it is guessed anew each time"
+
+
+class Amendments(CutAmendments):
+    """Tables that wait all the time, and counts how often the newest consistent snapshot is written. The first write fails if `refused`."""
+
+    def __init__(self, refused: str = "") -> None:
+        self.waiting, self.written, self._refused = {ITEMS: AmendedTable(tables={}, label=1, newest=1)}, 0, refused
+
+    def write(self, refusal: Callable[[], str]) -> None:
+        assert not refusal(), "the run lock is held"
+        self.written += 1
+        if self._refused:
+            reason, self._refused = self._refused, ""
+            raise TableError(ITEMS, reason)
+
+
+@pytest.mark.parametrize("refused", ["", "the disk is full"])
+def test_published_tables_are_in_the_newest_snapshot_before_a_large_table_is_read_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    """A run that is killed during the reading would leave them out until the next batch, which may take long. An error ends no reading."""
+    amendments, written = Amendments(refused), list[int]()
+    monkeypatch.setattr(snapshot_run, "CutAmendments", lambda *_: amendments)
+
+    def read(hands: SnapshotDependencies) -> None:
+        record, clock = being_read(time.time()), time.time()
+        large = dataclasses.replace(record, table="items", rows_expected=LONG_READ_ROWS)
+        for seconds, each in ((0.0, record), (5.0, record), (12.0, record), (13.0, large)):
+            with monkeypatch.context() as patch:
+                patch.setattr(time, "time", lambda at=clock + seconds: at)
+                hands.progress(each)
+            written.append(amendments.written)
+        with hands.run_lock(), monkeypatch.context() as patch:
+            patch.delattr(snapshot_run, "only_writer")  # it would wait for the lock
+            patch.setattr(time, "time", lambda: clock + 30.0)
+            hands.progress(record)
+        written.append(amendments.written)
+
+    told_amid(tmp_path, monkeypatch, read)
+    assert written == [0, 0, 1, 2, 2], (
+        "after some seconds; at once for a large table; never while another run holds the lock"
+    )
+    assert amendments.written == 3, "and at the end of the run"
