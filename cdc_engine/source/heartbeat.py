@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pymysql
 
-from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.errors import ConfigurationError, SluiceError
 from sluice.cdc_engine.limits import HEARTBEAT_QUERY_SECONDS_MAX as SECONDS_MAX
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.session import SourceSession, error_code, open_session, session_error
@@ -18,7 +18,10 @@ class Heartbeat:
         self._session: SourceSession | None = None
 
     def failure(self) -> str:
-        """Returns why the source did not answer now, without secrets; empty if it did. After a failure the next call reconnects."""
+        """Returns why the source did not answer now, without secrets; empty if it did. After a failure the next call reconnects.
+
+        Raises ConfigurationError if this host cannot ask: its password, its TLS files or a package cannot be read.
+        """
         try:
             self._session = self._session or open_session(self._source, SECONDS_MAX, SECONDS_MAX)
             with self._session.cursor() as cursor:
@@ -26,6 +29,9 @@ class Heartbeat:
                 cursor.fetchall()
         except pymysql.err.MySQLError as error:
             failure = str(session_error(self._source, error_code(error), str(error.args[-1] if error.args else error)))
+        except ConfigurationError:  # says nothing about the source, so it may not count as its failure
+            self.close()
+            raise
         except (OSError, SluiceError) as error:
             failure = f"{self._source.address}: {error}"
         else:

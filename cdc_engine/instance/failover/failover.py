@@ -102,7 +102,10 @@ class Failover:
         return gives_way
 
     def beat(self) -> bool:
-        """Sends one heartbeat. Returns whether another source is to be read from now on. Raises MetaError, ConfigurationError."""
+        """Sends one heartbeat. Returns whether another source is to be read from now on.
+
+        Raises MetaError, and ConfigurationError if this host cannot ask the source, which is no failure of the source.
+        """
         chosen = address_chosen(self._dependencies.directory)
         if chosen != self._reading and chosen in self._sources:
             log.warning("source_switched", reading=self._reading, chosen=chosen, why="by command")
