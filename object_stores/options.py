@@ -1,11 +1,12 @@
-"""`storage_options` of conf/: deltalake's names for a store's options, which of them are secrets, and their values. Pure but for the
-environment.
+"""`storage_options` of conf/: deltalake's names for a store's options, which of them are secrets, and their values.
+
+The process remembers the secrets that it resolved. An error may contain an earlier one, which its location no longer has.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
+import threading
 import urllib.parse
 from collections.abc import Mapping
 
@@ -34,7 +35,11 @@ CREDENTIALS = {  # variables of the environment that AWS's own client reads
     "session_token": "AWS_SESSION_TOKEN",
 }
 PLAIN = frozenset(NAMES.values()) - frozenset(CREDENTIALS)
+RESOLVED_MAX = 256  # the newest secrets; more than any run needs, though tokens may be new each time
 YES = frozenset({"1", "true", "on", "yes", "y"})  # the values that deltalake reads as true
+
+_resolved: dict[str, None] = {}  # the secrets that were handed out, the oldest first
+_lock = threading.Lock()
 
 
 def known(storage_options: Mapping[str, str]) -> dict[str, str]:
@@ -43,11 +48,15 @@ def known(storage_options: Mapping[str, str]) -> dict[str, str]:
 
 
 def resolved(configured: Mapping[str, str]) -> dict[str, str]:
-    """Replaces references such as `$NAME` by the secrets at these places. Raises StoreError with all that cannot be read."""
+    """Replaces references such as `$NAME` by the secrets at these places, and remembers these for `without_secrets`. Raises StoreError
+    with all that cannot be read.
+    """
     found, missing = dict(configured), list[str]()
     for name, value in configured.items():
         try:
             found[name] = filled_text(value, f"storage_options.{name}")
+            if is_reference(value) and _name(name) not in PLAIN:
+                _remember(found[name])
         except SecretUnavailable as error:
             missing.append(str(error))
     if missing:
@@ -55,21 +64,22 @@ def resolved(configured: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def readable(configured: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options with each secret that can be read now, so that an error can be searched for them. Raises nothing."""
-    found = dict(configured)
-    for name, value in configured.items():
-        with contextlib.suppress(SecretUnavailable):
-            found[name] = filled_text(value, name) if is_reference(value) else value
-    return found
+def _remember(secret: str) -> None:
+    with _lock:
+        _resolved.pop(secret, None)
+        _resolved[secret] = None
+        while len(_resolved) > RESOLVED_MAX:
+            del _resolved[next(iter(_resolved))]
 
 
 def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
-    """Returns a store's error as one line without secrets: it may contain what was sent. The value of an unknown option counts as a
-    secret.
+    """Returns a store's error as one line without secrets: it may contain what was sent, now or before a rotation. The value of an unknown
+    option counts as a secret. `storage_options`: with their values, or as conf/ has them. Reads no secret.
     """
     text = " ".join(DRAWN.sub("", text).split())
-    hidden = [value for name, value in storage_options.items() if _name(name) not in PLAIN]
+    given = {value for name, value in storage_options.items() if _name(name) not in PLAIN and not is_reference(value)}
+    with _lock:
+        hidden = given.union(_resolved)
     for value in sorted(hidden, key=len, reverse=True):
         for form in (value, urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)):
             if len(value) >= SECRET_CHARS_MIN:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sluice.object_stores.errors import StoreError
-from sluice.object_stores.options import readable, resolved, without_secrets
+from sluice.object_stores.options import resolved, without_secrets
 from sluice.orchestration.base.ports import MergeFailedError
 
 if TYPE_CHECKING:
@@ -120,8 +120,10 @@ def target(config: SluiceConfig, destination: str, name: str, *, locks: str = ""
 
 
 def told(config: SluiceConfig, error: object) -> str:
-    """Returns an error of the lake in one line, without the secrets in `storage_options`, which a store's error may repeat."""
-    return without_secrets(str(error), readable(config.storage_options))
+    """Returns an error of the lake in one line, without the secrets that `storage_options` gave to this process, which a store's error may
+    repeat.
+    """
+    return without_secrets(str(error), config.storage_options)
 
 
 def storage_options(configured: Mapping[str, str]) -> dict[str, str]:

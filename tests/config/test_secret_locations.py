@@ -15,6 +15,7 @@ from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
 from sluice.cdc_engine.source.iam import iam_token
 from sluice.cdc_engine.source.settings import SourceConfig
 from sluice.console.conf_check import conf_problems
+from sluice.object_stores import options
 from sluice.orchestration.base.lake_settings import storage_options, told
 from sluice.spark_jobs.errors import SparkUnavailableError
 from sluice.spark_jobs.session import with_token
@@ -68,6 +69,33 @@ def test_a_file_of_conf_is_read_from_the_folder_that_holds_conf(tmp_path: Path) 
     assert config.destinations["shop"].source.password() == SECRET
     (tmp_path / "secret").write_text("another")
     assert config.destinations["shop"].source.password() == "another"
+
+
+def test_an_error_hides_a_secret_of_the_store_that_was_rotated_and_reads_none_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REGION_OF_TEST", "eu-somewhere")
+    script = f"echo run >> {tmp_path}/runs; cat {tmp_path}/secret"
+    given = {"AWS_SECRET_ACCESS_KEY": {"command": ["sh", "-c", script]}, "AWS_REGION": "$REGION_OF_TEST"}
+    config = load_config(written(tmp_path, {"storage_options": given}))
+    secrets = ["before-rotation/71", "after-rotation/72"]
+    for secret in secrets:
+        (tmp_path / "secret").write_text(secret)
+        assert storage_options(config.storage_options)["AWS_SECRET_ACCESS_KEY"] == secret
+    (tmp_path / "secret").unlink()
+    error = "refused before-rotation/71, before-rotation%2F71 and after-rotation/72 in eu-somewhere"
+    assert told(config, error) == "refused ***, *** and *** in eu-somewhere"
+    assert (tmp_path / "runs").read_text().split() == ["run"] * len(secrets)
+
+
+def test_a_process_remembers_the_newest_secrets_of_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(options.RESOLVED_MAX + 1):
+        for name in ("OFTEN_SENT", "SENT_ONCE"):
+            monkeypatch.setenv(name, f"token-{number:03}" if name == "SENT_ONCE" else "token-often")
+        _ = options.resolved({"token": "$OFTEN_SENT"})
+        _ = options.resolved({"token": "$SENT_ONCE"})
+    assert options.without_secrets("token-often token-000 token-001 token-256", {}) == "*** token-000 token-001 ***"
+    assert options.without_secrets("token-002", {}) == "***"
 
 
 def test_the_token_of_spark_is_in_its_address_only_when_a_run_attaches(tmp_path: Path) -> None:
