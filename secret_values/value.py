@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
+import selectors
 import signal
+import stat
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from sluice.secret_values.location import SecretLocation, SecretUnavailable, is_reference
 
@@ -18,8 +22,8 @@ SECRET_BYTES_MAX = 64 << 10  # a file or an output that is larger is no secret
 def value_of(location: SecretLocation, setting: str, environment: Mapping[str, str] = os.environ) -> str:
     """Returns the secret, without the line end of a file or an output; empty if there is no location. `setting`: its key in conf/.
 
-    Raises SecretUnavailable if the variable is not set, if the file cannot be read or is empty, and if the command fails, writes nothing
-    or runs longer than COMMAND_SECONDS_MAX.
+    Raises SecretUnavailable if the variable is not set, if the file cannot be read, is empty or no regular file, and if the command fails,
+    writes nothing or more than SECRET_BYTES_MAX, or runs longer than COMMAND_SECONDS_MAX.
     """
     if location.file is not None:
         return _of_file(location.file, setting)
@@ -38,16 +42,25 @@ def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.env
 
 
 def _of_file(file: Path, setting: str) -> str:
+    what = f"{setting}: the file {file}"
     try:
-        with file.open("rb") as opened:
-            content = opened.read(SECRET_BYTES_MAX + 1)
+        descriptor = os.open(
+            file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+        )  # a plain open of a named pipe waits for a writer
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise SecretUnavailable(f"{what} is no regular file: name one that can be read at each connect")
+            with open(descriptor, "rb", closefd=False) as opened:
+                content = opened.read(SECRET_BYTES_MAX + 1)
+        finally:
+            os.close(descriptor)
     except OSError as error:
-        raise SecretUnavailable(f"{setting}: the file {file} cannot be read: {error.strerror}") from None
-    return _text(content, f"{setting}: the file {file}")
+        raise SecretUnavailable(f"{what} cannot be read: {error.strerror}") from None
+    return _text(content, what)
 
 
 def _of_command(command: tuple[str, ...], setting: str) -> str:
-    """Runs the command in its own process group, so that a command that hangs ends with all its children."""
+    """Runs the command in its own process group, so that a command that hangs or writes too much ends with all its children."""
     what = f"{setting}: the command {command[0]}"
     try:
         process = subprocess.Popen(
@@ -61,13 +74,36 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
         why = error.strerror if isinstance(error, OSError) else "its arguments are not valid"
         raise SecretUnavailable(f"{what} cannot be started: {why}") from None
     try:
-        content, _ = process.communicate(timeout=COMMAND_SECONDS_MAX)
+        content = _output(process)
     except subprocess.TimeoutExpired:
-        _end_group(process)
         raise SecretUnavailable(f"{what} did not end within {COMMAND_SECONDS_MAX:g} s and was ended") from None
+    finally:
+        if process.returncode is None:
+            _end_group(process)
+    if len(content) > SECRET_BYTES_MAX:
+        return _text(content, f"{setting}: the output of the command {command[0]}")
     if process.returncode:
         raise SecretUnavailable(f"{what} failed with status {process.returncode}; run it by hand to see why")
     return _text(content, f"{setting}: the output of the command {command[0]}")
+
+
+def _output(process: subprocess.Popen[bytes]) -> bytes:
+    """Returns the output of a command that has ended, or more than SECRET_BYTES_MAX of a command that still runs. Raises TimeoutExpired."""
+    until = time.monotonic() + COMMAND_SECONDS_MAX
+    content = bytearray()
+    stdout: Any = process.stdout  # a pipe
+    with stdout as output, selectors.DefaultSelector() as selector:
+        selector.register(output, selectors.EVENT_READ)
+        while len(content) <= SECRET_BYTES_MAX:
+            left = until - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                raise subprocess.TimeoutExpired(process.args, COMMAND_SECONDS_MAX)
+            part = os.read(output.fileno(), SECRET_BYTES_MAX + 1 - len(content))
+            if not part:
+                process.wait(max(until - time.monotonic(), 0))
+                break
+            content += part
+    return bytes(content)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
@@ -75,8 +111,6 @@ def _end_group(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
 
 
 def _text(content: bytes, what: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -76,7 +77,16 @@ def test_a_file_that_holds_no_secret_is_named(content: bytes, why: str, tmp_path
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     assert why_not(SecretLocation(file=tmp_path / "none")).endswith("cannot be read: No such file or directory")
-    assert why_not(SecretLocation(file=tmp_path)).endswith("cannot be read: Is a directory")
+
+
+def test_what_is_no_regular_file_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    before = psutil.Process().num_fds()
+    for file in (tmp_path / "pipe", tmp_path, Path("/dev/zero")):
+        assert why_not(SecretLocation(file=file)) == (
+            f"{SETTING}: the file {file} is no regular file: name one that can be read at each connect"
+        )
+    assert psutil.Process().num_fds() == before
 
 
 def test_a_variable_that_is_not_set_is_named() -> None:
@@ -106,6 +116,30 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeyp
         "its child is gone",
         lambda: not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE,
     )
+
+
+def test_a_command_that_writes_without_end_is_ended_after_the_largest_secret(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        "while True: sys.stdout.write('y\\n' * 1024)"
+    )
+    before = psutil.Process().memory_info().rss
+    assert why_not(command(script)).endswith(
+        f"the output of the command {sys.executable} has more than 64 KiB, which is no secret"
+    )
+    assert psutil.Process().memory_info().rss - before < 64 << 20
+    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    assert value_of(command(f"print('x' * {value.SECRET_BYTES_MAX - 1})"), SETTING) == "x" * (
+        value.SECRET_BYTES_MAX - 1
+    )
+    assert "more than 64 KiB" in why_not(command(f"print('x' * {value.SECRET_BYTES_MAX})"))
+
+
+def test_a_command_that_closes_its_output_and_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value, "COMMAND_SECONDS_MAX", 2.0)
+    script = "import os, time; os.write(1, b'said'); os.close(1); time.sleep(600)"
+    assert "did not end within 2 s" in why_not(command(script))
 
 
 def test_what_a_command_writes_to_stderr_is_not_ours(capfd: pytest.CaptureFixture[str]) -> None:
