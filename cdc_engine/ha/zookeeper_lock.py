@@ -23,7 +23,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from sluice.cdc_engine.contracts import Holder, ZooKeeperServers
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.ha.session import CONFIRM_PART, LeaseSession, now
-from sluice.cdc_engine.records.zookeeper_client import answer, end, new_client, shared_client, told
+from sluice.cdc_engine.records.zookeeper_client import answer, end, is_over, new_client, shared_client, told
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -108,6 +108,9 @@ class ZooKeeperLock:
         return read_lock(self._nodes, self._session.seconds)
 
     def _connected(self) -> Any:
+        if is_over(self._client):
+            over, self._client = self._client, None
+            end(over)
         if self._client is None:
             client = new_client(self._nodes.servers, self._session.seconds)
             client.add_listener(self._hear)

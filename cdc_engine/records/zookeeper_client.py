@@ -7,6 +7,7 @@ no server.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import ssl
@@ -17,6 +18,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import KazooException
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KeeperState
 from kazoo.security import CREATOR_ALL_ACL
 
 from sluice.cdc_engine.contracts import ZooKeeperServers
@@ -33,7 +35,19 @@ SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
 NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, 1 MiB unless changed
 
 logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # the caller reports errors
-_clients: dict[tuple[ZooKeeperServers, int], Any] = {}
+
+
+@dataclasses.dataclass
+class _Shared:
+    """A client that the threads of one process share. `lock`: is held while it connects, which may take half a minute."""
+
+    lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+    client: Any = None
+
+
+_shared: dict[
+    tuple[ZooKeeperServers, int], _Shared
+] = {}  # by servers and process; an entry stays, because a thread may wait for it
 _lock = threading.Lock()
 
 
@@ -91,21 +105,32 @@ def _tls(servers: ZooKeeperServers) -> dict[str, Any]:
 
 
 def shared_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
-    """Returns the client of this process for requests that need no session of their own."""
-    key = (servers, os.getpid())
+    """Returns the client of this process for requests that need no session of their own. One that is over is replaced."""
     with _lock:
-        if key not in _clients:
-            _clients[key] = new_client(servers, session_seconds)
-        return _clients[key]
+        shared = _shared.setdefault((servers, os.getpid()), _Shared())
+    with shared.lock:  # not `_lock`: servers that do not answer may not delay requests to others
+        if is_over(shared.client):
+            over, shared.client = shared.client, None
+            end(over)
+        if shared.client is None:
+            shared.client = new_client(servers, session_seconds)
+        return shared.client
+
+
+def is_over(client: Any) -> bool:
+    """Returns whether a client never connects again: its login was refused, or it was closed. A new client reads the secret again."""
+    return client is not None and client.client_state in (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
 
 
 def end_shared_clients() -> None:
     """Closes the connections of this process; the next request opens new ones."""
     with _lock:
-        mine = [key for key in _clients if key[1] == os.getpid()]
-        clients = [_clients.pop(key) for key in mine]
-    for client in clients:
-        end(client)
+        mine = [shared for key, shared in _shared.items() if key[1] == os.getpid()]
+    for shared in mine:
+        with shared.lock:
+            client, shared.client = shared.client, None
+        if client is not None:
+            end(client)
 
 
 def end(client: Any) -> None:

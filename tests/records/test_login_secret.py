@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NoAuthError
+from kazoo.exceptions import AuthFailedError, NoAuthError
+from kazoo.protocol.states import KeeperState
 
 from benchmarks.servers.zookeeper import ZooKeeperServer
 from sluice.cdc_engine.contracts import ZooKeeperServers
 from sluice.cdc_engine.errors import ConfigurationError, NotSharedError, SecretUnavailableError
+from sluice.cdc_engine.ha.zookeeper_lock import Nodes, ZooKeeperLock
 from sluice.cdc_engine.records import zookeeper_client
 from sluice.cdc_engine.records.contract import NOT_THERE
 from sluice.cdc_engine.records.sql import SqlRecordStore
 from sluice.cdc_engine.records.zookeeper import ZooKeeperRecordStore
 from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.extras import Extra
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.servers, pytest.mark.secret]
 
@@ -100,8 +108,83 @@ def test_nodes_of_a_user_of_zookeeper_are_for_that_user_only(own_zookeeper: ZooK
         zookeeper_client.new_client(servers, 4.0)
 
 
+def refuse_login_of(client: Any) -> None:
+    """Lets ZooKeeper refuse the login of a client, with a scheme that it does not have, and waits until kazoo has given up."""
+    with contextlib.suppress(AuthFailedError):
+        client.add_auth("no-such-scheme", "")
+    wait_for("the client is over", lambda: client.client_state == KeeperState.CLOSED)
+
+
+def test_a_client_whose_login_was_refused_is_replaced_by_one_that_reads_the_password_again(
+    own_zookeeper: ZooKeeperServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "keeper"
+    file.write_text(FIRST)
+    servers = ZooKeeperServers(hosts=own_zookeeper.hosts, user="sluice", password=f"$file:{file}")
+    refused = zookeeper_client.shared_client(servers, 4.0)
+    assert zookeeper_client.shared_client(servers, 4.0) is refused
+    refuse_login_of(refused)
+    file.unlink()
+    for _ in range(2):
+        with pytest.raises(SecretUnavailableError, match=r"meta\.password: the file"):
+            zookeeper_client.shared_client(servers, 4.0)
+    file.write_text(SECOND)
+    store = ZooKeeperRecordStore(servers, "replaced", 4.0)
+    _ = store.write("ledger", "one", version=NOT_THERE)
+    assert zookeeper_client.shared_client(servers, 4.0).auth_data == {("digest", f"sluice:{SECOND}")}
+
+
+def test_a_lock_whose_login_was_refused_is_taken_again_with_a_new_client(own_zookeeper: ZooKeeperServer) -> None:
+    nodes = Nodes(
+        servers=ZooKeeperServers(hosts=own_zookeeper.hosts), held="/lock/held", counter="/lock/counter", payload="one"
+    )
+    lock = ZooKeeperLock(nodes, 2.0)
+    try:
+        assert lock.try_acquire()
+        token = lock.token
+        refuse_login_of(lock._client)
+        assert not lock.held
+        wait_for("the lock is free, and taken again", lock.try_acquire)
+        assert lock.token > token
+    finally:
+        lock.release()
+
+
+class Connected:
+    client_state = KeeperState.CONNECTED
+
+    def stop(self) -> None:
+        """There is no session."""
+
+    close = stop
+
+
+def test_a_zookeeper_that_does_not_answer_delays_no_request_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, answers = threading.Event(), threading.Event()
+
+    def connecting(servers: ZooKeeperServers, _seconds: float) -> Connected:
+        if servers.hosts == "silent:1":
+            begun.set()
+            assert answers.wait(60)
+        return Connected()
+
+    monkeypatch.setattr(zookeeper_client, "new_client", connecting)
+    silent = ZooKeeperServers(hosts="silent:1")
+    with ThreadPoolExecutor(3) as pool:
+        try:
+            waiting = [pool.submit(zookeeper_client.shared_client, silent, 4.0) for _ in range(2)]
+            assert begun.wait(60)
+            other = pool.submit(zookeeper_client.shared_client, ZooKeeperServers(hosts="other:1"), 4.0)
+            assert isinstance(other.result(60), Connected)
+            assert not any(each.done() for each in waiting)
+        finally:
+            answers.set()
+        assert waiting[0].result(60) is waiting[1].result(60), "both threads share one client"
+    zookeeper_client.end_shared_clients()
+
+
 def test_sasl_without_its_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_client, "find_spec", lambda _: None)
+    monkeypatch.setattr(Extra.SASL, "modules", ("no_such_package",))
     servers = ZooKeeperServers(hosts="127.0.0.1:1", sasl="GSSAPI")
     with pytest.raises(ConfigurationError, match=r"pip install 'sluice\[sasl\]'"):
         zookeeper_client.new_client(servers, 4.0)
