@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import AuthFailedError, NoAuthError
 from kazoo.protocol.states import KeeperState
+from kazoo.security import make_acl
 
 from benchmarks.servers.zookeeper import ZooKeeperServer
 from sluice.cdc_engine.contracts import ZooKeeperServers
@@ -148,6 +151,31 @@ def test_a_lock_whose_login_was_refused_is_taken_again_with_a_new_client(own_zoo
         assert lock.token > token
     finally:
         lock.release()
+
+
+def test_another_password_of_zookeeper_needs_another_acl_first(own_zookeeper: ZooKeeperServer, tmp_path: Path) -> None:
+    """As docs/guides/rotate-a-password.md says: with the scheme digest the password is a part of the identity."""
+    file = tmp_path / "keeper"
+    file.write_text(FIRST)
+    servers = ZooKeeperServers(hosts=own_zookeeper.hosts, user="sluice", password=f"$file:{file}")
+    store = ZooKeeperRecordStore(servers, "moved", 4.0)
+    version = store.write("ledger", "one", version=NOT_THERE)
+    zookeeper_client.end_shared_clients()
+    file.write_text(SECOND)
+    with pytest.raises(NotSharedError, match="NoAuthError"):
+        store.read("ledger")
+    old = KazooClient(hosts=own_zookeeper.hosts, auth_data=[("digest", f"sluice:{FIRST}")])
+    old.start()
+    digest = base64.b64encode(hashlib.sha1(f"sluice:{SECOND}".encode()).digest()).decode()  # noqa: S324  ZooKeeper's own
+    paths = ["/otter"]
+    try:
+        for path in paths:
+            paths += [f"{path}/{child}" for child in old.get_children(path)]
+            old.set_acls(path, [make_acl("digest", f"sluice:{digest}", all=True)])
+    finally:
+        old.stop()
+        old.close()
+    assert store.write("ledger", "two", version=version) == version + 1
 
 
 class Connected:
