@@ -98,9 +98,17 @@ def _locations(value: Any, setting: str = "") -> Iterator[tuple[str, SecretLocat
             if file and isinstance(part, str):
                 yield key, SecretLocation(file=Path(part))
             elif isinstance(part, list):
-                yield key, SecretLocation(command=tuple(map(str, part)))
+                yield from _commands(key, part)
         elif name not in _TOLD_ELSEWHERE:
             yield from _locations(part, key)
+
+
+def _commands(key: str, part: list[Any]) -> list[tuple[str, SecretLocation]]:
+    """Returns the command with its key; empty for a malformed one."""
+    try:
+        return [(key, SecretLocation(command=tuple(part)))]
+    except ValueError:
+        return []
 
 
 def _variable_of(key: str, text: str) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 FILE, COMMAND = "$file:", "$command:"
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")  # Kubernetes also passes names with dots and hyphens
 
 
 class SecretUnavailable(Exception):  # noqa: N818  a state of the location, which callers translate to their own error
@@ -29,6 +31,10 @@ class SecretLocation:
     def __post_init__(self) -> None:
         if [bool(self.env), self.file is not None, bool(self.command)].count(True) > 1:
             raise ValueError("set one of variable, file and command")
+        if self.env and not VARIABLE.fullmatch(self.env):
+            raise ValueError("the name of an environment variable has letters, digits, _, . and - only, no digit first")
+        if not all(isinstance(part, str) and part for part in self.command):
+            raise ValueError("a command is a list of texts, a program and its arguments, and none of them is empty")
 
     @property
     def reference(self) -> str:
@@ -41,14 +47,32 @@ class SecretLocation:
 
     @classmethod
     def of(cls, reference: str) -> SecretLocation:
-        """Returns the location that a reference names. Raises ValueError for a text that is none."""
+        """Returns the location that a reference names. Raises ValueError for a text that is none, with a sentence that never contains the
+        text, because it may be a secret by mistake.
+        """
         if reference.startswith(FILE):
-            return cls(file=Path(reference.removeprefix(FILE)))
-        if reference.startswith(COMMAND):
-            return cls(command=tuple(map(str, json.loads(reference.removeprefix(COMMAND)))))
-        if not is_reference(reference):
-            raise ValueError("the text names no variable, file or command")
-        return cls(env=reference[1:])
+            path = reference.removeprefix(FILE)
+            found = cls(file=Path(path)) if path else cls()
+        elif reference.startswith(COMMAND):
+            found = cls(command=_parts(reference.removeprefix(COMMAND)))
+        else:
+            found = cls(env=reference[1:] if is_reference(reference) else "")
+        if not found:
+            raise ValueError(
+                "the text names no variable, file or command: write $NAME, {file: PATH} or {command: [PROGRAM]}"
+            )
+        return found
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    """Returns the program and its arguments from JSON."""
+    try:
+        parts = json.loads(text)
+    except ValueError:
+        parts = None
+    if not isinstance(parts, list):
+        raise ValueError('the text after $command: is no list in JSON, such as ["program", "argument"]')
+    return tuple(parts)
 
 
 def is_reference(text: str) -> bool:

@@ -37,8 +37,16 @@ def value_of(location: SecretLocation, setting: str, environment: Mapping[str, s
 
 
 def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Returns the secret for a reference, and any other text unchanged. Raises SecretUnavailable as `value_of`."""
-    return value_of(SecretLocation.of(text), setting, environment) if is_reference(text) else text
+    """Returns the secret for a reference, and any other text unchanged. Raises SecretUnavailable as `value_of`, and for a reference that
+    names no location.
+    """
+    if not is_reference(text):
+        return text
+    try:
+        location = SecretLocation.of(text)
+    except ValueError as error:
+        raise SecretUnavailable(f"{setting}: {error}") from None
+    return value_of(location, setting, environment)
 
 
 def _of_file(file: Path, setting: str) -> str:

@@ -106,7 +106,9 @@ class MetaConfig(Strict):
         "at each connect.",
     )
     sasl: Literal["", "DIGEST-MD5", "GSSAPI"] = Field(
-        "", description="SASL mechanism at ZooKeeper. Needs pure-sasl. Empty: the scheme `digest` for `user`."
+        "",
+        description="SASL mechanism at ZooKeeper. Needs pure-sasl, for `GSSAPI` `pure-sasl[GSSAPI]`. Empty: the scheme "
+        "`digest` for `user`.",
     )
     tls: TlsFilesConfig | None = Field(
         None, description="TLS with ZooKeeper. `{}`: with the system's certificate authorities."

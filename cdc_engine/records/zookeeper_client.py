@@ -13,6 +13,7 @@ import os
 import ssl
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -32,6 +33,7 @@ OWN = "sluice"  # the node under a destination for what Canal has no node for
 ANSWER_SECONDS_MAX = 10.0
 CONNECT_SECONDS_MAX = 10.0
 SYSTEM_AUTHORITIES = "/etc/ssl/certs/ca-certificates.crt"
+KERBEROS = "kerberos"  # the module that pure-sasl imports for GSSAPI
 NODE_BYTES_MAX = 1_000_000  # ZooKeeper refuses more than jute.maxbuffer, 1 MiB unless changed
 
 logging.getLogger("kazoo").setLevel(logging.CRITICAL)  # the caller reports errors
@@ -58,7 +60,7 @@ def destination_path(destination: str, *parts: str) -> str:
 
 def new_client(servers: ZooKeeperServers, session_seconds: float) -> Any:
     """Returns a connected client with a session of its own. Raises NotSharedError if no server answers, SecretUnavailableError if there
-    is no password, and ConfigurationError for SASL without its library.
+    is no password, and ConfigurationError for SASL without its libraries.
     """
     client = KazooClient(
         hosts=servers.hosts,
@@ -86,6 +88,10 @@ def _login(servers: ZooKeeperServers) -> dict[str, Any]:
     if not servers.sasl:
         return {"auth_data": [("digest", f"{servers.user}:{password}")], "default_acl": CREATOR_ALL_ACL}
     require(Extra.SASL, ConfigurationError)
+    if servers.sasl == "GSSAPI" and find_spec(KERBEROS) is None:
+        raise ConfigurationError(
+            "meta.sasl GSSAPI needs a package that is not installed: pip install 'pure-sasl[GSSAPI]'"
+        )
     named = {"username": servers.user, "password": password} if servers.user else {}
     return {"sasl_options": {"mechanism": servers.sasl, **named}, "default_acl": CREATOR_ALL_ACL}
 

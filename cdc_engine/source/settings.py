@@ -13,7 +13,7 @@ from sluice.cdc_engine import config_paths, limits
 from sluice.cdc_engine.environment import secret_at
 from sluice.cdc_engine.errors import ConfigurationError
 from sluice.cdc_engine.time_text import time_us
-from sluice.secret_values import SecretLocation
+from sluice.secret_values import SecretLocation, is_reference
 
 
 def root_of(info: ValidationInfo) -> Path | None:
@@ -55,11 +55,15 @@ class Strict(BaseModel):
 
 
 def secret_location(setting: str, env: str, file: Path | None, command: tuple[str, ...]) -> SecretLocation:
-    """Returns the location that `<setting>_env`, `<setting>_file` or `<setting>_command` names. Raises ValueError if several are set."""
+    """Returns the location that `<setting>_env`, `<setting>_file` or `<setting>_command` names. Raises ValueError if several are set, or
+    one names no location.
+    """
+    if [bool(env), file is not None, bool(command)].count(True) > 1:
+        raise ValueError(f"set one of {setting}_env, {setting}_file and {setting}_command")
     try:
         return SecretLocation(env=env, file=file, command=command)
-    except ValueError:
-        raise ValueError(f"set one of {setting}_env, {setting}_file and {setting}_command") from None
+    except ValueError as error:
+        raise ValueError(f"{setting}_{'command' if command else 'env'}: {error}") from None
 
 
 class SecretConfig(Strict):
@@ -77,6 +81,7 @@ class SecretConfig(Strict):
     def _one_place(self) -> SecretConfig:
         if [bool(self.env), self.file is not None, bool(self.command)].count(True) != 1:
             raise ValueError("set env, the name of an environment variable, file or command: one of them")
+        _ = self.location
         return self
 
     @property
@@ -85,7 +90,11 @@ class SecretConfig(Strict):
 
 
 def _reference(given: Any, info: ValidationInfo) -> Any:
-    """Converts `{file: …}`, `{command: […]}` and `{env: NAME}` to the text that names the same location."""
+    """Converts `{file: …}`, `{command: […]}` and `{env: NAME}` to the text that names the same location, and refuses a text with `$` that
+    names none.
+    """
+    if isinstance(given, str) and is_reference(given):
+        return SecretLocation.of(given).reference
     if not isinstance(given, dict):
         return given
     return SecretConfig.model_validate(given, context=info.context).location.reference

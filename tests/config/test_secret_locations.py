@@ -134,10 +134,22 @@ def test_a_secret_in_conf_itself_is_refused_without_showing_it(record: dict[str,
     assert SECRET not in str(raised.value)
 
 
+@pytest.mark.parametrize("text", ["$", f"${SECRET}!", "$command:[]", f"$command:{SECRET}", {"command": [SECRET, ""]}])
+def test_a_text_that_names_no_location_is_refused_by_conf_and_check_without_showing_it(
+    text: Any, tmp_path: Path
+) -> None:
+    conf = written(tmp_path, {"alarms": [{"kind": "webhook", "url": text}]})
+    with pytest.raises(ConfigurationError, match=r"alarms\.0") as raised:
+        load_config(conf)
+    assert SECRET not in f"{raised.value} {conf_problems(conf)}"
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [
         ({"password_env": "A", "password_file": "secret"}, "set one of password_env, password_file and password_com"),
+        ({"password_env": "A B"}, "password_env: the name of an environment variable has"),
+        ({"password_command": ["cat", ""]}, "password_command: a command is a list of texts"),
         ({"auth": "aws-iam"}, "set tls.mode to VERIFY_IDENTITY"),
         ({"auth": "aws-iam", "tls": {"mode": "REQUIRED"}}, "set tls.mode to VERIFY_IDENTITY"),
         ({"auth": "aws-iam", "password_file": "secret", "tls": {"mode": "VERIFY_CA"}}, "needs no password"),

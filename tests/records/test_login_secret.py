@@ -211,8 +211,11 @@ def test_a_zookeeper_that_does_not_answer_delays_no_request_to_another(monkeypat
     zookeeper_client.end_shared_clients()
 
 
-def test_sasl_without_its_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Extra.SASL, "modules", ("no_such_package",))
+def test_sasl_without_its_libraries_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     servers = ZooKeeperServers(hosts="127.0.0.1:1", sasl="GSSAPI")
+    monkeypatch.setattr(zookeeper_client, "KERBEROS", "no_such_package")
+    with pytest.raises(ConfigurationError, match=r"GSSAPI needs .*pip install 'pure-sasl\[GSSAPI\]'"):
+        zookeeper_client.new_client(servers, 4.0)
+    monkeypatch.setattr(Extra.SASL, "modules", ("no_such_package",))
     with pytest.raises(ConfigurationError, match=r"pip install 'sluice\[sasl\]'"):
         zookeeper_client.new_client(servers, 4.0)

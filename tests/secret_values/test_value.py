@@ -61,6 +61,31 @@ def test_a_place_survives_as_a_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("$", "names no variable, file or command"),
+        ("$file:", "names no variable, file or command"),
+        ("$command:[]", "names no variable, file or command"),
+        ("$command:{}", "is no list in JSON"),
+        ("$command:open-sesame-41", "is no list in JSON"),
+        ('$command:"open-sesame-41"', "is no list in JSON"),
+        ('$command:[""]', "none of them is empty"),
+        ('$command:["open-sesame-41", ""]', "none of them is empty"),
+        ('$command:["open-sesame-41", 1]', "none of them is empty"),
+        ("$open-sesame-41!", "the name of an environment variable has"),
+        ("$41", "the name of an environment variable has"),
+    ],
+)
+def test_a_text_that_names_no_location_is_refused_and_gives_no_empty_secret(text: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why) as refused:
+        SecretLocation.of(text)
+    with pytest.raises(SecretUnavailable, match=f"^{SETTING}: .*{why}") as raised:
+        filled_text(text, SETTING)
+    assert "41" not in f"{refused.value}{raised.value}".replace(SETTING, "")
+    assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize(
     ("content", "why"),
     [
         (b"", "is empty"),
