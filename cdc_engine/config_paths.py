@@ -23,9 +23,16 @@ RELATIVE_SQLITE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=[^?]
 
 
 def local_path(word: str, root: Path | None) -> Path:
-    """Returns the absolute path of a local file or folder. `root`: what relative paths start from; None refuses them.
+    """Returns the absolute path of a local folder, without links. `root`: what relative paths start from; None refuses them.
 
     Raises ValueError with what to write instead.
+    """
+    return local_file(word, root).resolve()
+
+
+def local_file(word: str, root: Path | None) -> Path:
+    """Returns the absolute path of a local file as `local_path`, with its links: Kubernetes replaces the secrets of a volume by another
+    target of a link, and removes the files of the earlier one.
     """
     if URI.match(word):
         raise ValueError(f"{word} is in an object store; only lake and staging may be there, this must be a folder")
@@ -35,7 +42,7 @@ def local_path(word: str, root: Path | None) -> Path:
         raise ValueError(
             f"{word} is relative, and there is no conf/ that it could be relative to; write the absolute path"
         )
-    return ((root or Path("/")) / word).resolve()
+    return ((root or Path("/")) / word).absolute()
 
 
 def table_location(word: str, root: Path | None) -> str:

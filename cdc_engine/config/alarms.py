@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from sluice.cdc_engine.config.brokers import address_of
-from sluice.cdc_engine.source.settings import LocalPath, SecretText, Strict
+from sluice.cdc_engine.source.settings import LocalFile, SecretText, Strict
 
 _MAIL_ADDRESS = re.compile(r"[^\s@<>,;]+@[^\s@<>,;]+")
 MAIL_PORTS = {"starttls": 587, "tls": 465, "none": 25}
@@ -29,7 +29,7 @@ class AlarmConfig(Strict):
     )
     server: str = Field("", description="SMTP server as `host` or `host:port`, for `email`.")
     encryption: Literal["starttls", "tls", "none"] = Field("starttls", description="Encryption of the SMTP connection.")
-    ca_file: LocalPath | None = Field(
+    ca_file: LocalFile | None = Field(
         None, description="PEM file with the trusted certificate authorities. Default: the system's."
     )
     user: str = Field("", description="User name at the SMTP server. Empty: no login.")

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from sluice.cdc_engine import limits
-from sluice.cdc_engine.source.settings import LocalPath, Strict
+from sluice.cdc_engine.source.settings import LocalFile, Strict
 
 EVERYWHERE = {"0.0.0.0", "::"}  # noqa: S104  an address to listen on, not one to connect to
 
@@ -43,14 +43,14 @@ class CanalServerConfig(RenderingConfig):
         description="Environment variable with hex(SHA1(SHA1(password))), as in Canal's `canal.passwd`. None of the three: no "
         "password.",
     )
-    password_hash_file: LocalPath | None = Field(None, description="File with this hash, read when a client logs in.")
+    password_hash_file: LocalFile | None = Field(None, description="File with this hash, read when a client logs in.")
     password_hash_command: tuple[str, ...] = Field(
         (), description="Program and arguments that write this hash. Runs when a client logs in."
     )
-    certificate_file: LocalPath | None = Field(
+    certificate_file: LocalFile | None = Field(
         None, description="PEM file with the server's certificate chain. The server then accepts TLS only."
     )
-    key_file: LocalPath | None = Field(None, description="PEM file with the key of the certificate.")
+    key_file: LocalFile | None = Field(None, description="PEM file with the key of the certificate.")
     window_bytes_max: int = Field(
         limits.WINDOW_BYTES_MAX,
         ge=limits.READ_BUFFER_BYTES,

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.source.settings import LocalPath, Strict, secret_location
+from sluice.cdc_engine.source.settings import LocalFile, Strict, secret_location
 from sluice.secret_values import SecretLocation
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
@@ -39,11 +39,11 @@ class EngineConfig(Strict):
         description="Environment variable with the token that both sides share. Default: a token of this machine in "
         "`data_dir`.",
     )
-    token_file: LocalPath | None = Field(None, description="File with the token.")
+    token_file: LocalFile | None = Field(None, description="File with the token.")
     token_command: tuple[str, ...] = Field((), description="Program and arguments that write the token.")
-    certificate: LocalPath | None = Field(None, description="PEM file with the engine host's certificate. Enables TLS.")
-    key: LocalPath | None = Field(None, description="PEM file with the key of the certificate.")
-    authority: LocalPath | None = Field(
+    certificate: LocalFile | None = Field(None, description="PEM file with the engine host's certificate. Enables TLS.")
+    key: LocalFile | None = Field(None, description="PEM file with the key of the certificate.")
+    authority: LocalFile | None = Field(
         None, description="PEM file with the trusted certificate authorities. Default: the system's."
     )
 

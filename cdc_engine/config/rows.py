@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from sluice.cdc_engine.source.settings import LocalPath, Strict, secret_location
+from sluice.cdc_engine.source.settings import LocalFile, Strict, secret_location
 from sluice.secret_values import SecretLocation
 
 MASK_SALT_ENV = "SLUICE_MASK_SALT"
@@ -23,7 +23,7 @@ class MaskConfig(Strict):
     salt_env: str = Field(
         MASK_SALT_ENV, description="Environment variable with the salt that `hash` prepends to each value."
     )
-    salt_file: LocalPath | None = Field(None, description="File with the salt, instead of `salt_env`.")
+    salt_file: LocalFile | None = Field(None, description="File with the salt, instead of `salt_env`.")
     salt_command: tuple[str, ...] = Field(
         (), description="Program and arguments that write the salt, instead of `salt_env`."
     )

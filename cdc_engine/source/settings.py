@@ -22,6 +22,7 @@ def root_of(info: ValidationInfo) -> Path | None:
 
 
 LocalPath = Annotated[Path, AfterValidator(lambda word, info: config_paths.local_path(str(word), root_of(info)))]
+LocalFile = Annotated[Path, AfterValidator(lambda word, info: config_paths.local_file(str(word), root_of(info)))]
 
 
 def _time_text(word: Any) -> Any:
@@ -70,7 +71,7 @@ class SecretConfig(Strict):
     """Where a secret is: an environment variable, a file, or the output of a command."""
 
     env: str = Field("", description="Environment variable with the secret.")
-    file: LocalPath | None = Field(
+    file: LocalFile | None = Field(
         None, description="File with the secret, which is read at each connect. A line end after it does not count."
     )
     command: tuple[str, ...] = Field(
@@ -107,13 +108,13 @@ SecretText = Annotated[str, BeforeValidator(_reference)]
 class TlsFilesConfig(Strict):
     """Certificates for TLS with a server."""
 
-    ca_file: LocalPath | None = Field(
+    ca_file: LocalFile | None = Field(
         None, description="PEM file with the trusted certificate authorities. Default: the system's."
     )
-    certificate_file: LocalPath | None = Field(
+    certificate_file: LocalFile | None = Field(
         None, description="PEM file with the client certificate, if the server requires one."
     )
-    key_file: LocalPath | None = Field(None, description="PEM file with the key of the client certificate.")
+    key_file: LocalFile | None = Field(None, description="PEM file with the key of the client certificate.")
 
 
 class TlsConfig(TlsFilesConfig):
@@ -131,7 +132,7 @@ class SourceConfig(Strict):
     port: int = Field(3306, ge=1, le=65535, description="Port.")
     user: str = Field(description="Account on the server.")
     password_env: str = Field("", description="Environment variable with the password. None of the three: no password.")
-    password_file: LocalPath | None = Field(None, description="File with the password, read at each connect.")
+    password_file: LocalFile | None = Field(None, description="File with the password, read at each connect.")
     password_command: tuple[str, ...] = Field(
         (), description="Program and arguments that write the password. Runs at each connect, for 20 seconds at most."
     )

@@ -98,6 +98,23 @@ def test_a_process_remembers_the_newest_secrets_of_the_store(monkeypatch: pytest
     assert options.without_secrets("token-002", {}) == "***"
 
 
+def test_a_volume_of_kubernetes_is_rotated_by_a_link_whose_earlier_target_is_removed(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    for number, secret in enumerate((SECRET, "another")):
+        (volume / f"..{number}").mkdir(parents=True)
+        (volume / f"..{number}" / "password").write_text(secret)
+    (volume / "..data").symlink_to("..0")
+    (volume / "password").symlink_to("..data/password")
+    source = {"user": "sluice", "password_file": "volume/password"}
+    given = {"alarms": [{"kind": "webhook", "url": {"file": f"{volume}/password"}}]}
+    config = load_config(written(tmp_path, given, {"source": source}))
+    assert config.destinations["shop"].source.password() == filled(config.alarms[0].url, "alarms.url") == SECRET
+    (volume / "..new").symlink_to("..1")
+    (volume / "..new").replace(volume / "..data")
+    (volume / "..0" / "password").unlink()
+    assert config.destinations["shop"].source.password() == filled(config.alarms[0].url, "alarms.url") == "another"
+
+
 def test_the_token_of_spark_is_in_its_address_only_when_a_run_attaches(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, EVERYWHERE))
     assert SECRET not in config.spark.address
