@@ -52,9 +52,8 @@ def filled_text(text: str, setting: str, environment: Mapping[str, str] = os.env
 def _of_file(file: Path, setting: str) -> str:
     what = f"{setting}: the file {file}"
     try:
-        descriptor = os.open(
-            file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
-        )  # a plain open of a named pipe waits for a writer
+        # a plain open of a named pipe waits for a writer
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         try:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 raise SecretUnavailable(f"{what} is no regular file: name one that can be read at each connect")
