@@ -10,30 +10,46 @@ from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
 from sluice.cdc_engine.table_meta.ddl.statement import TableName
 
-_MODIFIERS = {
-    *("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE", "CONCURRENT", "LOCAL"),
-    *("DATA", "XML", "INTO", "FROM", "HISTORY"),
-}
-_JOINS = {"JOIN", "STRAIGHT_JOIN", "FROM"}
+# Only words that are reserved. Others (QUICK, HISTORY, DATA) are names of tables, too.
+_MODIFIERS = {"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE"}
+_JOINS = {"JOIN", "STRAIGHT_JOIN"}
 _ENDS = {"UPDATE": {"SET"}, "DELETE": {"WHERE", "ORDER", "LIMIT", "RETURNING"}}
-_OPEN, _CLOSE, _COMMA, _POINT, _STAR = (Token(TokenKind.SIGN, sign) for sign in "(),.*")
+_OPEN, _CLOSE, _COMMA, _POINT, _STAR, _ESCAPE = (Token(TokenKind.SIGN, sign) for sign in "(),.*{")
 
 
 def changed_tables(cursor: TokenCursor, kind: str) -> tuple[TableName, ...]:
     """Returns the tables. `kind`: the statement's first word; the cursor is after it. Raises UnreadableError if a name is expected and
     missing.
     """
-    if kind == "LOAD":
-        return _loaded(cursor)
-    if kind in {"INSERT", "REPLACE"}:
-        _skip_modifiers(cursor)
-        return (read_table_name(cursor),)
-    return _joined(cursor, _ENDS[kind]) if kind in _ENDS else ()
+    match kind:
+        case "LOAD":
+            return _loaded(cursor)
+        case "INSERT" | "REPLACE":
+            _skip_modifiers(cursor)
+            cursor.accept("INTO")
+            return (read_table_name(cursor),)
+        case "UPDATE":
+            _skip_modifiers(cursor)
+            return _joined(cursor, _ENDS[kind])
+        case "DELETE":
+            _skip_to_from(cursor)
+            return _joined(cursor, _ENDS[kind])
+        case _:
+            return ()
 
 
 def _skip_modifiers(cursor: TokenCursor) -> None:
     while cursor.peek().word in _MODIFIERS:
         cursor.next()
+
+
+def _skip_to_from(cursor: TokenCursor) -> None:
+    """Skips modifiers and, in DELETE t FROM …, names that only refer to tables after FROM."""
+    while not cursor.accept("FROM"):
+        if cursor.at_end:
+            raise cursor.unreadable()
+        if cursor.next() == _POINT:
+            cursor.next()  # a name, whatever the word
 
 
 def _loaded(cursor: TokenCursor) -> tuple[TableName, ...]:
@@ -45,30 +61,49 @@ def _loaded(cursor: TokenCursor) -> tuple[TableName, ...]:
 
 
 def _joined(cursor: TokenCursor, ends: set[str]) -> tuple[TableName, ...]:
-    """Parses UPDATE t SET, UPDATE t JOIN (u, v) SET, DELETE FROM t, DELETE t FROM t JOIN u, DELETE FROM t USING t JOIN u."""
+    """Parses t, t JOIN (u, v), and after DELETE FROM also t USING t JOIN u, up to SET or WHERE."""
     found: list[TableName] = []
     places = {0}  # nesting depths at which a comma separates tables
-    _skip_modifiers(cursor)
-    named, depth = True, 0  # whether a table's name may be next
-    while not cursor.at_end and not (depth == 0 and cursor.peek().word in ends):
+    named, depth, joined = True, 0, False  # whether a table's name may be next, nesting, and whether a join was there
+    while not cursor.at_end and not (depth == 0 and _ends(cursor, ends)):
         token = cursor.peek()
-        if named and token.kind in {TokenKind.WORD, TokenKind.NAME} and token.word not in {"SELECT", "LATERAL"}:
+        if named and _is_name(cursor):
             found.append(_table_name(cursor))
             named = False
             continue
         cursor.next()
+        if token == _ESCAPE:  # { OJ t LEFT JOIN u ON … }
+            return ()
+        if token == _POINT:
+            cursor.next()  # a column, whatever the word
         depth += {_OPEN: 1, _CLOSE: -1}.get(token, 0)
-        using = token.word == "USING" and cursor.peek() != _OPEN
-        if depth == 0 and (using or token.word == "FROM"):
+        using = token.word == "USING" and depth == 0 and not joined
+        if using:
             found.clear()  # those names only refer to tables that follow
-        if token == _OPEN or token.word in {"SELECT", "FROM"}:
-            places = places | {depth} if token.word == "FROM" or (token == _OPEN and named) else places - {depth}
-        named = (token == _COMMA and depth in places) or token.word in _JOINS or using or (named and token == _OPEN)
+        of_subquery = token.word == "FROM" and depth > 0
+        if token == _OPEN or token.word == "SELECT" or of_subquery:
+            places = places | {depth} if of_subquery or (token == _OPEN and named) else places - {depth}
+        joined = joined or token.word in _JOINS or using
+        is_join = token.word in _JOINS or using or of_subquery
+        named = (token == _COMMA and depth in places) or is_join or (named and token == _OPEN)
     return tuple(dict.fromkeys(found))
 
 
+def _ends(cursor: TokenCursor, ends: set[str]) -> bool:
+    """Returns whether the tables end here. MariaDB's FOR PORTION OF has a FROM of its own, and follows the only table."""
+    return cursor.peek().word in ends or cursor.words(3) == "FOR PORTION OF "
+
+
+def _is_name(cursor: TokenCursor) -> bool:
+    """Returns whether a table's name is next, not a subquery. LATERAL is a name on servers where it is not a keyword."""
+    token = cursor.peek()
+    if token.word == "LATERAL":
+        return cursor.peek(1) != _OPEN
+    return token == _POINT or (token.kind in {TokenKind.WORD, TokenKind.NAME} and token.word != "SELECT")
+
+
 def _table_name(cursor: TokenCursor) -> TableName:
-    """Parses `t`, `d.t`, and before FROM also `t.*`."""
+    """Parses `t`, `d.t`, and before USING also `t.*`."""
     if cursor.peek(1) == _POINT and cursor.peek(2) == _STAR:
         name = TableName("", cursor.expect_name())
     elif cursor.peek(3) == _POINT and cursor.peek(4) == _STAR:
