@@ -14,7 +14,7 @@ from sluice.cdc_engine.table_meta.ddl.column_definition import (
     read_column,
 )
 from sluice.cdc_engine.table_meta.ddl.foreign_key import ForeignKeyDefinition, read_foreign_key
-from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError
+from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind, UnreadableError
 from sluice.cdc_engine.table_meta.ddl.names import (
     PeriodName,
     is_vector_index,
@@ -28,7 +28,9 @@ from sluice.cdc_engine.table_meta.ddl.statement import CreateTable, TableName
 _INDEX = re.compile(r"(?:INDEX|KEY|UNIQUE|FULLTEXT|SPATIAL|VECTOR INDEX|VECTOR KEY|CHECK) ")
 _PRIMARY = re.compile(r"PRIMARY KEY ")
 _PERIOD = re.compile(r"PERIOD FOR ")
-_SELECTS = {"SELECT", "AS", "IGNORE", "REPLACE", "WITH", "VALUES", "TABLE"}
+_OPEN = Token(TokenKind.SIGN, "(")
+_QUERIES = {"SELECT", "WITH", "VALUES", "TABLE"}
+_SELECTS = {*_QUERIES, "AS", "IGNORE", "REPLACE"}
 
 
 def read_create_table(cursor: TokenCursor, name: TableName, flavour: str) -> CreateTable:
@@ -36,11 +38,11 @@ def read_create_table(cursor: TokenCursor, name: TableName, flavour: str) -> Cre
     statement = CreateTable("", name)
     if cursor.accept("LIKE"):
         return dataclasses.replace(statement, like=read_table_name(cursor))
+    if _is_query(cursor):
+        return dataclasses.replace(statement, selects=True)
     if cursor.accept_sign("("):
         if cursor.accept("LIKE"):
             return dataclasses.replace(statement, like=read_table_name(cursor))
-        if cursor.peek().word in {"SELECT", "WITH"} or cursor.peek().text == "(":
-            return dataclasses.replace(statement, selects=True)
         columns, key, foreign_keys = _read_elements(cursor, flavour)
         versioned = any(column.versioned for column in columns)
         statement = dataclasses.replace(
@@ -123,9 +125,9 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
             statement = dataclasses.replace(statement, versioned=True)
         elif cursor.accept("PARTITION", "BY"):
             return dataclasses.replace(statement, charset=charset, selects=_selects_after(cursor))
-        elif cursor.peek().word in _SELECTS:
+        elif cursor.peek().word in _SELECTS or _is_query(cursor):
             return dataclasses.replace(statement, charset=charset, selects=True)
-        elif cursor.peek().text == "(":
+        elif cursor.peek() == _OPEN:
             cursor.skip_parentheses()
         else:
             _skip_option(cursor)
@@ -135,15 +137,25 @@ def _read_options(cursor: TokenCursor, statement: CreateTable) -> CreateTable:
 def _skip_option(cursor: TokenCursor) -> None:
     """Skips a keyword and, after an equals sign, its value, which may be a keyword with another meaning elsewhere."""
     cursor.next()
-    if cursor.accept_sign("=") and cursor.peek().text != "(":
+    if cursor.accept_sign("=") and cursor.peek() != _OPEN:
         cursor.next()
 
 
+def _is_query(cursor: TokenCursor) -> bool:
+    """Returns whether a query in parentheses is next. Its first words are reserved, so no column of a list begins so."""
+    ahead = 0
+    while cursor.peek(ahead) == _OPEN:
+        ahead += 1
+    return ahead > 0 and cursor.peek(ahead).word in _QUERIES
+
+
 def _selects_after(cursor: TokenCursor) -> bool:
-    """Returns whether a SELECT follows the partitions."""
+    """Returns whether a query follows the partitions, which have none of its first words outside parentheses."""
     while not cursor.at_end:
-        if cursor.peek().text == "(":
-            cursor.skip_parentheses()
-        elif cursor.next().word == "SELECT":
+        if cursor.peek().word in _SELECTS or _is_query(cursor):
             return True
+        if cursor.peek() == _OPEN:
+            cursor.skip_parentheses()
+        else:
+            cursor.next()
     return False

@@ -140,6 +140,52 @@ def test_every_captured_table_of_a_statement_stops(
 
 
 @pytest.mark.parametrize(
+    "rest",
+    [
+        "(SELECT 1 AS a)",
+        "((SELECT 1 AS a) UNION (SELECT 2))",
+        "((VALUES (1)))",
+        "(TABLE items)",
+        "(a int) (SELECT 1 AS a)",
+        "(a int) ENGINE=InnoDB (SELECT 1 AS a)",
+        "(a int) COMMENT 'x' ((SELECT 1 AS a))",
+        "(a int) COMMENT = '(' (WITH x AS (SELECT 1 AS a) SELECT * FROM x)",
+        "(a int) (VALUES ROW(1))",
+        "(a int) (TABLE items)",
+        "(a int) UNION=(items) (SELECT 1 AS a)",
+        "(a int) PARTITION BY HASH(a) PARTITIONS 2 (SELECT 1 AS a)",
+        "(a int) PARTITION BY LIST(a) (PARTITION p VALUES IN (1)) ((SELECT 1 AS a))",
+        "(a int) PARTITION BY HASH(a) PARTITIONS 2 AS (SELECT 1 AS a)",
+        "(a int) PARTITION BY HASH(a) PARTITIONS 2 TABLE items",
+        "(a int) PARTITION BY HASH(a) PARTITIONS 2 VALUES ROW(1)",
+    ],
+)
+def test_a_table_created_from_a_query_stops(history: TableHistory, rest: str) -> None:
+    """A query in parentheses, or VALUES or TABLE after partitions, was not recognized: in a session that logs statements, the table
+    continued without the rows of the query, which have no row events.
+    """
+    changes = history.apply(f"CREATE TABLE fresh {rest}", "shop", at(200))
+    assert stopped(changes)["fresh"] == UNSEEN
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "(`select` int)",
+        "(`(` int) COMMENT '(' CONNECTION = '('",
+        "(a int) PARTITION BY RANGE COLUMNS (a) (PARTITION p0 VALUES LESS THAN (1), PARTITION p1 VALUES LESS THAN MAXVALUE)",
+        "(a int) PARTITION BY LIST COLUMNS (a) (PARTITION p VALUES IN ((1), (2)))",
+        "(a int) WITH SYSTEM VERSIONING PARTITION BY SYSTEM_TIME INTERVAL 1 MONTH STARTS TIMESTAMP '2020-01-01' AUTO PARTITIONS 3",
+        "(a int) UNION=()",
+        "(a int) UNION ()",
+    ],
+)
+def test_a_table_created_without_a_query_runs(history: TableHistory, rest: str) -> None:
+    history.apply(f"CREATE TABLE fresh {rest}", "shop", at(200))
+    assert isinstance(history.state("shop", "fresh", at(200)), TableSchema)
+
+
+@pytest.mark.parametrize(
     ("statement", "tables"),
     [
         ("ALTER TABLE orders ADD g SOMETHING_NEW", {"orders"}),
