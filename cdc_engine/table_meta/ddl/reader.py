@@ -151,6 +151,14 @@ def _read_row_change(reading: FormReading) -> Statement:
     return StatementRowChange(reading.kind, reading.words, names)
 
 
+def _read_analyzed(reading: FormReading) -> Statement:
+    """Parses MariaDB's ANALYZE [FORMAT = JSON] of a statement, which it executes; it logs a change with these words."""
+    if reading.cursor.accept("FORMAT"):
+        reading.cursor.accept_sign("=")
+        reading.cursor.next()
+    return _read_form(reading)
+
+
 def _read_set_statement(reading: FormReading) -> Statement:
     """Parses MariaDB's SET STATEMENT variable = value, … FOR statement."""
     while not reading.cursor.accept("FOR"):
@@ -267,7 +275,8 @@ _FORMS: tuple[tuple[str, Reader], ...] = (
     (r"DROP (?:DATABASE|SCHEMA) (?:IF EXISTS )?", _read_drop_database),
     (rf"(?:CREATE|ALTER|DROP) (?:OR REPLACE )?{_ROUTINES} ", _read_nothing),
     (r"SET STATEMENT ", _read_set_statement),
-    (r"(?:ANALYZE|OPTIMIZE|CHECK|CHECKSUM|REPAIR) ", _read_nothing),
+    (r"(?:OPTIMIZE|CHECK|CHECKSUM|REPAIR|ANALYZE (?:NO_WRITE_TO_BINLOG |LOCAL )?(?:TABLE|TABLES)) ", _read_nothing),
+    (r"ANALYZE ", _read_analyzed),
     (
         r"(?:GRANT|REVOKE|SET|FLUSH|RESET|PURGE|USE|KILL|LOCK|UNLOCK|INSTALL|UNINSTALL|CHANGE|RENAME USER|CACHE) ",
         _read_nothing,

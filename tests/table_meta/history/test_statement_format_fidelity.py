@@ -159,6 +159,33 @@ def test_a_table_next_to_a_word_that_is_no_keyword_there_fidelity(statement: str
 
 
 @pytest.mark.parametrize(
+    ("statement", "names"),
+    [
+        ("ANALYZE UPDATE t SET a = 1", ["t"]),
+        ("analyze format=json delete from d.t where a = 1", ["d.t"]),
+        ("ANALYZE FORMAT = 'json' INSERT INTO t VALUES (1)", ["t"]),
+        ("ANALYZE REPLACE t VALUES (1)", ["t"]),
+        ("ANALYZE WITH x AS (SELECT 1) UPDATE t SET a = 1", []),
+        ("ANALYZE FORMAT=JSON SELECT d.f(1)", []),
+        ("SET STATEMENT max_statement_time=3 FOR ANALYZE UPDATE t SET a = 1", ["t"]),
+    ],
+)
+def test_an_analyzed_row_change_fidelity(statement: str, names: list[str]) -> None:
+    """MariaDB executes the statement that it analyzes. It was read like ANALYZE TABLE, so the table continued without the change."""
+    assert names_of(statement) == names
+
+
+@pytest.mark.parametrize("words", ["", "NO_WRITE_TO_BINLOG ", "LOCAL "])
+@pytest.mark.parametrize("rest", ["TABLE orders", "TABLES orders, items", "TABLE orders UPDATE HISTOGRAM ON id"])
+def test_statistics_of_a_table_are_no_row_change_fidelity(history: TableHistory, words: str, rest: str) -> None:
+    assert history.apply(f"ANALYZE {words}{rest}", "shop", at(2)) == ()
+
+
+def test_an_analyzed_statement_that_cannot_be_read_stops_the_tables_it_names_fidelity(history: TableHistory) -> None:
+    assert stopped(history.apply("ANALYZE SOMETHING orders", "shop", at(2))) == {"orders"}
+
+
+@pytest.mark.parametrize(
     ("statement", "tables"),
     [
         ("INSERT INTO items VALUES (1)", {"items"}),
