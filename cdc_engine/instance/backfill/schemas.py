@@ -139,7 +139,7 @@ def _touched(
     names = concerned(statement, known, full_name, default_database)
     if isinstance(statement, StatementRowChange):
         about = {lowered(default_database), *statement.words}
-        names += [name for name in known.table_names() if lowered(name[0]) in about]
+        names += [name for name in known.table_names() if statement.calls or lowered(name[0]) in about]
         names += [full_name(name) for name in statement.names]
     database = dropped_database(statement)
     if database is not None:

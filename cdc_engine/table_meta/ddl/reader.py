@@ -18,6 +18,7 @@ from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB
 from sluice.cdc_engine.table_meta.ddl.lexer import Notation, Token, TokenCursor, TokenKind, UnreadableError, tokens
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
+from sluice.cdc_engine.table_meta.ddl.routine_call import calls_routine
 from sluice.cdc_engine.table_meta.ddl.row_change import changed_tables
 from sluice.cdc_engine.table_meta.ddl.statement import (
     OF_SESSION,
@@ -144,11 +145,17 @@ def _read_nothing(reading: FormReading) -> Statement:
 
 
 def _read_row_change(reading: FormReading) -> Statement:
+    cursor = reading.cursor
+    place = cursor.place
     try:
-        names = changed_tables(reading.cursor, reading.kind)
+        names = changed_tables(cursor, reading.kind)
     except UnreadableError:
         names = ()
-    return StatementRowChange(reading.kind, reading.words, names)
+    if reading.kind in {"INSERT", "REPLACE", "LOAD"}:
+        place = cursor.place  # the table's name may have a list of columns
+    cursor.skip_all()
+    calls = reading.kind == "CALL" or calls_routine(cursor.since(place))
+    return StatementRowChange(reading.kind, reading.words, names, calls)
 
 
 def _read_analyzed(reading: FormReading) -> Statement:

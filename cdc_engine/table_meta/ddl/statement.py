@@ -257,12 +257,13 @@ class Unread:
 @dataclasses.dataclass(frozen=True)
 class StatementRowChange:
     """A row change in statement format. `names`: the tables that it writes, empty if unknown: then it may affect every table, and
-    every table of the databases, that is named by one of `words` (lower case).
+    every table of the databases, that is named by one of `words` (lower case). `calls`: it calls a routine, which may write any table.
     """
 
     kind: str
     words: frozenset[str]
     names: tuple[TableName, ...] = ()
+    calls: bool = False
 
 
 Statement = (

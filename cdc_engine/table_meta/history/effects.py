@@ -460,7 +460,9 @@ def _stops(statement: Statement, why: CannotFollowError, context: DdlContext) ->
 def _row_change(statement: StatementRowChange, context: DdlContext) -> Iterator[DdlEffect]:
     names = {name: context.schema(name) is not None for name in map(context.full_name, statement.names)}
     schemas = [schema for name in context.tables() if (schema := context.schema(name)) is not None]
-    found = changed_without_rows(names, statement.words, context.default_database, schemas, context.captured)
+    found = changed_without_rows(
+        names, statement.words, context.default_database, schemas, context.captured, calls=statement.calls
+    )
     for name, why in found.items():
         if context.running(name):
             yield _stop(context, name, statement.kind, why, context.schema(name))

@@ -2,9 +2,9 @@
 
 A session that does not use row format logs its INSERT, UPDATE or DELETE as text, which does not show the changed rows. The tables that it
 writes stop, and so do tables whose rows foreign keys change with them. An unknown table name (a view, a temporary table) may stand for
-any table of its database. If the statement does not show what it writes (it calls a function or a procedure), every table that it names
-and every table of the databases that it mentions stops. A TRUNCATE of such a session may affect a temporary table that hides the captured
-one.
+any table of its database. If the statement does not show what it writes, every table that it names and every table of the databases that
+it mentions stops. If it calls a stored function or a procedure, which may write anywhere, every table stops. A TRUNCATE of such a session
+may affect a temporary table that hides the captured one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,17 @@ def changed_without_rows(
     default_database: str,
     schemas: Sequence[TableSchema],
     captured: Callable[[str, str], bool],
+    *,
+    calls: bool,
 ) -> dict[TableKey, CannotFollowError]:
     """Returns the tables that stop. `names`: the tables that the statement writes, and whether each is known; empty if unknown.
 
-    `words`: all names in the statement, in lower case. `schemas`: of the existing tables.
+    `words`: all names in the statement, in lower case. `schemas`: of the existing tables. `calls`: the statement calls a routine.
     """
     there = [(schema.database, schema.table) for schema in schemas]
+    if calls:
+        why = f"{_UNKNOWN}; it calls a function or a procedure that may write to any table; {_WAY_OUT}"
+        return {each: CannotFollowError(TableState.STATEMENT_FORMAT, why) for each in there}
     found: dict[TableKey, CannotFollowError] = {}
     for name, known in names.items():
         if known:
