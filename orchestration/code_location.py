@@ -127,8 +127,8 @@ def _definitions(
 
 def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     """Returns the definitions of the whole code location, with the real ports or a test's."""
+    if not config.destinations:  # the jobs below ask for one
+        return dg.Definitions(executor=dg.in_process_executor)
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
     jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config), catch_up_job(config)]
-    return dg.Definitions.merge(
-        *parts, dg.Definitions(jobs=jobs if config.destinations else [], executor=dg.in_process_executor)
-    )
+    return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs, executor=dg.in_process_executor))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import socket
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -114,7 +114,7 @@ def read_progress(directory: Path, since: float) -> Progress:
     ledger = read_ledger(directory)
     written = int(status.get("updated_at_us") or 0) / 1e6
     fresh = written >= since and time.time() - written <= STATUS_SECONDS_MAX
-    elsewhere = holder is not None and holder.held and holder.host != socket.gethostname()
+    elsewhere = holder is not None and holder.held and holder.host != os.uname().nodename
     return Progress(
         state=EngineState.RUNNING if elsewhere else str(status.get("state") or "") if fresh else "",
         reason=str(status.get("reason") or "") if fresh else "",

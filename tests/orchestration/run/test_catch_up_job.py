@@ -12,9 +12,10 @@ import pytest
 from sluice.cdc_engine.acts.catch_up import Progress
 from sluice.cdc_engine.parser.server_facts import ServerFacts
 from sluice.cdc_engine.position import Position
+from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.run import catch_up_job as module
 from sluice.orchestration.run.catch_up_job import catch_up_job
-from tests.orchestration.fix_location import make_config
+from tests.orchestration.fix_location import make_config, make_fake_ports
 
 FACTS = ServerFacts(version="8.0.31", mariadb=False, server_uuid="", gtid_enabled=False, file="b.000007", offset=500)
 DONE = Progress(state="RUNNING", cursor=Position(epoch=1, file="b.000007", offset=500))
@@ -50,3 +51,8 @@ def test_the_run_fails_with_a_sentence(
 ) -> None:
     (failed,) = launched(tmp_path, monkeypatch, [progress], seconds_max=seconds_max).get_step_failure_events()
     assert why in str(failed.step_failure_data)
+
+
+def test_a_conf_without_destinations_has_no_jobs(tmp_path: Path) -> None:
+    config = make_config(tmp_path).model_copy(update={"destinations": {}})
+    assert list(build_definitions(config, make_fake_ports(config).ports()).resolve_all_job_defs()) == []
