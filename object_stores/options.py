@@ -38,8 +38,30 @@ PLAIN = frozenset(NAMES.values()) - frozenset(CREDENTIALS)
 RESOLVED_MAX = 256  # the newest secrets; more than any run needs, though tokens may be new each time
 YES = frozenset({"1", "true", "on", "yes", "y"})  # the values that deltalake reads as true
 
-_resolved: dict[str, None] = {}  # the secrets that were handed out, the oldest first
-_lock = threading.Lock()
+
+class ResolvedSecrets:
+    """The newest secrets that this process resolved. A pickled copy is empty: Spark's executors get this module with a job's code."""
+
+    def __init__(self) -> None:
+        self._secrets: dict[str, None] = {}  # the oldest first
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[ResolvedSecrets], tuple[()]]:
+        return ResolvedSecrets, ()
+
+    def remember(self, secret: str) -> None:
+        with self._lock:
+            self._secrets.pop(secret, None)
+            self._secrets[secret] = None
+            while len(self._secrets) > RESOLVED_MAX:
+                del self._secrets[next(iter(self._secrets))]
+
+    def all(self) -> frozenset[str]:
+        with self._lock:
+            return frozenset(self._secrets)
+
+
+_resolved = ResolvedSecrets()
 
 
 def known(storage_options: Mapping[str, str]) -> dict[str, str]:
@@ -56,20 +78,12 @@ def resolved(configured: Mapping[str, str]) -> dict[str, str]:
         try:
             found[name] = filled_text(value, f"storage_options.{name}")
             if is_reference(value) and _name(name) not in PLAIN:
-                _remember(found[name])
+                _resolved.remember(found[name])
         except SecretUnavailable as error:
             missing.append(str(error))
     if missing:
         raise StoreError("; ".join(missing))
     return found
-
-
-def _remember(secret: str) -> None:
-    with _lock:
-        _resolved.pop(secret, None)
-        _resolved[secret] = None
-        while len(_resolved) > RESOLVED_MAX:
-            del _resolved[next(iter(_resolved))]
 
 
 def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
@@ -78,9 +92,7 @@ def without_secrets(text: str, storage_options: Mapping[str, str]) -> str:
     """
     text = " ".join(DRAWN.sub("", text).split())
     given = {value for name, value in storage_options.items() if _name(name) not in PLAIN and not is_reference(value)}
-    with _lock:
-        hidden = given.union(_resolved)
-    for value in sorted(hidden, key=len, reverse=True):
+    for value in sorted(given | _resolved.all(), key=len, reverse=True):
         for form in (value, urllib.parse.quote(value, safe=""), urllib.parse.quote_plus(value)):
             if len(value) >= SECRET_CHARS_MIN:
                 text = text.replace(form, "***")

@@ -87,9 +87,7 @@ def _of_command(command: tuple[str, ...], setting: str) -> str:
     finally:
         if process.returncode is None:
             _end_group(process)
-    if len(content) > SECRET_BYTES_MAX:
-        return _text(content, f"{setting}: the output of the command {command[0]}")
-    if process.returncode:
+    if process.returncode and len(content) <= SECRET_BYTES_MAX:  # the status of a longer output's command is the kill's
         raise SecretUnavailable(f"{what} failed with status {process.returncode}; run it by hand to see why")
     return _text(content, f"{setting}: the output of the command {command[0]}")
 
