@@ -1,18 +1,28 @@
 """Finds free ports on 127.0.0.1. Used by everything that starts a server."""
 
+import secrets
 import socket
 
 from sluice.console.toolchain.errors import PortTakenError
 
 LOOPBACK = "127.0.0.1"
+PORT_MIN, PORT_MAX = 15_000, 32_000  # Linux takes the ports of outgoing connections from 32768 on
+ATTEMPTS = 50
 
 
-def free_port() -> int:
-    """Returns a port on which nothing listens at this moment."""
+def free_port(ports: int = 1) -> int:
+    """Returns the first of so many consecutive ports on which nothing listens at this moment.
+
+    They are below the ports of outgoing connections where possible: such a connection could take a port before its server starts.
+    """
+    for _ in range(ATTEMPTS):
+        first = PORT_MIN + secrets.randbelow(PORT_MAX - PORT_MIN - ports)
+        if all(is_free(port) for port in range(first, first + ports)):
+            return first
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
-        return port
+        return min(port, 65536 - ports)
 
 
 def is_free(port: int) -> bool:

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from dagster._core.workspace.load_target import WorkspaceFileTarget
 
 from sluice.cdc_engine import destination_files
 from sluice.cdc_engine.contracts import OutstandingBatch
+from sluice.console.toolchain.ports import free_port
 from sluice.console.toolchain.process import ChildProcess, last_lines
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import delivery_of
@@ -34,12 +34,6 @@ ROOT = Path(__file__).parents[2]
 LOCATION = "sluice"
 START_SECONDS_MAX = 60.0
 MARK = "SLUICE_TEST_STACK"
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class DagsterStack:
