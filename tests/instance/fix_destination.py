@@ -82,6 +82,20 @@ class Captured:
         wait_for(f"{count} numbers are staged", enough, seconds_max)
         return taken
 
+    def wait_until_read(self, engine: Engine) -> None:
+        """Waits until the engine has read all that is in the source's binlog now."""
+        with self.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SHOW MASTER STATUS")
+            row = cursor.fetchone()
+        assert row is not None
+        end = (str(row[0]), int(row[1]))
+
+        def read() -> bool:
+            position = engine.status().position
+            return position is not None and (position.file, position.offset) >= end
+
+        wait_for("the engine has read everything", read)
+
     def saved_epoch(self) -> int:
         return read_ledger(self.directory).epoch
 

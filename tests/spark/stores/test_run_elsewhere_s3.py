@@ -123,6 +123,7 @@ def test_s3_runs_that_see_neither_the_engines_folder_nor_its_working_directory(
             )
             assert host.run("snapshot_shop_job")["done"]
             captured.run(f"INSERT INTO {name}.numbers VALUES (4, 'held')", f"INSERT INTO {name}.parent VALUES (6)")
+            captured.wait_until_read(engine)
             assert set(merge(host, apart, engine)["held"]) >= {"numbers"}
             wait_for(
                 "all is published",
@@ -134,6 +135,7 @@ def test_s3_runs_that_see_neither_the_engines_folder_nor_its_working_directory(
             captured.run(
                 "BEGIN", f"DELETE FROM {name}.numbers WHERE n = 1", f"INSERT INTO {name}.child VALUES (7, 5)", "COMMIT"
             )
+            captured.wait_until_read(engine)
             assert not merge(host, apart, engine)["held"]
             assert apart.rows("numbers", "n") == [(3,), (4,), (9,)]
 
@@ -141,6 +143,7 @@ def test_s3_runs_that_see_neither_the_engines_folder_nor_its_working_directory(
             assert taken["done"], taken
             captured.run(f"INSERT INTO {name}.numbers VALUES (10, 'held')")
             assert host.run("snapshot_shop_job")["done"]
+            captured.wait_until_read(engine)
             merge(host, apart, engine)
             wait_for(
                 "it is published",
