@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +12,12 @@ from sluice.cdc_engine.errors import MetaError, SluiceError
 from sluice.cdc_engine.gtid import is_mariadb, parse_executed
 from sluice.cdc_engine.position import OFFSET_MAX, Position, file_number, order_key
 from sluice.cdc_engine.states import ENDED, EngineState, engine_state
+from sluice.cdc_engine.status_file import engine_status
 from sluice.equality.source_side import BinlogEnd
 
 POLL_SECONDS = 0.2
 SAY_SECONDS = 5.0
 GONE_SECONDS_MAX = 5.0  # an engine that restarts, or is taken over by another host, holds no lease for a moment
-STATUS_FILE = "status.json"
 MARIADB = "mariadb-"  # prefix of the identity of a server without a uuid
 
 
@@ -79,7 +78,7 @@ class DestinationMerged:
             return ""
         if holder is None or not holder.held:
             return "no engine runs for this destination: `sluice up` starts it"
-        return _stopped_word(self._directory / STATUS_FILE)
+        return _stopped_state(self._directory)
 
     def order_key(self, place: BinlogEnd) -> int | None:
         return order_key_of(self._cursor(), place)
@@ -92,15 +91,14 @@ class DestinationMerged:
         return read_ledger(self._directory).cursor
 
 
-def _stopped_word(path: Path) -> str:
+def _stopped_state(directory: Path) -> str:
     """Returns the state of an engine that holds the lease and reads nothing; empty while it reads, and if it has written no status."""
-    try:
-        record = json.loads(path.read_text())
-        state, reason = engine_state(record["state"]), str(record.get("reason") or "")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    record = engine_status(directory)
+    if not record.get("state"):
         return ""
-    told = f": {reason}" if reason else ""
-    return f"the engine stopped in the state {state}{told}" if state in {*ENDED, EngineState.STOPPED} else ""
+    state, reason = engine_state(record["state"]), record.get("reason")
+    why = f": {reason}" if reason else ""
+    return f"the engine stopped in the state {state}{why}" if state in {*ENDED, EngineState.STOPPED} else ""
 
 
 def reached(cursor: Position | None, place: BinlogEnd) -> bool:

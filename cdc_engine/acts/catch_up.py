@@ -6,12 +6,11 @@ It reads the files of the destination only: the engine's status, the ledger and 
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.destination_files import lease_holder, read_ledger
 from sluice.cdc_engine.errors import ActRefusedError
@@ -20,11 +19,11 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.snapshot.record import SnapshotRecord, SourceEnd, has_come_past
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import EngineState, SnapshotState, ended
+from sluice.cdc_engine.status_file import engine_status
 
 if TYPE_CHECKING:  # definitions import this module, and the parser takes a second
     from sluice.cdc_engine.parser.server_facts import ServerFacts
 
-STATUS_FILE = "status.json"
 LOOK_SECONDS = 0.5
 # How long an engine may be in a state that ends the reading: some are temporary, and each tick starts the engine again.
 ENDED_SECONDS_MAX = 60.0
@@ -74,7 +73,7 @@ class Progress:
 def missing(progress: Progress, wanted: CatchUpEnd) -> str:
     """Returns what the lake still lacks, as a sentence; empty if it has everything up to `wanted`. Pure."""
     if not progress.state:
-        return "the engine is starting"
+        return "the engine has written no status yet, or none for a while"
     if progress.state != EngineState.RUNNING:  # until then it may still request snapshots of existing rows
         return (
             f"the engine is {progress.state}: {progress.reason}"
@@ -101,6 +100,16 @@ def blocked(progress: Progress, destination: str) -> str:
     return ""
 
 
+def reached_sentence(wanted: CatchUpEnd, stopped: Sequence[str]) -> str:
+    """Returns what the lake has once nothing is missing. `stopped`: tables that are not followed, by name."""
+    done = f"everything up to {wanted} is in the lake"
+    return (
+        f"{done}, but not for stopped tables: {', '.join(stopped)}; `sluice status` says how each is resumed"
+        if stopped
+        else done
+    )
+
+
 def end_of(facts: ServerFacts) -> CatchUpEnd:
     """Returns the current end of a source's binlog."""
     end = SourceEnd(file=facts.file, offset=facts.offset, executed=facts.executed if facts.gtid_enabled else "")
@@ -109,7 +118,7 @@ def end_of(facts: ServerFacts) -> CatchUpEnd:
 
 def read_progress(directory: Path, since: float) -> Progress:
     """Reads a destination's files. `since`: seconds since 1970; an older status is of an earlier engine. Raises MetaError."""
-    status = _status(directory / STATUS_FILE)  # before the ledger, which is never older then
+    status = engine_status(directory)  # before the ledger, which is never older then
     holder = lease_holder(directory)
     ledger = read_ledger(directory)
     written = int(status.get("updated_at_us") or 0) / 1e6
@@ -183,12 +192,3 @@ class _Since:
 def has_ended(state: str) -> bool:
     """Returns whether an engine in this state reads nothing. A state that this version does not know is an error."""
     return state not in EngineState.__members__ or ended(state) or state == EngineState.STOPPED
-
-
-def _status(path: Path) -> dict[str, Any]:
-    """Returns the engine's status; empty if it has written none."""
-    try:
-        record = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}

@@ -7,7 +7,6 @@ or another, now or after its next start.
 from __future__ import annotations
 
 import dataclasses
-import json
 import threading
 import time
 from collections.abc import Callable
@@ -19,10 +18,10 @@ from sluice.cdc_engine.destination_files import lease_holder
 from sluice.cdc_engine.errors import ActRefusedError
 from sluice.cdc_engine.keeping import orders
 from sluice.cdc_engine.states import ended
+from sluice.cdc_engine.status_file import engine_status
 
 POLL_SECONDS = 0.2
 WAIT_SECONDS = 40.0  # a start may compile kernels; another host takes over after a whole session
-STATUS_FILE = "status.json"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,8 +52,8 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
         return _started(name, "start", directory, lambda _: True, seconds)
     unchanged = f"nothing was changed: no operator had stopped {name}"
     # an attempt to start holds the lease too, so the lease alone does not prove that an engine runs
-    _until(lambda: held(directory) is not None and not _has_ended(read_status(directory)), seconds)
-    holder, status = held(directory), read_status(directory)
+    _until(lambda: held(directory) is not None and not _has_ended(engine_status(directory)), seconds)
+    holder, status = held(directory), engine_status(directory)
     if _has_ended(status):
         return _not_yet(name, "start", f"{unchanged}, and it does not run: {status['state']}: {status.get('reason')}")
     if holder is not None:
@@ -103,15 +102,15 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
 
     def runs() -> bool:
         holder = held(directory)
-        return holder is not None and is_new(holder) and read_status(directory).get("updated_at_us", 0) / 1e6 >= since
+        return holder is not None and is_new(holder) and engine_status(directory).get("updated_at_us", 0) / 1e6 >= since
 
     if _until(runs, seconds):
-        status, holder = read_status(directory), held(directory)
+        status, holder = engine_status(directory), held(directory)
         why = f": {status['reason']}" if status.get("reason") else ""
         return Outcome(
             destination=name, act=act, done=True, told=f"{name} is {status.get('state')}{why}, kept by {_who(holder)}"
         )
-    holder, status = held(directory), read_status(directory)
+    holder, status = held(directory), engine_status(directory)
     if holder is None and _has_ended(status) and status.get("updated_at_us", 0) / 1e6 >= since:
         return _not_yet(name, act, f"{name} could not be started: {status['state']}: {status.get('reason')}")
     told = (
@@ -150,15 +149,6 @@ def _token(directory: Path) -> int:
 
 def _who(holder: Holder | None) -> str:
     return f"process {holder.pid} on {holder.host}" if holder is not None else "nobody"
-
-
-def read_status(directory: Path) -> dict[str, Any]:
-    """Returns the record in a destination's status.json; empty if there is none or it is unreadable."""
-    try:
-        record = json.loads((directory / STATUS_FILE).read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _until(holds: Callable[[], bool], seconds: float) -> bool:

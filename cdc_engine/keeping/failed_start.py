@@ -12,8 +12,9 @@ from typing import Any
 
 from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import EngineStartingError, EngineStoppedError, LeaseLostError, MetaError, SluiceError
-from sluice.cdc_engine.keeping.acts import STATUS_FILE, held, read_status
+from sluice.cdc_engine.keeping.acts import held
 from sluice.cdc_engine.states import engine_state
+from sluice.cdc_engine.status_file import STATUS_FILE, engine_status
 
 # it is starting, must not run, or runs elsewhere
 NO_FAILURES = (EngineStartingError, EngineStoppedError, LeaseLostError)
@@ -26,7 +27,7 @@ def note_failed_start(directory: Path, error: BaseException) -> None:
     now_us = time.time_ns() // 1000
     state = engine_state(error.code) if isinstance(error, SluiceError) else engine_state("")
     reason = str(error) if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
-    record = {**_aged(read_status(directory), now_us), "state": str(state), "reason": reason, "updated_at_us": now_us}
+    record = {**_aged(engine_status(directory), now_us), "state": str(state), "reason": reason, "updated_at_us": now_us}
     try:
         directory.mkdir(parents=True, exist_ok=True)
         replace_file(directory / STATUS_FILE, json.dumps(record, indent=1).encode())

@@ -47,9 +47,8 @@ class _Shared:
     client: Any = None
 
 
-_shared: dict[
-    tuple[ZooKeeperServers, int], _Shared
-] = {}  # by servers and process; an entry stays, because a thread may wait for it
+# By servers and process. An entry stays, because a thread may wait for it.
+_shared: dict[tuple[ZooKeeperServers, int], _Shared] = {}
 _lock = threading.Lock()
 
 

@@ -15,6 +15,7 @@ from sluice.cdc_engine.acts.catch_up import (
     CatchUpEnd,
     Waiting,
     end_of,
+    reached_sentence,
     read_progress,
     wait_until_caught_up,
 )
@@ -41,12 +42,7 @@ class CaughtUp:
 
     @property
     def sentence(self) -> str:
-        done = f"{self.destination}: everything up to {self.end} is in the lake ({self.seconds:.0f} s)"
-        if not self.stopped:
-            return done
-        return (
-            f"{done}, but not for stopped tables: {', '.join(self.stopped)}; `sluice status` says how each is resumed"
-        )
+        return f"{self.destination}: after {self.seconds:.0f} s, {reached_sentence(self.end, self.stopped)}"
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -121,8 +117,8 @@ def running(
             yield functools.partial(_require_running, stack)
             return
         stack.require_startable()
+        stack.up()  # ends what it has started if it fails
         try:
-            stack.up()
             yield functools.partial(_kept_alive, stack)
         finally:
             left = stack.down()

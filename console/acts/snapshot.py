@@ -19,10 +19,10 @@ from sluice.cdc_engine.snapshot.record import SnapshotRecord, progress
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.snapshot.steps import SnapshotStep
 from sluice.cdc_engine.states import EngineState, SnapshotState
+from sluice.cdc_engine.status_file import engine_status
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from sluice.console.acts.schema import directory_of
 from sluice.console.acts.snapshot_bars import SnapshotBars, duration
-from sluice.console.status.report import read_json
 
 LOOK_SECONDS = 1.0
 COLORS = {SnapshotState.PUBLISHED: "green", SnapshotState.FAILED: "red", SnapshotState.CANCELED: "yellow"}
@@ -44,7 +44,7 @@ def chosen(config: SluiceConfig, destination: str, tables: str) -> list[str]:
 
 def is_lost(config: SluiceConfig, destination: str) -> bool:
     """Returns whether the engine reports that its position is lost."""
-    return read_json(directory_of(config, destination) / "status.json").get("state") == EngineState.POSITION_LOST
+    return engine_status(directory_of(config, destination)).get("state") == EngineState.POSITION_LOST
 
 
 def require_all(destination: str, tables: str, where: str) -> None:

@@ -17,6 +17,7 @@ from rich.console import Console, Group
 from rich.live import Live
 
 from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.position import file_number
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
@@ -33,7 +34,7 @@ from sluice.console.demo.summary import Before, DemoSummary, show, summarise
 from sluice.console.stack import signals
 from sluice.console.stack.processes import ProcessFile, StopStep, stop, terminate
 from sluice.console.stack.stack import Stack, StackOptions
-from sluice.console.status.report import DestinationStatus, read_destination, read_json
+from sluice.console.status.report import DestinationStatus, read_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.console.toolchain.setup import set_up
 from sluice.equality.destination import ComparedDestination, compare_destination
@@ -188,8 +189,8 @@ class Demo:
             time.sleep(0.5)
 
     def _acked(self) -> tuple[int, int]:
-        cursor = read_json(self.config.destination_dir(DESTINATION) / "meta.json").get("cursor")
-        return (file_number(cursor["file"]), int(cursor["offset"])) if cursor else (0, 0)
+        cursor = read_ledger(self.config.destination_dir(DESTINATION)).cursor
+        return (file_number(cursor.file), cursor.offset) if cursor else (0, 0)
 
     def _progress(self, end: tuple[int, int]) -> str:
         engine = self.engine()

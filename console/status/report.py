@@ -25,6 +25,7 @@ from sluice.cdc_engine.keeping import orders
 from sluice.cdc_engine.snapshot.record import progress
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import SnapshotState, ended, way_out
+from sluice.cdc_engine.status_file import engine_status
 from sluice.cdc_engine.table_meta.history.tables_file import (
     TABLES_FILE,
     ForeignKeyNote,
@@ -227,7 +228,7 @@ def stop_order(directory: Path) -> orders.Order | None:
 
 def read_destination(directory: Path, name: str, now: float) -> DestinationStatus:
     """Returns one destination's status from status.json (the engine's report), the ledger (what is acked) and the lease (its holder)."""
-    engine = read_json(directory / "status.json")
+    engine = engine_status(directory)
     meta, lease, unknown = _kept(directory)
     held = lease is not None and lease.held
     age_seconds = now - engine.get("updated_at_us", 0) / 1e6
@@ -271,7 +272,7 @@ def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus
     """Like `read_destination`, for a group. `group`: as its engine reports it, else the members in conf/."""
     directory = config.destination_dir(name)
     members = [{"name": member} for member in config.groups[name].members]
-    told = read_json(directory / "status.json").get("group") or {"members": members}
+    told = engine_status(directory).get("group") or {"members": members}
     return dataclasses.replace(read_destination(directory, name, now), group=told)
 
 
@@ -450,14 +451,6 @@ def _process_state(process: dict[str, Any]) -> Text:
     if not process["alive"]:
         return Text("ended", "red")
     return Text("stopped", "red") if process.get("stopped") else Text("running", "green")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Returns a file of the engine; empty if it is missing. It is never half-written, because the engine renames complete files."""
-    try:
-        return _record(path.read_text())
-    except (OSError, ValueError):
-        return {}
 
 
 def _record(text: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from sluice.cdc_engine.destination_files import LakeTables
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.states import ended
+from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.orchestration.base.ports import MergeFailedError
 from sluice.orchestration.base.table_catalog import checkable, defined_tables, delta_key, engine_key, foreign_keys
 from sluice.orchestration.checks.observations import (
@@ -39,7 +40,6 @@ from sluice.orchestration.checks.observations import (
 )
 
 QUARANTINE_CHECK = "all_decoded"  # check of Delta tables whose undecodable values go to quarantine
-STATUS_FILE = "status.json"  # written about once a second by the engine
 STATUS_SECONDS_MAX = 60.0  # an older file has no writer
 LOOK_SECONDS = 2.0  # between two reads of status.json by one run
 

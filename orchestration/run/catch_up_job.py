@@ -8,7 +8,14 @@ import time
 import dagster as dg
 from pydantic import Field
 
-from sluice.cdc_engine.acts.catch_up import LOOK_SECONDS, Waiting, end_of, read_progress, wait_until_caught_up
+from sluice.cdc_engine.acts.catch_up import (
+    LOOK_SECONDS,
+    Waiting,
+    end_of,
+    reached_sentence,
+    read_progress,
+    wait_until_caught_up,
+)
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.sources import source_facts
@@ -47,8 +54,7 @@ def catch_up_job(settings: SluiceConfig) -> dg.JobDefinition:
         except SluiceError as error:
             raise failure(error) from None
         if progress.stopped:
-            told = f"everything up to {end} is in the lake, but not for stopped tables: {', '.join(progress.stopped)}"
-            raise failure(MergeFailedError(told))
+            raise failure(MergeFailedError(reached_sentence(end, progress.stopped)))
         context.add_output_metadata({"destination": name, "end": str(end), "seconds": time.time() - begun})
 
     @dg.job(

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.keeping.acts import read_status
+from sluice.cdc_engine.status_file import engine_status
 from sluice.orchestration.base.table_catalog import engine_key, group_of, owners_of
 
 NUMBERS = ("lag_seconds", "rows_per_second")  # as in the sensor's observations, so that the plots are unbroken
@@ -30,7 +30,7 @@ def engine_asset(config: SluiceConfig, destination: str) -> dg.AssetsDefinition:
     )
 
     def observe() -> Iterator[dg.ObserveResult]:
-        yield dg.ObserveResult(asset_key=key, metadata=observed(read_status(config.destination_dir(destination))))
+        yield dg.ObserveResult(asset_key=key, metadata=observed(engine_status(config.destination_dir(destination))))
 
     with warnings.catch_warnings():  # Dagster's version is pinned, so that it is beta is no news for an operator
         warnings.simplefilter("ignore", dg.BetaWarning)

@@ -6,14 +6,14 @@ it.
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
+from sluice.cdc_engine.status_file import engine_status
 from sluice.orchestration.base.table_catalog import engine_key
 from sluice.orchestration.checks.observations import ENGINE_CHECK, result_of
-from sluice.orchestration.checks.stopped import STATUS_FILE, read_failures
+from sluice.orchestration.checks.stopped import read_failures
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,7 +60,4 @@ def heard(destination: str) -> float:
 
 def last_tick(directory: Path) -> float:
     """Returns when the sensor last ticked at a destination's engine, in seconds since 1970; 0 if unknown."""
-    try:
-        return float(json.loads((directory / STATUS_FILE).read_bytes())["ticked_at_us"]) / 1e6
-    except (OSError, ValueError, KeyError, TypeError):
-        return 0.0
+    return float(engine_status(directory).get("ticked_at_us") or 0) / 1e6

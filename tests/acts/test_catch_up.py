@@ -50,7 +50,7 @@ def at(**changed: object) -> Progress:
         (at(file="b.000009", server_uuid="other", gtid_set=""), "acked b.000009:500@1 of b.000007:500"),
         (at(file="b.000002", server_uuid="other"), ""),
         (dataclasses.replace(DONE, ticked=False), "the engine waits for its first tick"),
-        (dataclasses.replace(DONE, state=""), "the engine is starting"),
+        (dataclasses.replace(DONE, state=""), "the engine has written no status yet, or none for a while"),
         (dataclasses.replace(DONE, state="STARTING"), "the engine is STARTING"),
         (dataclasses.replace(DONE, state="RECONNECTING", reason="gone"), "the engine is RECONNECTING: gone"),
         (dataclasses.replace(DONE, cursor=None), "acked nothing of b.000007:500"),

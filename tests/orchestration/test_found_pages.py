@@ -16,8 +16,8 @@ from dagster._core.loader import LoadingContextForTest
 
 from sluice.cdc_engine.contracts import StoppedTable
 from sluice.cdc_engine.instance.status import EngineStatus, write_status
-from sluice.cdc_engine.keeping.acts import STATUS_FILE
 from sluice.cdc_engine.states import TableState
+from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.orchestration.base.batch_reference import BatchReference
 from sluice.orchestration.base.table_catalog import ENGINE, SOURCE, delta_key, engine_key, source_key
 from sluice.orchestration.base.testing import position

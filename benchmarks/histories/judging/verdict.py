@@ -20,9 +20,9 @@ from benchmarks.histories.source import Deed, Rows, changes_of
 from benchmarks.histories.steps import History
 from benchmarks.histories.world import Installation, World
 from sluice.cdc_engine.errors import MetaError, NotContinuousError, SluiceError, StagingError
-from sluice.cdc_engine.instance.engine.engine import STATUS_FILE
 from sluice.cdc_engine.instance.status import write_status
 from sluice.cdc_engine.meta.managers import read_ledger
+from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.console.status.report import find_problems, read_destination
 
 ROUNDS_MAX = 14

@@ -17,11 +17,9 @@ from sluice.cdc_engine.binlog.events.recorded import MemoryPrepared
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import NOTHING, Batch, Block, BlockSlice
 from sluice.cdc_engine.instance.backfill.schemas import IntervalSchemas
-from sluice.cdc_engine.instance.sources import archive_of, source_of
+from sluice.cdc_engine.instance.sources import archive_of, source_facts, source_of
 from sluice.cdc_engine.instance.tables.value_policies import keys_of, policies_of
-from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.positions.binlog_files import BinlogFiles
-from sluice.cdc_engine.parser.server_facts import read_facts
 from sluice.cdc_engine.parser.start_position import DumpStart
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
@@ -31,10 +29,7 @@ from sluice.cdc_engine.staging.staging import StagingResult, stage
 
 def binlog_files(config: DestinationConfig) -> BinlogFiles:
     """Returns the binlog files of the source as it is now, with those of its archive. Raises SourceConnectionError, ConfigurationError."""
-    source = source_of(config)
-    with contextlib.closing(SourceConnection(source)) as connection:
-        facts = read_facts(connection)
-    return BinlogFiles(source, facts, archive_of(config))
+    return BinlogFiles(source_of(config), source_facts(config), archive_of(config))
 
 
 class IntervalReader:

@@ -46,6 +46,7 @@ from sluice.cdc_engine.parser.stream.event_parser import CONNECTING, STREAMING
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.states import ENDED, EngineState, engine_follows, engine_state
+from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.cdc_engine.telemetry.otlp import trace_sender
 from sluice.cdc_engine.telemetry.traces import Traces
 
@@ -53,7 +54,7 @@ log = structlog.get_logger()
 
 # The parser's names of the usual states.
 OPERATOR_WORDS = {STREAMING: EngineState.RUNNING, CONNECTING: EngineState.STARTING}
-STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
+STATUS_SECONDS = 1.0
 
 
 class Engine:

@@ -21,6 +21,7 @@ from sluice.cdc_engine.binlog.rows.refused_values import ValuePolicy
 from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import for_runs
+from sluice.cdc_engine.durable_files import stamp_of
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.instance.tables.value_policies import policy_of
@@ -125,7 +126,7 @@ class _Tables:
         self._ledger = _Cached(lambda: ledger_text(self._directory), lambda: read_ledger(self._directory))
         self._with_settings: dict[str, tuple[TableVersion, TableVersion]] = {}
         self._versions = _Cached(
-            lambda: _stamp(self._list()), lambda: {each.name: each for each in read_tables(self._list())}
+            lambda: stamp_of(self._list()) or object(), lambda: {each.name: each for each in read_tables(self._list())}
         )
 
     def _list(self) -> Path:
@@ -224,12 +225,3 @@ class _Cached(Generic[T]):
         if self._said is None or stamp != self._stamp:
             self._said, self._stamp = self._read(), stamp
         return self._said
-
-
-def _stamp(path: Path) -> object:
-    """Returns what changes when a file is replaced."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size

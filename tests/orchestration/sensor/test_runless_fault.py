@@ -12,9 +12,9 @@ from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetC
 
 from sluice.cdc_engine.instance.status import EngineStatus, write_status
 from sluice.cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
+from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.orchestration.base.table_catalog import engine_key
 from sluice.orchestration.checks.observations import ENGINE_CHECK, result_of
-from sluice.orchestration.checks.stopped import STATUS_FILE
 from sluice.orchestration.sensor import runless, silence
 from sluice.orchestration.sensor.runless import Voice
 

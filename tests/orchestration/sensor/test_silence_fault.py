@@ -10,8 +10,8 @@ import dagster as dg
 
 from sluice.cdc_engine.instance.status import EngineStatus, write_status
 from sluice.cdc_engine.limits import TICK_SILENCE_SECONDS_MAX
+from sluice.cdc_engine.status_file import STATUS_FILE
 from sluice.orchestration.checks.observations import ENGINE_CHECK
-from sluice.orchestration.checks.stopped import STATUS_FILE
 from sluice.orchestration.code_location import build_definitions
 from tests.orchestration.fix_location import make_config, make_fake_ports, write_tables
 

@@ -31,8 +31,9 @@ from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.meta.managers import open_meta
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.states import EngineState
+from sluice.cdc_engine.status_file import STATUS_FILE
 
-STATUS_FILE, STATUS_SECONDS = "status.json", 1.0
+STATUS_SECONDS = 1.0
 APART_SECONDS = 10.0  # without any member here, after which another host may have the group
 
 log = structlog.get_logger()
