@@ -18,8 +18,9 @@ from sluice.cdc_engine.instance.sources import source_of
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.table_meta.history.cascades import Cascades
-from sluice.cdc_engine.table_meta.history.source.schema_snapshot import is_of_users, read_snapshot
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import read_snapshot
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_tables, write_tables
+from sluice.cdc_engine.table_meta.schema import is_of_users
 
 _claiming = threading.Lock()  # two destinations that start at once must see each other
 

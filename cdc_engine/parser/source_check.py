@@ -12,6 +12,9 @@ from sluice.cdc_engine.source.server import Source
 
 VERSION_MIN = (5, 6)
 MARIADB_VERSION_MIN = (10, 2)
+MIXED = "MIXED"
+# what an account needs on everything to see all triggers and views
+OBJECT_PRIVILEGES = ("SELECT", "SHOW VIEW", "TRIGGER")
 # of servers that tests run
 MYSQL_TESTED, MARIADB_TESTED = ((5, 7), (8, 0), (9,)), ((10, 11), (11, 4))
 BINLOG_MONITOR_SINCE = (10, 5)  # of MariaDB, which calls REPLICATION CLIENT so
@@ -31,7 +34,7 @@ def check_source(source: Source, facts: ServerFacts, *, displaced: bool = False)
     `displaced`: the server ended our last dump for another one with our identity. The other one keeps its dump, because otherwise each
     would end the other in turn.
     """
-    problems = [*_setting_problems(facts), *_grant_problems(source, facts)]
+    problems = [*_setting_problems(facts), *_grant_problems(source, facts), *_mixed_problems(source, facts)]
     if problems:
         raise SourceCheckError(problems)
     _refuse_clash(source, facts, displaced=displaced)
@@ -47,9 +50,52 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
     if variables.get("log_bin", "OFF").upper() not in ("ON", "1"):
         problems.append(f"log_bin is OFF: the server writes no binlog; {advice_of(facts).log_bin}")
     row_format = variables.get("binlog_format", "ROW").upper()
-    if row_format != "ROW":
+    if row_format not in {"ROW", MIXED}:
         problems.append(f"binlog_format is {row_format}: {advice_of(facts).set('binlog_format', 'ROW')}")
     return problems
+
+
+def is_mixed(facts: ServerFacts) -> bool:
+    """Returns whether the server chooses for each statement between rows and the statement's text."""
+    return facts.variables.get("binlog_format", "").upper() == MIXED
+
+
+def sees_objects(facts: ServerFacts) -> bool:
+    """Returns whether the account may see all triggers and views of the server."""
+    return not _missing_object_privileges(facts)
+
+
+def _missing_object_privileges(facts: ServerFacts) -> list[str]:
+    """Returns the privileges on everything that are missing. A partial revoke may hide any database, so then all are."""
+    if any(grant.upper().startswith("REVOKE ") for grant in facts.grants):
+        return list(OBJECT_PRIVILEGES)
+    granted: set[str] = set()
+    for grant in facts.grants:
+        match = _GRANT.match(grant)
+        if match is not None and match["object"].replace("`", "") == "*.*":
+            granted |= {name.strip().upper() for name in match["privileges"].split(",")}
+    return [] if "ALL PRIVILEGES" in granted else [name for name in OBJECT_PRIVILEGES if name not in granted]
+
+
+def _mixed_problems(source: Source, facts: ServerFacts) -> list[str]:
+    missing = _missing_object_privileges(facts) if is_mixed(facts) else []
+    if not missing:
+        return []
+    advice = advice_of(facts)
+    problem = f"binlog_format is MIXED, and {source.user} may not see all triggers and views, which show what a statement changes"
+    grant = f"GRANT {', '.join(missing)} ON *.* TO it, as {advice.administrator}"
+    return [f"{problem}: {advice.set('binlog_format', 'ROW')}; or {grant}"]
+
+
+def mixed_format_sentence(facts: ServerFacts) -> str:
+    """Returns a sentence if the server logs some changes of rows as statements; otherwise an empty text."""
+    if not is_mixed(facts):
+        return ""
+    return (
+        "binlog_format is MIXED: row events are followed, and a change that the server logs as a statement stops its table by name "
+        "(STATEMENT_FORMAT) until a re-snapshot, with the tables that triggers, views and foreign keys change with it. A statement that "
+        f"calls a stored function stops all tables. ROW logs no change as a statement: {advice_of(facts).set('binlog_format', 'ROW')}"
+    )
 
 
 def server_version(text: str) -> tuple[int, ...]:
@@ -106,6 +152,7 @@ def source_warnings(facts: ServerFacts, retention_hours_min: float = DAY_HOURS) 
     """Returns what an operator should know of a server that can be captured, one sentence each."""
     sentences = (
         untested_version_sentence(facts),
+        mixed_format_sentence(facts),
         short_retention_sentence(facts, retention_hours_min),
     )
     return [*_image_warnings(facts), *filter(None, sentences)]

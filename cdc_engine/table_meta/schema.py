@@ -36,6 +36,12 @@ _ENGINE_NAMES = {"MERGE": "MRG_MYISAM", "HEAP": "MEMORY", "MARIA": "ARIA"} | dic
     ("INNODB", "NDB", "NDBCLUSTER"), ""
 )
 VERSION_DIGITS = 16  # 64 bits of a digest: no table has so many versions that two collide
+_SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
+
+
+def is_of_users(database: str) -> bool:
+    """Returns whether the database is not one of the server's system databases."""
+    return database.lower() not in _SYSTEM_DATABASES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

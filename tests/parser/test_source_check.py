@@ -47,7 +47,7 @@ def test_a_good_source_has_no_problems_and_no_warnings() -> None:
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:
-    bad = with_variables(log_bin="OFF", binlog_format="MIXED")
+    bad = with_variables(log_bin="OFF", binlog_format="STATEMENT")
     bad = dataclasses.replace(bad, version="5.5.62", grants=("GRANT USAGE ON *.* TO `u`@`%`",))
     said = problems(bad)
     words = [
@@ -212,3 +212,18 @@ def test_a_version_that_no_test_runs_is_a_warning_and_no_problem(version: str, m
     warnings = source_warnings(ServerFacts(version=version, mariadb=mariadb, server_uuid="u", gtid_enabled=True))
     told = [each for each in warnings if "tested with" in each]
     assert [each.startswith(why) for each in told] == [True] * bool(why)
+
+
+@pytest.mark.managed
+def test_mixed_is_a_warning_and_a_problem_only_without_the_grants() -> None:
+    mixed = with_variables(binlog_format="MIXED")
+    (problem,) = problems(mixed)
+    assert "SET GLOBAL binlog_format = 'ROW'" in problem
+    assert "GRANT SHOW VIEW, TRIGGER ON *.* TO it, as an administrator" in problem
+    seeing = "GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT, SHOW VIEW, TRIGGER ON *.* TO `u`@`%`"
+    (warning,) = check_source(SOURCE, dataclasses.replace(mixed, grants=(seeing,)))
+    assert "stops its table by name (STATEMENT_FORMAT)" in warning
+    hidden = dataclasses.replace(mixed, grants=(seeing, "REVOKE TRIGGER ON `shop`.* FROM `u`@`%`"))
+    assert "GRANT SELECT, SHOW VIEW, TRIGGER" in problems(hidden)[0]
+    everything = dataclasses.replace(mixed, grants=("GRANT ALL PRIVILEGES ON *.* TO `u`@`%` WITH GRANT OPTION",))
+    assert len(check_source(SOURCE, everything)) == 1

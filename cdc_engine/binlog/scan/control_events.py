@@ -240,7 +240,12 @@ class ControlEvents:
             return (stopped_change(error, position),)
 
     def _row_change(self, statement: control.QueryStatement, event: bytes) -> Iterator[Block]:
-        """Stops the tables to which a statement that changes rows may have written. The others continue."""
+        """Stops the tables to which a statement that changes rows may have written. The others continue. In an XA transaction it counts at
+        the XA COMMIT, as rows do.
+        """
+        if self._xa.recording:
+            self._xa.record_statement(event)
+            return
         changes = self._apply(statement, self._maker.position(self._time_us(event)))
         if changes:
             yield from self._maker.cut()

@@ -62,6 +62,11 @@ class XaTransactions:
         else:
             self._state[at.DROPPED] += 1
 
+    def record_statement(self, event: bytes) -> None:
+        """Records a row change in statement format."""
+        self._prepared.record(self._plain(event))
+        self._state[at.OPEN_ROWS] += 1
+
     def prepare(self, event: bytes) -> Iterator[Block]:
         """Handles XA_PREPARE, which ends the record, or commits it at once (ONE PHASE)."""
         name, one_phase = parse_prepare(event[types.HEADER_BYTES : len(event) - int(self._state[at.CHECKSUM])])

@@ -17,6 +17,7 @@ from sluice.cdc_engine.binlog.events.table_map import TableMap
 from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChange, TableVersion
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.position import Position
+from sluice.cdc_engine.table_meta.change.stored_objects import StoredObjects
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.reader import leading_words, read_statement
 from sluice.cdc_engine.table_meta.ddl.statement import (
@@ -31,8 +32,9 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
 )
 from sluice.cdc_engine.table_meta.history.concerned import concerned
 from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.kept.holding import RecordSubject, subject_of
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
-from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, RecordsInMemory
+from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordsInMemory
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema
 
 TEXT_CHARS_MAX = 80  # maximum length of a statement in a message
@@ -52,10 +54,10 @@ class IntervalSchemas:
         start: Position,
         captured: Callable[[str, str], bool],
     ) -> None:
-        newest: dict[tuple[bool, str, str], HistoryRecord] = {}
+        newest: dict[RecordSubject, HistoryRecord] = {}
         for record in records:
             if record.position.order_key <= known_at.order_key:
-                newest[record.kind is RecordKind.SERVER, record.database, record.table] = record
+                newest[subject_of(record)] = record
         there = [dataclasses.replace(record, position=start) for record in newest.values()]
         self._history = TableHistory(RecordsInMemory(there), captured)
         self._known = KnownSchemas()
@@ -92,6 +94,7 @@ class IntervalSchemas:
     ) -> tuple[TableChange, ...]:
         """Records which tables a statement concerns; their schemas stay unchanged."""
         read = self._read(statement, self._server.known(session))
+        read = _reaching_everything(read, self._known.stored_objects(self._start.order_key))
         for name in _touched(read, self._known, self._full_name(default_database), default_database):
             if self._captured(*name):
                 text = " ".join(shown(statement).split())
@@ -128,6 +131,15 @@ def known_at(records: Iterable[HistoryRecord], place: Position) -> frozenset[str
         known.remember(record)
     names = known.table_names()
     return frozenset(".".join(name) for name in names if isinstance(known.table(name, place.order_key), TableSchema))
+
+
+def _reaching_everything(statement: Statement, objects: StoredObjects | None) -> Statement:
+    """Returns a row change in statement format as one that may write any table, if the source may log many so (MIXED): triggers and views
+    that it had in the interval may be gone.
+    """
+    if objects is not None and isinstance(statement, StatementRowChange):
+        return dataclasses.replace(statement, calls=True)
+    return statement
 
 
 def _touched(

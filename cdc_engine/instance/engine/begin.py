@@ -12,7 +12,7 @@ import structlog
 
 from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.contracts import StoppedTable, TableVersion
-from sluice.cdc_engine.errors import PositionLostError
+from sluice.cdc_engine.errors import PositionLostError, SourceConnectionError
 from sluice.cdc_engine.instance.canal_takeover import choice_after, cursor_of_canal
 from sluice.cdc_engine.instance.parts import epochs_of
 from sluice.cdc_engine.instance.sources import archive_of, source_of
@@ -26,14 +26,16 @@ from sluice.cdc_engine.parser.positions.finding import exact_position
 from sluice.cdc_engine.parser.positions.scan_ddl import scan_ddl
 from sluice.cdc_engine.parser.positions.time_search import choice_at
 from sluice.cdc_engine.parser.server_facts import ServerFacts, read_facts
-from sluice.cdc_engine.parser.source_check import check_source
+from sluice.cdc_engine.parser.source_check import check_source, is_mixed, sees_objects
 from sluice.cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE
+from sluice.cdc_engine.table_meta.change.stored_objects import StoredObjects
 from sluice.cdc_engine.table_meta.history.changed_tables import TouchedTables
 from sluice.cdc_engine.table_meta.history.history import TableHistory
-from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, stable_snapshot
+from sluice.cdc_engine.table_meta.schema import is_of_users
 from sluice.cdc_engine.time_text import time_us
 
 log = structlog.get_logger()
@@ -51,6 +53,7 @@ def known_begin(
     """Returns where reading starts, with the schemas of that position loaded and the position saved in the ledger."""
     begin = meta.ledger.resume_position
     if begin is not None and history.covers(begin):
+        _follow_mixed(config, history, begin)
         return begin
     connection = SourceConnection(source_of(config))
 
@@ -65,7 +68,9 @@ def known_begin(
         position_now = (
             (lambda: _configured_begin(choice, connection, epochs_of(meta))) if begin is None else (lambda: begin)
         )
-        snapshot, first = connection.ask(lambda session: stable_snapshot(session, of_users, position_now))
+        snapshot, first = connection.ask(
+            lambda session: stable_snapshot(session, of_users, position_now, with_objects=sees_objects(facts))
+        )
     finally:
         connection.close()
     if begin is None:
@@ -81,6 +86,38 @@ def known_begin(
             meta.update(stops(stopped))
     history.seed(snapshot, first)
     return cast("Position", first)
+
+
+def _follow_mixed(config: DestinationConfig, history: TableHistory, begin: Position) -> None:
+    """Adds the triggers and views of a source that is in MIXED format now to a history that was begun without them.
+
+    If the source does not answer, the history stays as it is, and the parser refuses MIXED (`StreamRules.follows_mixed`).
+    """
+    if history.follows_objects(begin):
+        return
+    try:
+        connection = SourceConnection(source_of(config))
+    except SourceConnectionError:
+        return
+    try:
+        facts = read_facts(connection)
+        if not is_mixed(facts) or not sees_objects(facts):
+            return
+        snapshot, _ = connection.ask(
+            lambda session: stable_snapshot(session, _no_table, lambda: begin, with_objects=True)
+        )
+    finally:
+        connection.close()
+    touched = TouchedTables(snapshot)
+    try:
+        scan_ddl(source_of(config), begin, touched, archive_of(config))
+    except PositionLostError:
+        return  # the parser says so
+    history.note_objects(touched.left_objects() or StoredObjects(complete=False), begin)
+
+
+def _no_table(_database: str, _table: str) -> bool:
+    return False
 
 
 def requested_position_of(config: DestinationConfig) -> RequestedPosition:

@@ -117,6 +117,7 @@ def _parts_around(
             waits=len(config.sources) > 1,
             by_time=by_time_of(source_of(config), config, tables.keeps),
             archive=archive_of(config),
+            follows_mixed=history.follows_objects,
             sharing=OF_PROCESS.of(source_of(config)) if config.stream == "shared" else None,
         ),
         sink=sink,

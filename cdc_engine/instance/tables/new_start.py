@@ -22,6 +22,7 @@ from sluice.cdc_engine.meta.manager import MetaManager
 from sluice.cdc_engine.meta.resume_requests import begin_done, new_start_requested
 from sluice.cdc_engine.parser.connection import SourceConnection
 from sluice.cdc_engine.parser.server_facts import read_facts
+from sluice.cdc_engine.parser.source_check import sees_objects
 from sluice.cdc_engine.parser.start_position import Epochs, Lost, StartChoice, decide_start
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.table_filter import TableFilter
@@ -30,7 +31,8 @@ from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.store.files.forget import forget_events
 from sluice.cdc_engine.store.prepared import forget_prepared
-from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, is_of_users, stable_snapshot
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot, stable_snapshot
+from sluice.cdc_engine.table_meta.schema import is_of_users
 
 WHY = "the position was lost: which rows changed meanwhile is unknown"
 
@@ -89,6 +91,7 @@ def _schemas_now(dependencies: NewStartDependencies) -> tuple[SchemaSnapshot, Po
                 session,
                 lambda database, table: is_of_users(database) or tables.keeps(database, table),
                 lambda: _end(connection, dependencies.meta.ledger.epoch),
+                with_objects=sees_objects(read_facts(connection)),
             )
         )
     finally:

@@ -29,6 +29,7 @@ from sluice.cdc_engine.errors import (
     PositionLostError,
     ReplicaClashError,
     SluiceError,
+    SourceCheckError,
     SourceConnectionError,
     StandbyBehindError,
 )
@@ -36,7 +37,7 @@ from sluice.cdc_engine.parser.connection import SourceConnection, answer_error
 from sluice.cdc_engine.parser.server_facts import ServerFacts, dump_clients, read_facts
 from sluice.cdc_engine.parser.shared.sharing import SharedPosition, Sharing
 from sluice.cdc_engine.parser.shared.window import DumpLine, FellBehindError
-from sluice.cdc_engine.parser.source_check import check_source
+from sluice.cdc_engine.parser.source_check import check_source, is_mixed
 from sluice.cdc_engine.parser.start_position import NO_EPOCHS, DumpStart, Epochs, Lost, StartChoice, decide_start
 from sluice.cdc_engine.parser.stream.archived import ArchivedInterval
 from sluice.cdc_engine.parser.stream.dump import begin_dump, begin_shared
@@ -81,7 +82,8 @@ class StreamRules:
     `choice`: the start of a parser without a position. `epochs`: called at each connect. `waits`: there are standby sources, so the parser
     waits for a source that has not executed what was read, instead of giving up. `by_time`: finds a position by the clock on another
     server, if that is allowed and nothing else does. `archive`: has the files that the server purged. `sharing`: other parsers of this
-    process read the same server, which can send its binlog once for all.
+    process read the same server, which can send its binlog once for all. `follows_mixed`: whether the history has what it needs at a
+    position to follow statements in statement format.
     """
 
     choice: StartChoice
@@ -90,6 +92,7 @@ class StreamRules:
     by_time: ByTime | None = None
     archive: Archive | None = None
     sharing: Sharing | None = None
+    follows_mixed: Callable[[Position], bool] = lambda _: True
 
 
 NO_CALLBACKS = ParserCallbacks()
@@ -296,6 +299,9 @@ class EventParser:
         ):
             start = self._rules.by_time(self.position, facts, self._rules.epochs())
         self.lacks = start.reason if isinstance(start, Lost) and start.not_yet and self._rules.waits else ""
+        from_archive = isinstance(start, Lost) and start.purged and self._rules.archive is not None
+        if from_archive or not isinstance(start, Lost):
+            self._refuse_mixed(facts)
         if isinstance(start, Lost) and start.purged and self._rules.archive is not None and self.position is not None:
             self._callbacks.learn(self._stopping.is_set)
             self._read_archive(ArchivedInterval(self._rules.archive, self._source, self.position, facts), self.position)
@@ -323,6 +329,15 @@ class EventParser:
         except ReplicaClashError as error:
             clients = ", ".join(dump_clients(connection)) or "addresses that this account may not see"
             raise ReplicaClashError(f"{error}. The server's binlog is dumped from {clients}") from error
+
+    def _refuse_mixed(self, facts: ServerFacts) -> None:
+        """Raises SourceCheckError if the source changed to MIXED since the history was begun."""
+        if is_mixed(facts) and self.position is not None and not self._rules.follows_mixed(self.position):
+            raise SourceCheckError(
+                [
+                    "binlog_format became MIXED: start the engine again, so that it reads the triggers and views of the source"
+                ]
+            )
 
     def _rewind(self, before: Position) -> None:
         if before.file:

@@ -37,10 +37,13 @@ class TokenKind(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Token:
-    """A token. `text`: for strings and names without quotes and escapes, otherwise as written."""
+    """A token. `text`: for strings and names without quotes and escapes, otherwise as written. `apart`: a sign that blanks or a comment
+    precede.
+    """
 
     kind: TokenKind
     text: str
+    apart: bool = dataclasses.field(default=False, compare=False)
 
     @property
     def word(self) -> str:
@@ -115,6 +118,7 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
     characters = word_characters(notation.client)
     found: list[Token] = []
     at, point = 0, _NOWHERE  # the end of a name that a point may follow
+    apart = False
     while at < len(statement):
         # After a point that immediately follows a name, there is a name, even if it would be a number elsewhere: d.20151214.
         match = (name_pattern.match(statement, at) if at == point + 1 else None) or pattern.match(statement, at)
@@ -123,7 +127,11 @@ def tokens(statement: str, notation: Notation = _USUAL) -> list[Token]:
         at = match.end()
         token = _token(match.lastgroup or "word", match[0], notation.backslash_escapes)
         if token is None:
+            apart = True
             continue
+        if apart and token.kind is TokenKind.SIGN:
+            token = Token(token.kind, token.text, apart=True)
+        apart = False
         if token.kind in _NAMES_OR_WORDS:
             point = at if statement[at : at + 1] == "." else _NOWHERE
         if characters and token.kind in _WRITTEN:

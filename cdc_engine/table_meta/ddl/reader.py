@@ -16,7 +16,6 @@ from sluice.cdc_engine.table_meta.ddl.column_definition import accept_default, r
 from sluice.cdc_engine.table_meta.ddl.create_table import read_create_table
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB
 from sluice.cdc_engine.table_meta.ddl.lexer import Notation, Token, TokenCursor, TokenKind, UnreadableError, tokens
-from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.names import read_table_name
 from sluice.cdc_engine.table_meta.ddl.routine_call import calls_routine
 from sluice.cdc_engine.table_meta.ddl.row_change import changed_tables
@@ -25,6 +24,7 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
     AddColumn,
     AlterTable,
     ChangeColumn,
+    CreateStoredObject,
     CreateTable,
     DropDatabase,
     DropKey,
@@ -39,18 +39,19 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
     Unread,
     names_in,
 )
+from sluice.cdc_engine.table_meta.ddl.stored_object import read_stored_object, words_of
 
 LEADING_WORDS_MAX = 8
 # bits of sql_mode, the same for all servers
 # https://dev.mysql.com/doc/dev/mysql-server/latest/system__variables_8h.html, mariadb: sql/sql_class.h
-REAL_AS_FLOAT, ANSI_QUOTES, ORACLE, MAXDB = 1, 4, 512, 4096
+REAL_AS_FLOAT, ANSI_QUOTES, IGNORE_SPACE, ORACLE, MAXDB = 1, 4, 8, 512, 4096
 NO_BACKSLASH_ESCAPES, STRICT = 1 << 20, 1 << 21 | 1 << 22
 
 
 @dataclasses.dataclass(frozen=True)
 class FormReading:
     """The input of a form's parser: the cursor after the form's keywords, and the keywords. `strict`: the session refused invalid
-    values.
+    values. `ignore_space`: blanks may precede the parenthesis of every function.
     """
 
     cursor: TokenCursor
@@ -58,6 +59,7 @@ class FormReading:
     flavour: str
     words: frozenset[str]
     strict: bool
+    ignore_space: bool = False
 
 
 Reader = Callable[[FormReading], Statement]
@@ -92,8 +94,8 @@ def _read_statement(statement: str, flavour: str, sql_mode: int, literals: Liter
     found = _tokens_under(statement, flavour, sql_mode, literals.client)
     while found and found[-1] == Token(TokenKind.SIGN, ";"):
         found.pop()
-    words = frozenset(lowered(token.text) for token in found if token.kind in {TokenKind.WORD, TokenKind.NAME})
-    read = _read_form(FormReading(TokenCursor(found, literals), "", flavour, words, bool(sql_mode & STRICT)))
+    strict, ignore_space = bool(sql_mode & STRICT), bool(sql_mode & IGNORE_SPACE)
+    read = _read_form(FormReading(TokenCursor(found, literals), "", flavour, words_of(found), strict, ignore_space))
     if isinstance(read, Unread) and not read.names and has_no_character(statement):
         return dataclasses.replace(read, text=statement)
     if _defines_columns(read) and (sql_mode & MAXDB or (flavour == MARIADB and sql_mode & ORACLE)):
@@ -154,7 +156,7 @@ def _read_row_change(reading: FormReading) -> Statement:
     if reading.kind in {"INSERT", "REPLACE", "LOAD"}:
         place = cursor.place  # the table's name may have a list of columns
     cursor.skip_all()
-    calls = reading.kind == "CALL" or calls_routine(cursor.since(place))
+    calls = reading.kind == "CALL" or calls_routine(cursor.since(place), ignore_space=reading.ignore_space)
     return StatementRowChange(reading.kind, reading.words, names, calls)
 
 
@@ -177,15 +179,35 @@ def _read_set_statement(reading: FormReading) -> Statement:
 
 def _read_create_table(reading: FormReading) -> Statement:
     name = read_table_name(reading.cursor)
+    place = reading.cursor.place
     try:
         statement = read_create_table(reading.cursor, name, reading.flavour)
     except UnreadableError as error:
         return Unread(reading.kind, str(error), names=(name,))
     if statement.sequence:
         return Nothing(reading.kind)
+    if statement.selects:
+        reading.cursor.skip_all()
+        calls = _select_calls(reading, place)
+        statement = dataclasses.replace(statement, select_words=reading.words, select_calls=calls)
     return dataclasses.replace(
         statement, kind=reading.kind, replaces="REPLACE" in reading.kind, if_not_exists="EXISTS" in reading.kind
     )
+
+
+def _select_calls(reading: FormReading, place: int) -> bool:
+    """Returns whether the SELECT of a CREATE TABLE calls a routine. The cursor is at the end."""
+    found = reading.cursor.since(place)
+    begin = next((index for index, token in enumerate(found) if token.word in _QUERIES), 0)
+    return calls_routine(found[begin:], ignore_space=reading.ignore_space)
+
+
+def _read_stored_object(reading: FormReading) -> Statement:
+    try:
+        read = read_stored_object(reading.cursor, reading.kind, ignore_space=reading.ignore_space)
+    except UnreadableError:  # no row of a table changes; what later changes do is unknown
+        return CreateStoredObject(reading.kind)
+    return read or Nothing(reading.kind)
 
 
 def _read_alter_table(reading: FormReading) -> Statement:
@@ -263,6 +285,7 @@ def _read_drop_database(reading: FormReading) -> Statement:
     return DropDatabase(reading.kind, reading.cursor.expect_name())
 
 
+_QUERIES = {"SELECT", "WITH", "VALUES", "TABLE"}
 _ROUTINES = (
     r"(?:VIEW|ALGORITHM|DEFINER|SQL|PROCEDURE|FUNCTION|AGGREGATE|TRIGGER|EVENT|USER|ROLE|SERVER|SEQUENCE|PACKAGE|RESOURCE|TABLESPACE"
     r"|UNDO|LOGFILE|SPATIAL REFERENCE|INSTANCE|PREPARE|LIBRARY|JSON (?:RELATIONAL )?DUALITY|MATERIALIZED|MASKING|CATALOG)"
@@ -280,7 +303,7 @@ _FORMS: tuple[tuple[str, Reader], ...] = (
     (r"CREATE (?:OR REPLACE )?(?:DATABASE|SCHEMA) (?:IF NOT EXISTS )?", _read_database),
     (r"ALTER (?:DATABASE|SCHEMA) ", _read_database),
     (r"DROP (?:DATABASE|SCHEMA) (?:IF EXISTS )?", _read_drop_database),
-    (rf"(?:CREATE|ALTER|DROP) (?:OR REPLACE )?{_ROUTINES} ", _read_nothing),
+    (rf"(?:CREATE|ALTER|DROP) (?:OR REPLACE )?{_ROUTINES} ", _read_stored_object),
     (r"SET STATEMENT ", _read_set_statement),
     (r"(?:OPTIMIZE|CHECK|CHECKSUM|REPAIR|ANALYZE (?:NO_WRITE_TO_BINLOG |LOCAL )?(?:TABLE|TABLES)) ", _read_nothing),
     (r"ANALYZE ", _read_analyzed),

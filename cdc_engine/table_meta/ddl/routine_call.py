@@ -81,23 +81,64 @@ ZEROFILL
 """
 # Not reserved, but the grammar has a parenthesis after them: MATCH … AGAINST (…), = ANY (…), JSON_TABLE(… COLUMNS (…)), VALUE (…).
 _OTHERS = "AGAINST ANY COLUMNS SOME VALUE"
-_NO_CALL = frozenset(f"{_FUNCTIONS} {_RESERVED} {_OTHERS}".split())
+# Functions of the server only if the parenthesis follows at once; otherwise the name is that of a stored function. sql_mode IGNORE_SPACE
+# changes this. https://dev.mysql.com/doc/refman/8.0/en/function-resolution.html
+_ADJACENT_NAMES = """
+ADDDATE BIT_AND BIT_OR BIT_XOR CAST COUNT CURDATE CURTIME DATE_ADD DATE_SUB EXTRACT GROUP_CONCAT JSON_ARRAYAGG
+JSON_OBJECTAGG MAX MID MIN NOW POSITION SESSION_USER ST_COLLECT STD STDDEV STDDEV_POP STDDEV_SAMP SUBDATE SUBSTR
+SUBSTRING SUM SYSDATE SYSTEM_USER TRIM VARIANCE VAR_POP VAR_SAMP
+"""
+_NO_CALL, _ADJACENT = (frozenset(names.split()) for names in (f"{_FUNCTIONS} {_RESERVED} {_OTHERS}", _ADJACENT_NAMES))
+_MODIFIERS = frozenset({"LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "IGNORE", "INTO"})
 _OPEN, _CLOSE, _POINT = (Token(TokenKind.SIGN, sign) for sign in "().")
 
 
-def calls_routine(found: Sequence[Token]) -> bool:
-    """Returns whether these tokens call `f(…)` or `d.f(…)`. The name of a table with a list of columns must not be among them."""
+def calls_routine(found: Sequence[Token], *, ignore_space: bool = False) -> bool:
+    """Returns whether these tokens call `f(…)` or `d.f(…)`. The name of a table with a list of columns must not be among them.
+
+    `ignore_space`: of the session's sql_mode.
+    """
     before = (Token(TokenKind.END, ""), *found)
     return any(
-        after == _OPEN and token.kind in {TokenKind.WORD, TokenKind.NAME} and _is_routine(previous, token)
+        after == _OPEN
+        and token.kind in {TokenKind.WORD, TokenKind.NAME}
+        and _is_routine(previous, token, apart=after.apart and not ignore_space)
         for previous, token, after in zip(before, found, found[1:], strict=False)
     )
 
 
-def _is_routine(previous: Token, name: Token) -> bool:
+def body_calls_routine(body: Sequence[Token], *, ignore_space: bool = False) -> bool:
+    """Returns whether the body of a trigger or the query of a view calls a routine. It may contain INSERT INTO t (a, b)."""
+    pairs = zip((Token(TokenKind.END, ""), *body), body, strict=False)
+    if any(token.word == "CALL" and previous != _POINT for previous, token in pairs):
+        return True
+    return calls_routine(_without_targets(body), ignore_space=ignore_space)
+
+
+def _without_targets(body: Sequence[Token]) -> list[Token]:
+    """Removes the names after INTO, INSERT and REPLACE, which a list of columns may follow."""
+    kept: list[Token] = []
+    at = 0
+    while at < len(body):
+        token = body[at]
+        kept.append(token)
+        at += 1
+        if token.word in {"INTO", "INSERT", "REPLACE"}:
+            while at < len(body) and body[at].word in _MODIFIERS:
+                at += 1
+            if at < len(body) and body[at] != _OPEN:
+                at += 1
+                while at < len(body) and body[at] == _POINT:
+                    at += 2
+    return kept
+
+
+def _is_routine(previous: Token, name: Token, *, apart: bool) -> bool:
     """Returns whether a name before a parenthesis is that of a routine. After a point every word is a name; after AS or a parenthesis, it
-    is an alias with a list of columns.
+    is an alias with a list of columns. `apart`: blanks precede the parenthesis.
     """
     if previous == _POINT:
         return True
-    return previous != _CLOSE and previous.word != "AS" and name.word not in _NO_CALL
+    if previous == _CLOSE or previous.word == "AS":
+        return False
+    return name.word not in _NO_CALL or (apart and name.word in _ADJACENT)

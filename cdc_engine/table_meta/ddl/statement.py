@@ -40,6 +40,7 @@ class CreateTable:
     """CREATE TABLE. `charset`: the table's own, None if the database's applies. `like`: CREATE TABLE … LIKE. `selects`: it inserts rows
     from a SELECT.
 
+    `select_words`, `select_calls`: of that SELECT, as in StatementRowChange.
     `foreign_keys`: in the statement's order, including those of columns. `engine`: as written, empty for the server's default. `union`:
     the tables that contain the rows of a MERGE table. `versioned`: MariaDB keeps earlier versions of rows (WITH SYSTEM VERSIONING).
     `sequence`: it is not a table but a MariaDB sequence (SEQUENCE=1).
@@ -52,6 +53,8 @@ class CreateTable:
     charset: str | None = None
     like: TableName | None = None
     selects: bool = False
+    select_words: frozenset[str] = frozenset()
+    select_calls: bool = False
     if_not_exists: bool = False
     replaces: bool = False
     foreign_keys: tuple[ForeignKeyDefinition, ...] = ()
@@ -266,6 +269,30 @@ class StatementRowChange:
     calls: bool = False
 
 
+@dataclasses.dataclass(frozen=True)
+class CreateStoredObject:
+    """CREATE or ALTER of a trigger or view. `name` None: it could not be read. `table`: that the trigger belongs to.
+
+    `words`, `calls`: of its body, as in StatementRowChange.
+    """
+
+    kind: str
+    what: str = ""
+    name: TableName | None = None
+    table: TableName | None = None
+    words: frozenset[str] = frozenset()
+    calls: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class DropStoredObjects:
+    """DROP TRIGGER or DROP VIEW."""
+
+    kind: str
+    what: str
+    names: tuple[TableName, ...]
+
+
 Statement = (
     CreateTable
     | AlterTable
@@ -276,6 +303,8 @@ Statement = (
     | DropDatabase
     | Unread
     | StatementRowChange
+    | CreateStoredObject
+    | DropStoredObjects
     | Nothing
 )
 

@@ -17,6 +17,7 @@ from sluice.cdc_engine.contracts import NO_SESSION, LoggedStatement, StatementSe
 from sluice.cdc_engine.errors import TableStoppedError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.change.evolution import SCHEMA_UNKNOWN
+from sluice.cdc_engine.table_meta.change.stored_objects import StoredObjects, object_changes
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
 from sluice.cdc_engine.table_meta.ddl.reader import read_statement
@@ -44,6 +45,7 @@ class TouchedTables:
     def __init__(self, snapshot: SchemaSnapshot) -> None:
         self._snapshot = snapshot
         self.names: set[TableKey] = set()
+        self._objects_changed = False
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:  # noqa: ARG002
         raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, "only statements are read here")
@@ -61,6 +63,7 @@ class TouchedTables:
         lower_case = self._snapshot.server.lower_case_names
         self.names |= {name.key(default_database, lower_case=lower_case) for name in _named(read)}
         self.names |= self._meant(read)
+        self._objects_changed = self._objects_changed or self._changes_objects(read, default_database)
         return ()
 
     def cascades(self, database: str, table: str) -> tuple[Cascade, ...]:  # noqa: ARG002
@@ -77,7 +80,27 @@ class TouchedTables:
         maps, or from an operator.
         """
         tables = tuple(schema for schema in self._snapshot.tables if (schema.database, schema.table) not in self.names)
-        return dataclasses.replace(self._snapshot, tables=tables)
+        return dataclasses.replace(self._snapshot, tables=tables, stored_objects=self.left_objects())
+
+    def left_objects(self) -> StoredObjects | None:
+        """Returns the triggers and views of the snapshot; not complete if a statement changed any, because dropped ones are not known."""
+        objects = self._snapshot.stored_objects
+        return (
+            dataclasses.replace(objects, complete=False) if objects is not None and self._objects_changed else objects
+        )
+
+    def _changes_objects(self, statement: Statement, default_database: str) -> bool:
+        lower_case = self._snapshot.server.lower_case_names
+        objects = self._snapshot.stored_objects
+        if objects is None:
+            return False
+        changes = object_changes(
+            statement,
+            objects,
+            lambda name: name.key(default_database, lower_case=lower_case),
+            lambda database: lowered(database) if lower_case else database,
+        )
+        return changes.unknown or bool(changes.objects) or dropped_database(statement) is not None
 
     def _meant(self, statement: Statement) -> set[TableKey]:
         """Returns the tables that a statement affects without naming them: those of its database or, if it cannot be read, those that

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from sluice.batch_manifest.values import Alteration
+from sluice.cdc_engine.binlog.charsets.statement_text import shown
 from sluice.cdc_engine.contracts import NO_SESSION, StatementSession, TableChangeKind
 from sluice.cdc_engine.table_meta.change import foreign_keys
 from sluice.cdc_engine.table_meta.change.evolution import Fills
@@ -14,6 +15,8 @@ from sluice.cdc_engine.table_meta.ddl.statement import TableName
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
 from sluice.cdc_engine.table_meta.history.questions import Answers
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema
+
+STATEMENT_CHARS_MAX = 500
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,3 +80,9 @@ class DdlContext:
     def tables(self) -> list[TableKey]:
         """Returns all tables with a schema here, captured or not, stopped or not."""
         return [name for name in self.known.table_names() if self.schema(name) is not None]
+
+
+def shortened(text: str) -> str:
+    """Returns a statement for display: one line, without backquotes, which would end it in Markdown."""
+    line = " ".join(shown(text).split()).replace("`", "")
+    return line if len(line) <= STATEMENT_CHARS_MAX else f"{line[:STATEMENT_CHARS_MAX]} …"

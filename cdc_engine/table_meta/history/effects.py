@@ -11,7 +11,7 @@ for running tables.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sluice.batch_manifest.values import Alteration
@@ -56,11 +56,11 @@ from sluice.cdc_engine.table_meta.ddl.statement import (
     dropped_database,
 )
 from sluice.cdc_engine.table_meta.history.concerned import concerned
-from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect
+from sluice.cdc_engine.table_meta.history.ddl_context import DdlContext, DdlEffect, shortened
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownTable, TableKey
 from sluice.cdc_engine.table_meta.history.questions import Answers, Question, UnansweredError
 from sluice.cdc_engine.table_meta.history.renamed_tables import brings_rows, taken_over, under_name, why_stopped
-from sluice.cdc_engine.table_meta.history.row_changes import changed_without_rows, emptied_in_doubt
+from sluice.cdc_engine.table_meta.history.row_changes import changed_by_query, changed_without_rows, emptied_in_doubt
 from sluice.cdc_engine.table_meta.schema import DroppedTable, Stopped, TableSchema, rows_elsewhere
 
 
@@ -224,6 +224,9 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
     there = context.state(name)
     if statement.if_not_exists and isinstance(there, TableSchema | Stopped) and not getattr(there, "gone", False):
         return
+    if statement.selects:
+        by_query = changed_by_query(statement, context.known.stored_objects(context.key), context.tables())
+        yield from _stopped_by(by_query, statement.kind, context)
     yield from _members(statement, name, context)
     charset = context.known.database_charset(name[0], context.key)
     try:
@@ -461,20 +464,23 @@ def _row_change(statement: StatementRowChange, context: DdlContext) -> Iterator[
     names = {name: context.schema(name) is not None for name in map(context.full_name, statement.names)}
     schemas = [schema for name in context.tables() if (schema := context.schema(name)) is not None]
     found = changed_without_rows(
-        names, statement.words, context.default_database, schemas, context.captured, calls=statement.calls
+        names,
+        statement.words,
+        context.default_database,
+        schemas,
+        context.captured,
+        calls=statement.calls,
+        objects=context.known.stored_objects(context.key),
     )
+    yield from _stopped_by(found, statement.kind, context)
+
+
+def _stopped_by(found: Mapping[TableKey, CannotFollowError], kind: str, context: DdlContext) -> Iterator[DdlEffect]:
     for name, why in found.items():
         if context.running(name):
-            yield _stop(context, name, statement.kind, why, context.schema(name))
+            yield _stop(context, name, kind, why, context.schema(name))
 
 
-def shortened(text: str) -> str:
-    """Returns a statement for display: one line, without backquotes, which would end it in Markdown."""
-    line = " ".join(shown(text).split()).replace("`", "")
-    return line if len(line) <= STATEMENT_CHARS_MAX else f"{line[:STATEMENT_CHARS_MAX]} …"
-
-
-STATEMENT_CHARS_MAX = 500
 PARTITION_LOST = {"DROP PARTITION", "TRUNCATE"}  # actions of ALTER TABLE that only delete rows
 EFFECTS: dict[type, Callable[[Any, DdlContext], Iterable[DdlEffect]]] = {
     CreateTable: _create,

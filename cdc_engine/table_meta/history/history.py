@@ -29,6 +29,7 @@ from sluice.cdc_engine.states import TableState
 from sluice.cdc_engine.table_meta.change.evolution import ROWS_ELSEWHERE, SCHEMA_UNKNOWN
 from sluice.cdc_engine.table_meta.change.foreign_keys import ForeignKeyRules
 from sluice.cdc_engine.table_meta.change.policy import SchemaDecisions
+from sluice.cdc_engine.table_meta.change.stored_objects import ObjectKey, StoredObject, StoredObjects, object_changes
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL
 from sluice.cdc_engine.table_meta.ddl.lexer import UnreadableError
 from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
@@ -81,7 +82,18 @@ class TableHistory:
     def seed(self, snapshot: SchemaSnapshot, position: Position) -> None:
         """Stores a snapshot as the state from `position` on. Later statements in the stream are applied to it."""
         self.rewind(position)
-        self._store(list(_snapshot_records(snapshot, position)))
+        objects = _seeded_objects(snapshot.stored_objects, self._known.stored_objects(position.order_key), position)
+        self._store([*_snapshot_records(snapshot, position), *objects])
+
+    def follows_objects(self, position: Position) -> bool:
+        """Returns whether all triggers and views are known at `position`, so that a source in MIXED format can be followed from there."""
+        there = self._known.stored_objects(position.order_key)
+        return there is not None and there.complete
+
+    def note_objects(self, objects: StoredObjects, position: Position) -> None:
+        """Stores the triggers and views from `position` on. The stream starts again there."""
+        self.rewind(position)
+        self._store(_seeded_objects(objects, self._known.stored_objects(position.order_key), position))
 
     def resolve(self, table_map: TableMap, position: Position) -> TableVersion:
         """Returns the version of the table whose row events follow at `position`.
@@ -263,7 +275,7 @@ class TableHistory:
                 self._known_cascades = None
 
     def _changes_cascades(self, cascades: Cascades, record: HistoryRecord) -> bool:
-        if not record.table:
+        if not record.table or record.kind is RecordKind.OBJECT:
             return record.kind is RecordKind.SERVER  # it may log what foreign keys do
         name = (record.database, record.table)
         return cascades.depend_on(name, self._known.table(name, record.position.order_key))
@@ -313,7 +325,11 @@ def _answer(question: Question, context: DdlContext, review: SchemaDecisions) ->
 def _told(
     read: Statement, effects: tuple[DdlEffect, ...], context: DdlContext, server: DdlServerFacts, position: Position
 ) -> _Taken:
-    records = [*_database_records(read, context, server, position), *_effect_records(effects, position)]
+    records = [
+        *_database_records(read, context, server, position),
+        *_object_records(read, context, position),
+        *_effect_records(effects, position),
+    ]
     return effects, records, tuple(_changes(effects, position))
 
 
@@ -379,6 +395,46 @@ def _database_records(
             charset = context.session.server or server.charset
     if charset is not None and charset != there:
         yield _charset_record(name, charset, position)
+
+
+def _object_records(statement: Statement, context: DdlContext, position: Position) -> list[HistoryRecord]:
+    there = context.known.stored_objects(context.key)
+    if there is None:
+        return []
+    changes = object_changes(
+        statement,
+        there,
+        context.full_name,
+        lambda database: lowered(database) if context.lower_case_names else database,
+    )
+    if changes.unknown:
+        return [_complete_record(position, complete=False)]
+    return [_object_record(position, key, made) for key, made in changes.objects.items()]
+
+
+def _seeded_objects(
+    objects: StoredObjects | None, there: StoredObjects | None, position: Position
+) -> list[HistoryRecord]:
+    """Returns the records of triggers and views that were read from the server. `there`: what the history has at the position."""
+    if objects is None:  # this account may not see them
+        return [] if there is None else [_complete_record(position, complete=False)]
+    new = {each.key for each in objects.objects}
+    gone = [each.key for each in (there.objects if there else ()) if each.key not in new]
+    return [
+        _complete_record(position, complete=objects.complete),
+        *(_object_record(position, each.key, each) for each in objects.objects),
+        *(_object_record(position, key, None) for key in gone),
+    ]
+
+
+def _complete_record(position: Position, *, complete: bool) -> HistoryRecord:
+    return HistoryRecord(kind=RecordKind.OBJECTS, position=position, content={"complete": complete})
+
+
+def _object_record(position: Position, key: ObjectKey, made: StoredObject | None) -> HistoryRecord:
+    what, database, name = key
+    content = {"what": what} if made is None else made.to_json()
+    return HistoryRecord(kind=RecordKind.OBJECT, position=position, database=database, table=name, content=content)
 
 
 def _charset_record(database: str, charset: str, position: Position) -> HistoryRecord:

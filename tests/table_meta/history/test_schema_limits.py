@@ -11,7 +11,7 @@ import pytest
 from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history import review_files
-from sluice.cdc_engine.table_meta.history.effects import STATEMENT_CHARS_MAX, shortened
+from sluice.cdc_engine.table_meta.history.ddl_context import STATEMENT_CHARS_MAX, shortened
 from sluice.cdc_engine.table_meta.history.source import live_schema, schema_snapshot
 
 PLACE = Position(epoch=1, file="b.000001", offset=4)

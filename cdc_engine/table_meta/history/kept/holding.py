@@ -14,8 +14,11 @@ from sluice.cdc_engine.gtid import has_executed
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 
-RecordSubject = tuple[bool, str, str]  # whether it is the server; database, table
-FROM_ITS_PLACE_ON = frozenset({RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT})
+# what kind of object, empty for a table or database; database, table
+RecordSubject = tuple[str, str, str]
+FROM_ITS_PLACE_ON = frozenset(
+    {RecordKind.SERVER, RecordKind.DATABASE, RecordKind.SNAPSHOT, RecordKind.OBJECTS, RecordKind.OBJECT}
+)
 
 
 def holds_at(record: HistoryRecord, place: Position) -> bool:
@@ -42,7 +45,7 @@ def needed(records: Sequence[HistoryRecord], places: Iterable[Position]) -> list
         last: dict[RecordSubject, int] = {}
         for index, record in enumerate(records):
             if holds_at(record, place):
-                last[_subject(record)] = index
+                last[subject_of(record)] = index
             else:
                 kept.add(index)
         kept.update(last.values())
@@ -81,7 +84,7 @@ def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> s
     kept: set[int] = set()
     replaced: dict[RecordSubject, int] = {}  # subject → the first of `keys` at which a later record applies
     for index in range(len(records) - 1, -1, -1):
-        subject = _subject(records[index])
+        subject = subject_of(records[index])
         applies = bisect.bisect_left(keys, records[index].position.order_key)
         until = replaced.get(subject, len(keys))
         if applies > 0 or applies < until:
@@ -90,5 +93,9 @@ def _needed_in_order(records: Sequence[HistoryRecord], keys: Sequence[int]) -> s
     return kept
 
 
-def _subject(record: HistoryRecord) -> RecordSubject:
-    return record.kind is RecordKind.SERVER, record.database, record.table
+def subject_of(record: HistoryRecord) -> RecordSubject:
+    """Returns what a record is about: a later record about the same replaces it."""
+    if record.kind in {RecordKind.SERVER, RecordKind.OBJECTS}:
+        return record.kind.value, "", ""
+    what = str(record.content["what"]) if record.kind is RecordKind.OBJECT else ""
+    return what, record.database, record.table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.cdc_engine.table_meta.change.stored_objects import ObjectKey, StoredObject, StoredObjects
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind
 from sluice.cdc_engine.table_meta.history.kept.timeline import Timeline
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
@@ -17,6 +18,10 @@ class KnownSchemas:
         self._server: Timeline[DdlServerFacts] = Timeline()
         self._databases: dict[str, Timeline[str]] = {}
         self._tables: dict[TableKey, Timeline[TableSchema | Stopped | DroppedTable]] = {}
+        self._objects: dict[
+            ObjectKey, Timeline[tuple[StoredObject, ...]]
+        ] = {}  # one object, or none once it is dropped
+        self._objects_complete: Timeline[bool] = Timeline()
         self.head = -1
 
     def server(self, key: int) -> DdlServerFacts | None:
@@ -29,6 +34,14 @@ class KnownSchemas:
     def table(self, name: TableKey, key: int) -> KnownTable:
         timeline = self._tables.get(name)
         return None if timeline is None else timeline.at(key)
+
+    def stored_objects(self, key: int) -> StoredObjects | None:
+        """Returns the triggers and views; None if the history does not follow them there."""
+        complete = self._objects_complete.at(key)
+        if complete is None:
+            return None
+        found = (each for timeline in self._objects.values() for each in timeline.at(key) or ())
+        return StoredObjects(objects=tuple(found), complete=complete)
 
     def table_names(self) -> list[TableKey]:
         """Returns every table that has or had a record, sorted."""
@@ -45,6 +58,10 @@ class KnownSchemas:
             self._server.put(key, DdlServerFacts(**record.content))
         elif record.kind is RecordKind.DATABASE:
             self._databases.setdefault(record.database, Timeline()).put(key, record.content["charset"])
+        elif record.kind is RecordKind.OBJECTS:
+            self._objects_complete.put(key, bool(record.content["complete"]))
+        elif record.kind is RecordKind.OBJECT:
+            self._objects.setdefault(_object_key(record), Timeline()).put(key, _object_state(record))
         else:
             self._tables.setdefault((record.database, record.table), Timeline()).put(key, table_state(record))
 
@@ -53,15 +70,32 @@ class KnownSchemas:
         key = record.position.order_key
         if record.kind is RecordKind.DATABASE:
             return self.database_charset(record.database, key) == str(record.content["charset"])
+        if record.kind is RecordKind.OBJECTS:
+            return self._objects_complete.at(key) is bool(record.content["complete"])
+        if record.kind is RecordKind.OBJECT:
+            timeline = self._objects.get(_object_key(record))
+            return ((timeline.at(key) if timeline else None) or ()) == _object_state(record)
         return self.table((record.database, record.table), key) == table_state(record)
 
     def drop_after(self, key: int) -> bool:
         """Removes everything after `key`. Returns whether there was anything."""
         self.head = min(self.head, key)
-        dropped = [self._server.drop_after(key)]
+        dropped = [self._server.drop_after(key), self._objects_complete.drop_after(key)]
+        dropped += [timeline.drop_after(key) for timeline in self._objects.values()]
         dropped += [timeline.drop_after(key) for timeline in self._databases.values()]
         dropped += [timeline.drop_after(key) for timeline in self._tables.values()]
         return any(dropped)
+
+
+def _object_key(record: HistoryRecord) -> ObjectKey:
+    return str(record.content["what"]), record.database, record.table
+
+
+def _object_state(record: HistoryRecord) -> tuple[StoredObject, ...]:
+    """Returns the object, or nothing if the record says that it was dropped."""
+    if "table" not in record.content:
+        return ()
+    return (StoredObject.from_json(record.database, record.table, record.content),)
 
 
 def table_state(record: HistoryRecord) -> TableSchema | Stopped | DroppedTable:

@@ -33,12 +33,16 @@ class RecordKind(enum.Enum):
     TABLE_MAP = "table_map"  # a table's schema, from a table map with full metadata
     STOPPED = "stopped"  # a table that cannot be followed from here on
     DROPPED = "dropped"  # a table was dropped; its last schema
+    OBJECTS = "objects"  # whether all triggers and views are known from here on; none before the first such record
+    OBJECT = "object"  # a trigger or view; without content once it is dropped
     REWIND = "rewind"  # invalidates all records above this position
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HistoryRecord:
-    """A record. `content` depends on `kind`. A record about a table names it; one about a database has no table."""
+    """A record. `content` depends on `kind`. A record about a table names it, and one about a trigger or view names that; one about a
+    database has no table.
+    """
 
     kind: RecordKind
     position: Position

@@ -26,6 +26,7 @@ from sluice.cdc_engine.errors import SourceConnectionError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.table_meta.change.foreign_keys import in_order
 from sluice.cdc_engine.table_meta.change.initial_value import known_default
+from sluice.cdc_engine.table_meta.change.stored_objects import StoredObjects
 from sluice.cdc_engine.table_meta.ddl.column_definition import ColumnDefinition
 from sluice.cdc_engine.table_meta.ddl.declared_type import MARIADB, MYSQL, DeclaredType, declared_type
 from sluice.cdc_engine.table_meta.ddl.default_value import EXPRESSION, Default, DefaultNotation, read_default
@@ -33,6 +34,7 @@ from sluice.cdc_engine.table_meta.ddl.foreign_key import CASCADE, SET_NULL
 from sluice.cdc_engine.table_meta.ddl.lexer import TokenCursor, UnreadableError, tokens
 from sluice.cdc_engine.table_meta.ddl.reader import defect_text, read_statement
 from sluice.cdc_engine.table_meta.ddl.statement import CreateTable, Statement
+from sluice.cdc_engine.table_meta.history.source.stored_object_queries import read_stored_objects
 from sluice.cdc_engine.table_meta.history.source.system_zone import system_zone
 from sluice.cdc_engine.table_meta.schema import (
     DdlServerFacts,
@@ -51,7 +53,6 @@ MATCH_MARIADB, MATCH_MYSQL = (10, 5), (8, 0)  # from these versions on, actions 
 
 # Charsets with characters that a server shows as `?`.
 _WITHOUT_LIMIT = {"utf8mb4", "utf16", "utf16le", "utf32", "gb18030"}
-_SYSTEM_DATABASES = {"mysql", "sys", "information_schema", "performance_schema"}
 _SERVER = "SELECT VERSION(), @@character_set_server, @@lower_case_table_names, @@GLOBAL.explicit_defaults_for_timestamp, @@system_time_zone"
 # The variable exists since MySQL can execute foreign keys above its storage engines (9.6), and is OFF if it does.
 _NATIVE_FOREIGN_KEYS = (
@@ -95,7 +96,7 @@ class SchemaSnapshot:
     cannot be read.
 
     `elsewhere`: (database, table, reason) of tables whose rows differ from their row events because of their engine or of a table over
-    them.
+    them. `stored_objects`: the triggers and views; None if they were not read.
     """
 
     server: DdlServerFacts
@@ -103,6 +104,7 @@ class SchemaSnapshot:
     tables: tuple[TableSchema, ...]
     unreadable: tuple[tuple[str, str, str], ...] = ()
     elsewhere: tuple[tuple[str, str, str], ...] = ()
+    stored_objects: StoredObjects | None = None
 
 
 def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bool]) -> SchemaSnapshot:
@@ -154,27 +156,32 @@ def read_snapshot(connection: Connection[Any], captured: Callable[[str, str], bo
 
 
 def stable_snapshot(
-    connection: Connection[Any], captured: Callable[[str, str], bool], position_now: Callable[[], Position]
+    connection: Connection[Any],
+    captured: Callable[[str, str], bool],
+    position_now: Callable[[], Position],
+    *,
+    with_objects: bool = False,
 ) -> tuple[SchemaSnapshot, Position]:
     """Returns a snapshot and a position at which it is valid, without locks: the schema was the same before and after the position.
 
-    Raises SourceConnectionError if the schema changed during each of several attempts.
+    `with_objects`: the account may see all triggers and views, so they are read too. Raises SourceConnectionError if the schema changed
+    during each of several attempts.
     """
-    before = read_snapshot(connection, captured)
+
+    def now() -> SchemaSnapshot:
+        found = read_snapshot(connection, captured)
+        return dataclasses.replace(found, stored_objects=read_stored_objects(connection)) if with_objects else found
+
+    before = now()
     for _ in range(ATTEMPTS_MAX):
         position = position_now()
-        after = read_snapshot(connection, captured)
+        after = now()
         if after == before:
             return after, position
         before = after
     raise SourceConnectionError(
         f"the schema of the source changed during each of {ATTEMPTS_MAX} snapshots; start again when it is at rest"
     )
-
-
-def is_of_users(database: str) -> bool:
-    """Returns whether the database is not one of the server's system databases."""
-    return database.lower() not in _SYSTEM_DATABASES
 
 
 def charset_name(name: str) -> str:

@@ -1,0 +1,80 @@
+"""Parses CREATE, ALTER and DROP of triggers and views: what a change of a table changes besides it. Called by `reader`, and for
+definitions that the server shows by `stored_objects`.
+
+Other stored programs are not needed: a statement that calls a routine stops every table anyway, and events log their statements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sluice.cdc_engine.table_meta.ddl.lexer import Token, TokenCursor, TokenKind
+from sluice.cdc_engine.table_meta.ddl.lower_case import lowered
+from sluice.cdc_engine.table_meta.ddl.names import read_table_name
+from sluice.cdc_engine.table_meta.ddl.routine_call import body_calls_routine
+from sluice.cdc_engine.table_meta.ddl.statement import CreateStoredObject, DropStoredObjects, TableName
+
+TRIGGER, VIEW = "TRIGGER", "VIEW"
+_OTHERS = {"FUNCTION", "PROCEDURE", "EVENT", "PACKAGE"}
+# words between CREATE and the object
+_BEFORE = {"ALGORITHM", "DEFINER", "SQL", "JSON", "RELATIONAL", "DUALITY", "MATERIALIZED"}
+
+
+def read_stored_object(
+    cursor: TokenCursor, kind: str, *, ignore_space: bool
+) -> CreateStoredObject | DropStoredObjects | None:
+    """Parses a statement; returns None if it is about another object. `kind`: the words before the cursor.
+
+    Raises UnreadableError.
+    """
+    what = _what(cursor, kind.rsplit(maxsplit=1)[-1])
+    if what not in (TRIGGER, VIEW):
+        return None
+    cursor.accept("IF", "NOT", "EXISTS")
+    cursor.accept("IF", "EXISTS")
+    name = read_table_name(cursor)
+    if kind.startswith("DROP"):
+        names = [name]
+        while cursor.accept_sign(","):
+            names.append(read_table_name(cursor))
+        return DropStoredObjects(kind, what, tuple(names))
+    table: TableName | None = None
+    if what == TRIGGER:
+        _skip_past(cursor, "ON")
+        table = read_table_name(cursor)
+    else:
+        _skip_past(cursor, "AS")  # a list of columns may be before it
+    place = cursor.place
+    cursor.skip_all()
+    body = cursor.since(place)
+    return CreateStoredObject(
+        kind, what, name, table, words_of(body), body_calls_routine(body, ignore_space=ignore_space)
+    )
+
+
+def words_of(found: Iterable[Token]) -> frozenset[str]:
+    """Returns all names and keywords, in lower case."""
+    return frozenset(lowered(token.text) for token in found if token.kind in {TokenKind.WORD, TokenKind.NAME})
+
+
+def _what(cursor: TokenCursor, word: str) -> str:
+    """Returns the kind of the object. `word`: the last one before the cursor."""
+    while word in _BEFORE:
+        if word == "DEFINER":
+            cursor.accept_sign("=")
+            cursor.next()
+            if cursor.accept_sign("@"):
+                cursor.next()
+        while cursor.peek().word not in {TRIGGER, VIEW, *_OTHERS, *_BEFORE}:
+            if cursor.at_end:
+                raise cursor.unreadable()
+            cursor.next()
+        word = cursor.next().word
+    return word
+
+
+def _skip_past(cursor: TokenCursor, word: str) -> None:
+    while not cursor.accept(word):
+        if cursor.at_end:
+            raise cursor.unreadable()
+        cursor.next()

@@ -1,0 +1,56 @@
+"""Reads the server's triggers and views, for a history that follows statements in statement format. Used by `schema_snapshot`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pymysql.connections import Connection
+from pymysql.cursors import Cursor
+
+from sluice.cdc_engine.table_meta.change.stored_objects import StoredObject, StoredObjects
+from sluice.cdc_engine.table_meta.ddl.lexer import Notation, UnreadableError, tokens
+from sluice.cdc_engine.table_meta.ddl.routine_call import body_calls_routine
+from sluice.cdc_engine.table_meta.ddl.stored_object import TRIGGER, VIEW, words_of
+
+# The views and triggers of the servers' own sys and mysql databases.
+_OF_SERVER = "('mysql.sys@localhost', 'mariadb.sys@localhost', 'mysql.infoschema@localhost')"
+_TRIGGERS = (
+    "SELECT trigger_schema, trigger_name, event_object_schema, event_object_table, action_statement, sql_mode "
+    f"FROM information_schema.triggers WHERE definer NOT IN {_OF_SERVER}"
+)
+_VIEWS = (
+    "SELECT table_schema, table_name, table_schema, table_name, view_definition, '' "
+    f"FROM information_schema.views WHERE definer NOT IN {_OF_SERVER}"
+)
+
+
+def read_stored_objects(connection: Connection[Any]) -> StoredObjects:
+    """Returns the triggers and views as they are now. The account must be allowed to see all of them. Raises pymysql.MySQLError."""
+    found: list[StoredObject] = []
+    for what, query in ((TRIGGER, _TRIGGERS), (VIEW, _VIEWS)):
+        with connection.cursor(Cursor) as cursor:
+            cursor.execute(query)
+            found += [_object(what, row) for row in cursor.fetchall()]
+    return StoredObjects(objects=tuple(sorted(found, key=lambda each: each.key)))
+
+
+def _object(what: str, row: tuple[Any, ...]) -> StoredObject:
+    database, name, of_database, table, body, mode = row
+    text, modes = str(body or ""), str(mode).upper().split(",")
+    notation = Notation(
+        ansi_quotes="ANSI_QUOTES" in modes,
+        backslash_escapes="NO_BACKSLASH_ESCAPES" not in modes,
+    )
+    try:
+        words = tokens(text, notation)
+    except UnreadableError:
+        words = []
+    return StoredObject(
+        what=what,
+        database=database,
+        name=name,
+        table=(of_database, table),
+        words=words_of(words),
+        # a body that is not shown or cannot be read may do anything
+        calls=not words or body_calls_routine(words, ignore_space="IGNORE_SPACE" in modes),
+    )

@@ -1,0 +1,130 @@
+"""A source with binlog_format MIXED: row events are followed, and a statement stops the tables that it changes, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sluice.cdc_engine.errors import SourceCheckError
+from sluice.cdc_engine.instance.engine.engine import Engine
+from tests.fix_servers import ServerFactory
+from tests.instance.fix_destination import Captured, running
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.servers, pytest.mark.managed]
+
+# The server logs these as rows: at this level InnoDB has no other form.
+AS_ROWS = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+TABLES = ("other", "log", "viewed", "apart", "late")
+GRANTS = "SELECT, LOCK TABLES, REPLICATION SLAVE, REPLICATION CLIENT"
+
+
+@contextmanager
+def begun(captured: Captured) -> Iterator[Engine]:
+    """Runs an engine whose account has the privileges of docs/guides/connect-a-source.md and no others."""
+    captured.run(
+        "CREATE USER mixed",
+        f"GRANT {GRANTS}, TRIGGER, SHOW VIEW ON *.* TO mixed",
+    )
+    source = f"{{user: mixed, port: {captured.server.port}}}"
+    captured.describe("snapshot: never", source=source)  # a re-snapshot would buffer the later rows of a stopped table
+    with running(captured) as engine:
+        yield engine
+
+
+def stops(engine: Engine, count: int) -> dict[str, str]:
+    def found() -> dict[str, str]:
+        there = {each.table: str(each.state) for each in engine.status().stopped_tables}
+        return there if len(there) >= count else {}
+
+    return wait_for(f"{count} tables are named", found)
+
+
+@pytest.mark.parametrize("version", ["mysql-8.0.31", "mysql-9", "mariadb-11.4.5"])
+def test_a_statement_stops_what_it_changes_and_nothing_else(
+    version: str, fresh_server: ServerFactory, tmp_path: Path
+) -> None:
+    captured = Captured(tmp_path, fresh_server(version, {"binlog_format": "MIXED"}))
+    database = captured.database
+    captured.run(
+        "CREATE DATABASE elsewhere",
+        *(f"CREATE TABLE {database}.{name} (n INT PRIMARY KEY)" for name in TABLES),
+        f"CREATE TRIGGER {database}.before AFTER INSERT ON {database}.numbers FOR EACH ROW "
+        f"INSERT INTO {database}.log (n) VALUES (NEW.n)",
+        f"CREATE VIEW elsewhere.look AS SELECT * FROM {database}.viewed",
+    )
+    with begun(captured) as engine:
+        captured.run(AS_ROWS, f"INSERT INTO {database}.numbers VALUES (1, 'a')")
+        assert sorted(captured.take(engine, 2)) == [1, 1], "the trigger's row is an event of its own"
+        captured.run(
+            f"CREATE TRIGGER {database}.later AFTER INSERT ON {database}.apart FOR EACH ROW "
+            f"INSERT INTO {database}.late VALUES (NEW.n)",
+            f"INSERT INTO {database}.numbers VALUES (2, 'b')",
+            "INSERT INTO elsewhere.look VALUES (3)",
+            f"INSERT INTO {database}.apart VALUES (4)",
+        )
+        captured.run(AS_ROWS, *(f"INSERT INTO {database}.{name} VALUES (9)" for name in ("log", "viewed", "other")))
+        assert captured.take(engine, 1) == [9], "nothing of the stopped tables is handed out, and the other goes on"
+        assert stops(engine, 5) == dict.fromkeys(("numbers", "log", "viewed", "apart", "late"), "STATEMENT_FORMAT")
+
+
+def test_a_statement_in_an_xa_transaction_counts_at_its_commit(fresh_mysql80: ServerFactory, tmp_path: Path) -> None:
+    """Its rows are in the table from there on, so a re-snapshot before that would lose them. In MIXED, MySQL logs XA as rows."""
+    captured = Captured(tmp_path, fresh_mysql80({"binlog_format": "MIXED"}))
+    captured.run(f"CREATE TABLE {captured.database}.other (n INT PRIMARY KEY)")
+    with begun(captured) as engine:
+        captured.run(
+            "SET SESSION binlog_format = 'STATEMENT'",
+            *("XA START 'x'", f"INSERT INTO {captured.database}.numbers VALUES (1, 'a')"),
+            *("XA END 'x'", "XA PREPARE 'x'"),
+        )
+        captured.run(AS_ROWS, f"INSERT INTO {captured.database}.numbers VALUES (2, 'b')")
+        assert captured.take(engine, 1) == [2]
+        assert engine.status().stopped_tables == ()
+        captured.run("XA COMMIT 'x'")
+        captured.run(AS_ROWS, f"INSERT INTO {captured.database}.other VALUES (3)")
+        assert captured.take(engine, 1) == [3]
+        assert stops(engine, 1) == {"numbers": "STATEMENT_FORMAT"}
+
+
+def test_a_source_that_becomes_mixed_needs_the_grants_and_a_new_start(
+    fresh_mysql80: ServerFactory, tmp_path: Path
+) -> None:
+    captured = Captured(tmp_path, fresh_mysql80())
+    database = captured.database
+    captured.run(
+        "CREATE USER mixed",
+        f"GRANT {GRANTS} ON *.* TO mixed",
+        f"CREATE TABLE {database}.log (n INT PRIMARY KEY)",
+        f"CREATE TRIGGER {database}.before AFTER INSERT ON {database}.numbers FOR EACH ROW "
+        f"INSERT INTO {database}.log (n) VALUES (NEW.n)",
+    )
+    captured.describe("snapshot: never", source=f"{{user: mixed, port: {captured.server.port}}}")
+
+    def end_dump() -> None:
+        with captured.server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%'")
+            for (thread,) in cursor.fetchall():
+                cursor.execute(f"KILL {thread}")
+
+    with running(captured) as engine:
+        wait_for("it streams", lambda: str(engine.status().state) == "RUNNING")
+        captured.run("SET GLOBAL binlog_format = MIXED")
+        end_dump()
+        wait_for("it is refused", lambda: "GRANT SHOW VIEW, TRIGGER" in engine.status().reason)
+        captured.run("GRANT TRIGGER, SHOW VIEW ON *.* TO mixed")
+    with running(captured) as engine:
+        captured.run(f"INSERT INTO {database}.numbers VALUES (1, 'a')")
+        wait_for("the stops are handed out", lambda: engine.hand_out(0.5) or engine.status().stopped_tables)
+        assert stops(engine, 2) == dict.fromkeys(("numbers", "log"), "STATEMENT_FORMAT")
+
+
+def test_mixed_without_the_grants_is_refused(fresh_mysql80: ServerFactory, tmp_path: Path) -> None:
+    captured = Captured(tmp_path, fresh_mysql80({"binlog_format": "MIXED"}))
+    captured.run("CREATE USER mixed", f"GRANT {GRANTS} ON *.* TO mixed")
+    captured.describe(source=f"{{user: mixed, port: {captured.server.port}}}")
+    with pytest.raises(SourceCheckError, match=r"MIXED.*GRANT SHOW VIEW, TRIGGER ON \*\.\* TO it"):
+        Engine(captured.config, "shop").start()

@@ -1,0 +1,181 @@
+"""A statement in statement format also stops what triggers and views change with it, if the history follows these; by position."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sluice.cdc_engine.table_meta.change.stored_objects import StoredObject, StoredObjects
+from sluice.cdc_engine.table_meta.ddl.stored_object import TRIGGER, VIEW
+from sluice.cdc_engine.table_meta.history.history import TableHistory
+from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts
+from tests.table_meta.history.test_statement_format_fidelity import ALL, TABLES, at, stopped
+
+pytestmark = pytest.mark.managed
+
+FACTS = DdlServerFacts(flavour="mysql", charset="utf8mb4")
+CAPTURED = {"shop", "depot"}
+
+
+def begun(folder: Path, objects: StoredObjects | None) -> TableHistory:
+    made = TableHistory(folder / "schema.jsonl", lambda base, name: base in CAPTURED and not name.startswith("skip_"))
+    made.seed(SchemaSnapshot(FACTS, (), TABLES, stored_objects=objects), at(1))
+    return made
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> TableHistory:
+    return begun(tmp_path, StoredObjects())
+
+
+def trigger(on: str, *words: str, calls: bool = False) -> StoredObject:
+    return StoredObject(
+        what=TRIGGER, database="shop", name=f"on_{on}", table=("shop", on), words=frozenset(words), calls=calls
+    )
+
+
+def changed_by(history: TableHistory, *statements: str, database: str = "shop") -> set[str]:
+    """Returns the tables that the last of the statements stops; the others change no row."""
+    *before, last = statements
+    for number, statement in enumerate(before):
+        assert history.apply(statement, database, at(2 + number)) == (), statement
+    return stopped(history.apply(last, database, at(90)))
+
+
+INSERT = "INSERT INTO items VALUES (1)"
+
+
+@pytest.mark.parametrize(
+    ("before", "statement", "tables"),
+    [
+        ((), INSERT, {"items"}),
+        (("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW SET NEW.id = now()",), INSERT, {"items"}),
+        (
+            ("CREATE DEFINER=`a`@`%` TRIGGER t AFTER INSERT ON items FOR EACH ROW INSERT INTO bins (id) VALUES (1)",),
+            INSERT,
+            {"items", "bins"},
+        ),
+        (
+            (
+                "CREATE TRIGGER a AFTER INSERT ON items FOR EACH ROW INSERT INTO skip_me (id) VALUES (1)",
+                "CREATE TRIGGER b AFTER INSERT ON skip_me FOR EACH ROW BEGIN DELETE FROM depot.bins; END",
+            ),
+            INSERT,
+            {"items", "bins"},
+        ),
+        # its foreign keys, too
+        (
+            ("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW DELETE FROM orders",),
+            INSERT,
+            {"items", "orders", "lines", "notes"},
+        ),
+        (("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW CALL p(1)",), INSERT, ALL),
+        (("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW SET @a = f(1)",), INSERT, ALL),
+        (("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW SET @a = now (1)",), INSERT, ALL),
+        (
+            (
+                "CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW INSERT INTO bins VALUES (1)",
+                "DROP TRIGGER IF EXISTS shop.t",
+            ),
+            INSERT,
+            {"items"},
+        ),
+        # what the table of a trigger is called later
+        (
+            (
+                "CREATE TRIGGER t AFTER INSERT ON skip_me FOR EACH ROW INSERT INTO bins VALUES (1)",
+                "RENAME TABLE skip_me TO skip_that",
+            ),
+            "INSERT INTO skip_that VALUES (1)",
+            {"bins"},
+        ),
+        (
+            (
+                "CREATE TRIGGER t AFTER INSERT ON skip_me FOR EACH ROW INSERT INTO bins VALUES (1)",
+                "ALTER TABLE skip_me RENAME TO skip_that",
+            ),
+            "INSERT INTO skip_that VALUES (1)",
+            {"bins"},
+        ),
+        (("CREATE VIEW elsewhere.v (x) AS SELECT id FROM depot.bins",), "UPDATE elsewhere.v SET x = 1", {"bins"}),
+        (
+            ("CREATE VIEW v AS SELECT id FROM bins", "CREATE ALGORITHM=MERGE VIEW w AS SELECT * FROM v"),
+            "DELETE FROM w",
+            {"bins"},
+        ),
+        (
+            ("CREATE VIEW elsewhere.v AS SELECT id FROM bins", "RENAME TABLE elsewhere.v TO elsewhere.w"),
+            "DELETE FROM elsewhere.w",
+            {"bins"},
+        ),
+        (("CREATE VIEW v AS SELECT id FROM bins", "DROP VIEW IF EXISTS u, v"), "DELETE FROM v", set()),
+        (("CREATE VIEW v AS SELECT 1", "ALTER VIEW v AS SELECT id FROM bins"), "DELETE FROM v", {"bins"}),
+        # a view that is only read may call a function that writes
+        (("CREATE VIEW v AS SELECT f(1) AS a",), "INSERT INTO items SELECT a FROM v", ALL),
+        (("CREATE VIEW v AS SELECT f(1) AS a",), "CREATE TABLE skip_that SELECT a FROM v", ALL),
+        (("CREATE VIEW v AS SELECT id FROM bins",), "INSERT INTO items SELECT id FROM v", {"items"}),
+        (("CREATE TRIGGER t AFTER INSERT ON",), INSERT, ALL),  # what it is about cannot be read
+        ((), "INSERT INTO temporary_one VALUES (1)", set()),
+        ((), "CREATE TABLE skip_that SELECT f(1)", ALL),
+        ((), "INSERT INTO mysql.rds_heartbeat2 VALUES (1)", set()),
+    ],
+)
+def test_what_a_change_reaches_fidelity(
+    history: TableHistory, before: tuple[str, ...], statement: str, tables: set[str]
+) -> None:
+    assert changed_by(history, *before, statement) == tables
+
+
+def test_the_stop_names_the_trigger_fidelity(history: TableHistory) -> None:
+    history.apply("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW DELETE FROM bins", "shop", at(2))
+    reasons = {change.table: change.reason for change in history.apply(INSERT, "shop", at(3))}
+    assert "trigger shop.t may have written to this table" in reasons["bins"]
+
+
+def test_triggers_that_were_there_before_count_and_survive_a_restart_fidelity(tmp_path: Path) -> None:
+    begun(tmp_path, StoredObjects(objects=(trigger("items", "insert", "into", "bins"),)))
+    again = TableHistory(tmp_path / "schema.jsonl", lambda base, _: base in CAPTURED)
+    assert again.follows_objects(at(1))
+    assert changed_by(again, INSERT) == {"items", "bins"}
+
+
+def test_a_stream_that_goes_back_forgets_later_triggers_fidelity(history: TableHistory) -> None:
+    history.apply("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW DELETE FROM bins", "shop", at(5))
+    history.rewind(at(4))
+    assert changed_by(history, INSERT) == {"items"}
+
+
+def test_compaction_keeps_a_trigger_of_a_tables_name_fidelity(tmp_path: Path) -> None:
+    made = begun(tmp_path, StoredObjects())
+    made.apply("CREATE TRIGGER items AFTER INSERT ON items FOR EACH ROW DELETE FROM bins", "shop", at(5))
+    made.apply("ALTER TABLE items ADD note int", "shop", at(6))
+    made.apply("CREATE VIEW items AS SELECT 1", "depot", at(7))
+    made.compact([at(8)])
+    again = TableHistory(tmp_path / "schema.jsonl", lambda base, _: base in CAPTURED)
+    assert changed_by(again, INSERT) == {"items", "bins"}
+
+
+def test_objects_that_are_not_all_known_stop_every_table_fidelity(tmp_path: Path) -> None:
+    made = begun(tmp_path, StoredObjects(complete=False))
+    assert not made.follows_objects(at(1))
+    assert stopped(made.apply("INSERT INTO mysql.rds_heartbeat2 VALUES (1)", "shop", at(2))) == set()
+    assert changed_by(made, INSERT) == ALL
+
+
+def test_a_history_that_follows_none_gets_them_later_fidelity(tmp_path: Path) -> None:
+    made = begun(tmp_path, None)
+    made.apply("CREATE TRIGGER t AFTER INSERT ON items FOR EACH ROW DELETE FROM bins", "shop", at(2))
+    assert not made.follows_objects(at(3))
+    made.note_objects(StoredObjects(objects=(trigger("items", "bins"),)), at(3))
+    assert changed_by(made, INSERT) == {"items", "bins"}
+
+
+def test_a_new_seed_forgets_what_the_server_has_no_more_fidelity(tmp_path: Path) -> None:
+    view = StoredObject(what=VIEW, database="shop", name="v", table=("shop", "v"), words=frozenset({"bins"}))
+    made = begun(tmp_path, StoredObjects(objects=(trigger("items", "bins"), view)))
+    made.seed(SchemaSnapshot(FACTS, (), TABLES, stored_objects=StoredObjects(objects=(view,))), at(3))
+    assert changed_by(made, INSERT) == {"items"}
+    made.seed(SchemaSnapshot(FACTS, (), TABLES), at(100))
+    assert not made.follows_objects(at(100))
