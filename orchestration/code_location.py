@@ -14,6 +14,7 @@ from sluice.orchestration.assets import delta_assets, merge_job, merge_name, sou
 from sluice.orchestration.base.table_catalog import defined_tables
 from sluice.orchestration.checks.equality import equality_check, equality_job, equality_schedule
 from sluice.orchestration.checks.stopped import destination_checks
+from sluice.orchestration.retention.jobs import prune_job, prune_schedule
 from sluice.orchestration.run.backfill.jobs import backfill_by_hour_job, backfill_job
 from sluice.orchestration.run.catch_up_job import catch_up_job
 from sluice.orchestration.run.instance_jobs import instance_job
@@ -130,5 +131,7 @@ def build_definitions(config: SluiceConfig, ports: Ports) -> dg.Definitions:
     if not config.destinations:  # the jobs below ask for one
         return dg.Definitions(executor=dg.in_process_executor)
     parts = [destination_definitions(config, name, ports) for name in sorted(config.destinations)]
-    jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config), catch_up_job(config)]
-    return dg.Definitions.merge(*parts, dg.Definitions(jobs=jobs, executor=dg.in_process_executor))
+    pruning = prune_job(config)
+    jobs = [backfill_job(config, ports), repair_job(config, ports), instance_job(config), catch_up_job(config), pruning]
+    shared = dg.Definitions(jobs=jobs, schedules=[prune_schedule(config, pruning)], executor=dg.in_process_executor)
+    return dg.Definitions.merge(*parts, shared)

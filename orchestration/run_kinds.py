@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.checks.equality import equality_job_name
+from sluice.orchestration.retention.jobs import JOB as PRUNE_JOB
 from sluice.orchestration.run.backfill import jobs as backfill
 from sluice.orchestration.run.maintain_jobs import maintain_name
 from sluice.orchestration.run.repair_jobs import JOB as REPAIR_JOB
@@ -54,6 +55,11 @@ def run_kinds(config: SluiceConfig, destination: str) -> tuple[RunKind, ...]:
             what="maintain the Delta tables",
             job=f"{maintain_name(destination)}_job",
             remedy=_start_again(f"{maintain_name(destination)}_job", "files are not compacted and not removed"),
+        ),
+        RunKind(
+            what="remove old runs from Dagster's storage",
+            job=PRUNE_JOB,
+            remedy=_start_again(PRUNE_JOB, "Dagster's storage grows"),
         ),
         RunKind(
             what="compare the lake with the source",

@@ -89,6 +89,26 @@ class MaintenanceConfig(BaseModel):
         return hourly if self.optimize == HOURLY else self.optimize
 
 
+class DagsterConfig(BaseModel):
+    """How long Dagster's storage keeps what has ended."""
+
+    model_config = STRICT
+
+    prune: Cron = Field(
+        "41 * * * *",
+        description="Cron schedule in UTC that removes old runs of Sluice and their events from Dagster's storage. Empty: "
+        "no schedule.",
+    )
+    keep_hours: float = Field(
+        24.0,
+        ge=1,
+        le=HOURS_MAX,
+        description="Hours for which runs and events are kept. The newest of each asset and the newest 50 runs of each job "
+        "are kept longer.",
+    )
+    keep_failures_hours: float = Field(168.0, ge=1, le=HOURS_MAX, description="The same for failed runs.")
+
+
 class AssetConfig(BaseModel):
     """The Dagster settings of a destination's assets, and of one table's asset."""
 

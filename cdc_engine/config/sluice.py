@@ -24,7 +24,7 @@ from sluice.cdc_engine.config.locations import (
     folds_case,
     is_in_a_store,
 )
-from sluice.cdc_engine.config.operation import MetricsConfig
+from sluice.cdc_engine.config.operation import DagsterConfig, MetricsConfig
 from sluice.cdc_engine.config_paths import comparable_path
 from sluice.cdc_engine.contracts import DestinationDir, LedgerLocation, ZooKeeperServers
 from sluice.cdc_engine.source.settings import LocalPath, SecretText, Strict, TlsFilesConfig
@@ -185,6 +185,7 @@ class SluiceConfig(Strict):
     ports: PortsConfig = PortsConfig()
     engine: EngineConfig = EngineConfig()
     metrics: MetricsConfig = MetricsConfig()
+    dagster: DagsterConfig = DagsterConfig()
     alarms: tuple[AlarmConfig, ...] = Field((), description="Who gets a message when an engine or a table stops.")
     storage_options: StorageOptions = Field(
         {},

@@ -1,5 +1,5 @@
-"""Checks whether Dagster's storage still exists for the processes that use it, and when the daemon last wrote its heartbeat there. Used by
-`stack` (before `up`) and by `status`.
+"""Checks whether Dagster's storage still exists for the processes that use it, how large it is, and when the daemon wrote its heartbeat.
+Used by `stack` (before `up`) and by `status`.
 
 If a daemon's SQLite files are removed while it runs, it makes no ticks and no runs, reports that only in its log, and never creates the
 files again.
@@ -8,7 +8,9 @@ files again.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import yaml
@@ -36,6 +38,24 @@ def lost_storage(home: Path, running_seconds: float) -> str:
         f"Dagster's storage was removed while Dagster runs ({', '.join(missing)} in {home}): it starts no ticks and no runs; "
         "`sluice up` restarts Dagster, with an empty history and no change lost"
     )
+
+
+def storage_bytes(home: Path) -> int | None:
+    """Returns the bytes of Dagster's storage on this host; None if it is not in files."""
+    if _elsewhere(home):
+        return None
+    return sum(_sizes(home / "history")) + sum(_sizes(home / "schedules"))
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    """Yields the sizes of all files in a folder. A run's file may be removed meanwhile."""
+    with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir():
+                yield from _sizes(Path(entry.path))
+            else:
+                with contextlib.suppress(FileNotFoundError):
+                    yield entry.stat().st_size
 
 
 def daemon_sentence(home: Path, now: float) -> str:

@@ -36,7 +36,7 @@ from sluice.cdc_engine.table_meta.history.tables_file import (
     read_tables,
 )
 from sluice.console.stack import processes
-from sluice.console.stack.dagster_storage import daemon_sentence, lost_storage
+from sluice.console.stack.dagster_storage import daemon_sentence, lost_storage, storage_bytes
 from sluice.console.stack.processes import ProcessFile
 from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table
 from sluice.console.status.include_check import include_warning
@@ -88,12 +88,16 @@ class DestinationStatus:
 
 @dataclasses.dataclass(frozen=True)
 class StatusReport:
-    """The whole status as values. `problems`: sentences; empty if all is well. `warnings`: sentences that do not affect the exit code."""
+    """The whole status as values. `problems`: sentences; empty if all is well. `warnings`: sentences that do not affect the exit code.
+
+    `dagster_bytes`: of Dagster's storage; None if it is not in files of this host.
+    """
 
     processes: list[dict[str, Any]]
     destinations: list[DestinationStatus]
     problems: list[str]
     warnings: list[str] = dataclasses.field(default_factory=list)
+    dagster_bytes: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {"ok": not self.problems, **dataclasses.asdict(self)}
@@ -125,7 +129,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
         trouble.startswith(NO_TICK) for each in destinations for trouble in each.troubles
     ):
         problems.append(daemon_sentence(home, now))
-    return StatusReport(running, destinations, problems, _include_warnings(config))
+    return StatusReport(running, destinations, problems, _include_warnings(config), storage_bytes(home))
 
 
 def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationStatus:
@@ -405,6 +409,7 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
         places,
         *([groups] if groups else ()),
         *([consumers] if consumers else ()),
+        *([Text(f"Dagster's storage has {report.dagster_bytes / 2**20:.0f} MB")] if report.dagster_bytes else ()),
         *keys,
         *reading,
         *(problems or [_well(report)]),

@@ -154,7 +154,7 @@ FOREIGN: dict[str, set[str]] = {
     "prometheus_client": {"cdc_engine.operation"},
     "confluent_kafka": {"cdc_engine.brokers.kafka"},
     "pika": {"cdc_engine.brokers.rabbitmq"},
-    "sqlalchemy": {"cdc_engine.records.sql"},
+    "sqlalchemy": {"cdc_engine.records.sql", "orchestration.retention"},
     "typer": {"console", "spark_jobs", "benchmarks"},
     "socket": {
         "benchmarks.servers",

@@ -10,7 +10,7 @@ import dagster as dg
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
-from sluice.console.stack.dagster_storage import MAKING_SECONDS_MAX, daemon_sentence, lost_storage
+from sluice.console.stack.dagster_storage import MAKING_SECONDS_MAX, daemon_sentence, lost_storage, storage_bytes
 
 LONG = MAKING_SECONDS_MAX + 1
 
@@ -54,3 +54,13 @@ def test_a_daemon_that_runs_is_not_reported_as_away(home: Path) -> None:
     assert daemon_sentence(home, now + 600).startswith(
         "Dagster's daemon does not run or hangs, its last heartbeat was 620 s"
     )
+
+
+def test_the_size_is_that_of_all_files(home: Path) -> None:
+    """Also of the files of runs; unknown if the storage is elsewhere."""
+    before = storage_bytes(home)
+    assert before
+    (home / "history" / "runs" / "a-run.db").write_bytes(b"x" * 1000)
+    assert storage_bytes(home) == before + 1000
+    (home / "dagster.yaml").write_text("storage:\n  postgres: {}\n")
+    assert storage_bytes(home) is None

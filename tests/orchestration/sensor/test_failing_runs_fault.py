@@ -96,6 +96,7 @@ OF_SHOP = {"destination": "shop"}
         ("backfill_shop_by_hour", {}),
         ("maintain_shop_job", {}),
         ("equal_shop_job", {}),
+        ("prune_dagster", {}),
     ],
 )
 def test_fault_every_kind_of_run_that_fails_twice_in_a_row_is_told_until_one_succeeds(

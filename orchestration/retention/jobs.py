@@ -1,0 +1,64 @@
+"""Defines the job that bounds Dagster's storage, and its schedule. It resembles `run.maintain_jobs`, which bounds the Delta tables."""
+
+# no `from __future__ import annotations`: Dagster inspects the type of `context` at runtime
+
+import dataclasses
+import time
+
+import dagster as dg
+
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.orchestration.base.ports import MergeFailedError
+from sluice.orchestration.retention.prune import prune
+from sluice.orchestration.retention.rules import RunRetention
+from sluice.orchestration.run.merge_run import failure
+
+JOB = "prune_dagster"
+TAG = "sluice/prune"  # one at a time: conf/dagster.yaml
+
+
+def prune_job(config: SluiceConfig) -> dg.JobDefinition:
+    """Returns the job of one step. Its output's metadata say how much was removed."""
+    settings = config.dagster
+
+    @dg.op(name="remove_old_runs")
+    def remove_old_runs(context: dg.OpExecutionContext) -> None:
+        retention = RunRetention(keep_hours=settings.keep_hours, keep_failures_hours=settings.keep_failures_hours)
+        origin, begun = context.run.remote_job_origin, time.monotonic()
+        label = origin.repository_origin.get_label() if origin else ""
+        try:
+            pruned = prune(
+                context.instance, retention, label=label, destinations=(*config.destinations, *config.groups)
+            )
+        except MergeFailedError as error:
+            raise failure(error) from None
+        numbers = {name: dg.MetadataValue.int(value) for name, value in dataclasses.asdict(pruned).items()}
+        context.add_output_metadata({**numbers, "seconds": dg.MetadataValue.float(time.monotonic() - begun)})
+
+    @dg.job(
+        name=JOB,
+        executor_def=dg.in_process_executor,
+        tags={TAG: "yes"},
+        description=(
+            f"Removes runs of Sluice and their events from Dagster's storage {settings.keep_hours:g} hours after they ended, failed ones "
+            f"after {settings.keep_failures_hours:g} (`dagster` in conf/sluice.yaml). The newest materialization, observation and check "
+            "result of each asset stay, and so do the newest runs of each job."
+        ),
+    )
+    def job() -> None:
+        remove_old_runs()
+
+    return job
+
+
+def prune_schedule(config: SluiceConfig, job: dg.JobDefinition) -> dg.ScheduleDefinition:
+    """Returns the schedule, switched on unless conf/ has an empty time."""
+    schedule = config.dagster.prune
+    running, stopped = dg.DefaultScheduleStatus.RUNNING, dg.DefaultScheduleStatus.STOPPED
+    return dg.ScheduleDefinition(
+        name=f"{JOB}_schedule",
+        job=job,
+        cron_schedule=schedule or "41 * * * *",
+        execution_timezone="UTC",
+        default_status=running if schedule else stopped,
+    )

@@ -1,0 +1,53 @@
+"""Measures Dagster's storage and gives the free pages of its SQLite files back to the file system. Postgres reuses free pages by itself.
+
+A VACUUM copies a whole file while all writers wait. So it is done once, while a file is small or mostly free; from then on SQLite gives
+pages back in small steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+INCREMENTAL = 2  # SQLite's number of this mode of auto_vacuum
+SMALL_BYTES_MAX = 64 * 2**20  # copied in a second
+FREE_BYTES_MIN = 16 * 2**20  # less is reused soon
+FREE_PART_MIN = 0.25
+PAGES_AT_ONCE = 1000
+WAIT_SECONDS = 5.0  # for a writer; those of Dagster wait for 30 s
+
+
+def give_back(file: str) -> int:
+    """Gives free pages of a file back if they are many. Returns by how many bytes it shrank; 0 if others use it all the time."""
+    if not Path(file).is_file():
+        return 0
+    try:
+        with contextlib.closing(sqlite3.connect(file, timeout=WAIT_SECONDS, isolation_level=None)) as database:
+            before = _bytes(database)
+            _shrink(database)
+            return max(0, before - _bytes(database))
+    except sqlite3.OperationalError:  # locked: the next run does it
+        return 0
+
+
+def _shrink(database: sqlite3.Connection) -> None:
+    total, free = _bytes(database), _number(database, "freelist_count")
+    free_bytes = free * _number(database, "page_size")
+    worth = free_bytes >= FREE_BYTES_MIN and free_bytes >= FREE_PART_MIN * total
+    if _number(database, "auto_vacuum") != INCREMENTAL:
+        if worth or total <= SMALL_BYTES_MAX:
+            database.execute(f"PRAGMA auto_vacuum = {INCREMENTAL}")
+            database.execute("VACUUM")
+    elif worth:
+        for _ in range(free // PAGES_AT_ONCE + 1):
+            database.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE});")  # `execute` frees only one page
+    database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _bytes(database: sqlite3.Connection) -> int:
+    return _number(database, "page_count") * _number(database, "page_size")
+
+
+def _number(database: sqlite3.Connection, name: str) -> int:
+    return int(database.execute(f"PRAGMA {name}").fetchone()[0])

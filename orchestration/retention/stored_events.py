@@ -1,0 +1,180 @@
+"""Removes old events and results of checks from Dagster's event storage, by SQL of SQLite and Postgres. The newest of each asset stay.
+
+It compares with the runs that exist, so what a killed run left is removed by the next one. Each transaction is small, because SQLite has
+one writer.
+"""
+
+from __future__ import annotations
+
+import calendar
+import datetime as dt
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+import sqlalchemy as db
+from dagster._core.instance.utils import RUNLESS_RUN_ID
+from dagster._core.storage.event_log import SqliteEventLogStorage
+from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable as Checks
+from dagster._core.storage.event_log.schema import AssetEventTagsTable as Tags
+from dagster._core.storage.event_log.schema import SqlEventLogStorageTable as Events
+
+from sluice.orchestration.base.table_catalog import SOURCE
+from sluice.orchestration.retention.stored_runs import sqlite_file
+
+if TYPE_CHECKING:
+    from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
+
+PAGE = 2000
+# Dagster's pages show the newest of each
+NEWEST_KEPT = [
+    dg.DagsterEventType.ASSET_MATERIALIZATION.value,
+    dg.DagsterEventType.ASSET_OBSERVATION.value,
+    dg.DagsterEventType.FRESHNESS_STATE_CHANGE.value,
+]
+# A file without a run may be one that Dagster's page of a removed run has just made again.
+FILE_SECONDS_MIN = 3600.0
+
+IsOld = Callable[[float], bool]
+Existing = Callable[[Collection[str]], set[str]]
+Connect = Callable[[], AbstractContextManager[db.Connection]]
+
+
+class StoredEvents:
+    """The events of the assets of some destinations, and those of runs that no longer exist. `existing`: which of some runs exist."""
+
+    def __init__(self, storage: SqlEventLogStorage, destinations: Collection[str], existing: Existing) -> None:
+        self._storage, self._destinations, self._existing = storage, frozenset(destinations), existing
+
+    def remove_files(self) -> int:
+        """Removes the files of runs that no longer exist: SQLite has one for each run. Returns how many."""
+        if not isinstance(self._storage, SqliteEventLogStorage):
+            return 0
+        run_ids, removed = self._storage.get_all_run_ids(), 0
+        for begin in range(0, len(run_ids), PAGE):
+            page = run_ids[begin : begin + PAGE]
+            kept = self._existing(page)
+            removed += sum(_unlink(Path(self._storage.path_for_shard(each))) for each in page if each not in kept)
+        return removed
+
+    def remove_events(self, is_old: IsOld) -> int:
+        """Removes old events that belong to no run, or to none that exists; the newest of each kind of an asset stay. Returns how many."""
+        removed = 0
+        for rows in _pages(self._storage.index_connection, Events, Events.c.timestamp, is_old):
+            ids = self._without_run(rows)
+            with self._storage.index_connection() as connection:
+                ids -= _newest_events(connection, ids)
+                connection.execute(Tags.delete().where(Tags.c.event_id.in_(ids)))
+                connection.execute(Events.delete().where(Events.c.id.in_(ids)))
+            removed += len(ids)
+        return removed
+
+    def remove_runless_copies(self, is_old: IsOld) -> int:
+        """Removes old events that belong to no run from their second file, which SQLite has and which the pages of assets do not read."""
+        if not isinstance(self._storage, SqliteEventLogStorage):
+            return 0
+        connect, removed = self._connect_runless, 0
+        for rows in _pages(connect, Events, Events.c.timestamp, is_old):
+            ids = [each.id for each in rows if self._is_ours(each.asset_key)]
+            with connect() as connection:
+                connection.execute(Events.delete().where(Events.c.id.in_(ids)))
+            removed += len(ids)
+        return removed
+
+    def remove_check_results(self, is_old: IsOld) -> int:
+        """Removes old results of checks in the same way; the newest of each check stays. Returns how many."""
+        removed = 0
+        for rows in _pages(self._storage.index_connection, Checks, Checks.c.create_timestamp, is_old):
+            ids = self._without_run(rows)
+            with self._storage.index_connection() as connection:
+                ids -= _newest_checks(connection, ids)
+                connection.execute(Checks.delete().where(Checks.c.id.in_(ids)))
+            removed += len(ids)
+        return removed
+
+    @property
+    def files(self) -> list[str]:
+        """The SQLite files with the events of all runs and of none; empty for another database."""
+        connects = [self._storage.index_connection]
+        if isinstance(self._storage, SqliteEventLogStorage):
+            connects.append(self._connect_runless)
+        found = []
+        for connect in connects:
+            with connect() as connection:
+                found.append(sqlite_file(connection))
+        return [each for each in found if each]
+
+    def _connect_runless(self) -> AbstractContextManager[db.Connection]:
+        return self._storage.run_connection(RUNLESS_RUN_ID)
+
+    def _without_run(self, rows: Sequence[Any]) -> set[int]:
+        kept = self._existing({each.run_id for each in rows if each.run_id})
+        return {each.id for each in rows if (each.run_id not in kept if each.run_id else self._is_ours(each.asset_key))}
+
+    def _is_ours(self, asset_key: str | None) -> bool:
+        """Returns whether an event without a run is of an asset of Sluice: others may use the same storage."""
+        key = dg.AssetKey.from_db_string(asset_key) if asset_key else None
+        if key is None:
+            return False
+        path = key.path[1:] if key.path[0] == SOURCE else key.path
+        return bool(path) and path[0] in self._destinations
+
+
+def _pages(connect: Connect, table: db.Table, moment: db.Column[Any], is_old: IsOld) -> Iterator[list[Any]]:
+    """Yields the old rows of a table in pages, oldest first. Ends at the first page without an old one: ids rise with time."""
+    columns = [table.c.id, table.c.run_id, table.c.asset_key, moment.label("moment")]
+    last = 0
+    while True:
+        with connect() as connection:
+            query = db.select(*columns).where(table.c.id > last).order_by(table.c.id).limit(PAGE)
+            rows = connection.execute(query).fetchall()
+        old = [each for each in rows if is_old(_seconds(each.moment))]
+        if not old:
+            return
+        last = rows[-1].id
+        yield old
+
+
+def _newest_events(connection: db.Connection, ids: Collection[int]) -> set[int]:
+    later = Events.alias()
+    newer = db.select(later.c.id).where(
+        later.c.asset_key == Events.c.asset_key,
+        later.c.dagster_event_type == Events.c.dagster_event_type,
+        later.c.id > Events.c.id,
+    )
+    query = db.select(Events.c.id).where(
+        Events.c.id.in_(ids),
+        Events.c.asset_key.is_not(None),
+        Events.c.dagster_event_type.in_(NEWEST_KEPT),
+        ~db.exists(newer),
+    )
+    return {row.id for row in connection.execute(query).fetchall()}
+
+
+def _newest_checks(connection: db.Connection, ids: Collection[int]) -> set[int]:
+    later = Checks.alias()
+    newer = db.select(later.c.id).where(
+        later.c.asset_key == Checks.c.asset_key, later.c.check_name == Checks.c.check_name, later.c.id > Checks.c.id
+    )
+    query = db.select(Checks.c.id).where(Checks.c.id.in_(ids), ~db.exists(newer))
+    return {row.id for row in connection.execute(query).fetchall()}
+
+
+def _seconds(moment: dt.datetime | None) -> float:
+    """Returns seconds since 1970 of a moment as Dagster stores it, in UTC without a zone; 0 for none, which is old."""
+    return float(calendar.timegm(moment.utctimetuple())) if moment is not None else 0.0
+
+
+def _unlink(path: Path) -> bool:
+    """Removes the file of a run, its companions first: they alone would not be found again. Returns whether it was removed."""
+    try:
+        if abs(time.time() - path.stat().st_mtime) < FILE_SECONDS_MIN:
+            return False
+    except FileNotFoundError:
+        return False
+    for each in (f"{path}-wal", f"{path}-shm", str(path)):
+        Path(each).unlink(missing_ok=True)
+    return True
