@@ -111,7 +111,9 @@ class Batch:
         try:
             return tuple(messages.Entry.FromString(each) for each in self.raw)
         except DecodeError as error:
-            raise CanalProtocolError("the server sent what is no Entry of Canal's protocol") from error
+            raise CanalProtocolError(
+                "the server sent a message that is not an Entry of Canal's protocol: check which server listens there"
+            ) from error
 
     def everything(self) -> Iterator[Change]:
         """Yields rows, statements, and begins and ends of transactions, in the order of the binlog. Raises CanalProtocolError."""

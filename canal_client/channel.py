@@ -117,7 +117,9 @@ class Channel:
         if packet.type == PacketType.ACK:
             raise self._turned_away(_parsed(messages.Ack, packet.body, self.address))
         if packet.type != PacketType.HANDSHAKE or packet.version != 1:
-            raise CanalProtocolError(f"what listens at {self.address} does not speak Canal's protocol")
+            raise CanalProtocolError(
+                f"the server at {self.address} does not speak Canal's protocol: correct host and port"
+            )
         seed = _parsed(messages.Handshake, packet.body, self.address).seeds
         who = messages.ClientAuth(
             username=login.user,
@@ -133,12 +135,12 @@ class Channel:
         if told.error_code == FULL:
             raise self._turned_away(told)
         if told.error_code:
-            raise CanalAuthenticationError(f"{self.address} does not let in {login.user!r}: {told.error_message}")
+            raise CanalAuthenticationError(f"{self.address} refuses the login of {login.user!r}: {told.error_message}")
 
     def _turned_away(self, told: Any) -> CanalConnectionError:
         """Returns the error for a server that accepts no client now; another server or a later try may succeed."""
         said = told.error_message or "it does not say why"
-        return CanalConnectionError(f"{self.address} takes no connection now ({told.error_code}): {said}")
+        return CanalConnectionError(f"{self.address} accepts no connection now ({told.error_code}): {said}")
 
     def _exchanged(self, kind: PacketType, body: Any, seconds: float) -> Any:
         try:
@@ -162,7 +164,9 @@ class Channel:
             )
         packet = _parsed(messages.Packet, self._bytes(size), self.address)
         if packet.compression not in PLAIN:
-            raise CanalProtocolError(f"{self.address} compresses, which Canal's clients do not understand")
+            raise CanalProtocolError(
+                f"{self.address} compresses its packets, which this client cannot read: disable compression there"
+            )
         return packet
 
     def _bytes(self, size: int) -> bytes:

@@ -133,7 +133,7 @@ class CanalClient:
     def _connected(self) -> Channel:
         self.connect()
         if self._channel is None:
-            raise CanalConnectionError(f"there is no connection for {self.destination}")
+            raise CanalConnectionError(f"there is no connection for {self.destination}: call connect() again")
         return self._channel
 
     def _begin(self, channel: Channel) -> None:
@@ -251,7 +251,9 @@ class CanalClient:
         if batch.id == NOTHING:
             return
         if channel is not self._channel or not self._servers.allowed:
-            raise BatchGoneError(f"the connection that gave batch {batch.id} has ended: the batch comes again")
+            raise BatchGoneError(
+                f"the connection that gave batch {batch.id} has ended: the server sends the batch again"
+            )
         ident = {"destination": self.destination, "client_id": str(self.client_id), "batch_id": batch.id}
         with self._talking():
             if well:

@@ -115,4 +115,6 @@ def row_change(entry: Any) -> Any:
     try:
         return RowChange.FromString(entry.storeValue)
     except DecodeError as error:
-        raise CanalProtocolError("the server sent what is no RowChange of Canal's protocol") from error
+        raise CanalProtocolError(
+            "the server sent an Entry without a RowChange of Canal's protocol: check which server listens there"
+        ) from error

@@ -37,7 +37,7 @@ def local_file(word: str, root: Path | None) -> Path:
     if URI.match(word):
         raise ValueError(f"{word} is in an object store; only lake and staging may be there, this must be a folder")
     if not word or word.startswith("~"):
-        raise ValueError(f"{word!r} names no folder that is the same for every process; write the whole path")
+        raise ValueError(f"{word!r} is not a folder that is the same for every process; write an absolute path")
     if root is None and not Path(word).is_absolute():
         raise ValueError(
             f"{word} is relative, and there is no conf/ that it could be relative to; write the absolute path"
@@ -57,7 +57,7 @@ def archive_location(word: str, root: Path | None) -> str:
     """Returns a folder or an object-store prefix. Its credentials must be in the environment. Empty: no archive."""
     if URI.match(word) and "@" in word.partition("://")[2].partition("/")[0]:
         raise ValueError(
-            "an archive's URL has no credentials in it: set them in the environment, as AWS_ACCESS_KEY_ID and the like"
+            "the URL of an archive must not contain credentials: set them in the environment, for example AWS_ACCESS_KEY_ID"
         )
     return word and table_location(word, root)
 

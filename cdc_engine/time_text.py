@@ -66,12 +66,12 @@ def cron(text: str) -> str:
     fields = text.split(" ")
     if len(fields) != len(FIELDS):
         raise ValueError(
-            f"{text!r} is no cron: it has five fields, one space between two: minute hour day month weekday"
+            f"{text!r} is not a cron schedule: write five fields with one space between them: minute hour day month weekday"
         )
     found = [_numbers(text, field, *kind) for field, kind in zip(fields, FIELDS, strict=True)]
     days, months = found[2], found[3]
     if min(days) > max(DAYS_OF_MONTH[month - 1] for month in months):
-        raise ValueError(f"{text!r} is no cron: no such month has a day {min(days)}")
+        raise ValueError(f"{text!r} is not a cron schedule: none of its months has a day {min(days)}")
     return text
 
 
@@ -81,14 +81,20 @@ def _numbers(text: str, field: str, name: str, least: int, most: int, words: dic
     for part in field.lower().split(","):
         read = _PART.fullmatch(part)
         if read is None:
-            raise ValueError(f"{text!r} is no cron: {part!r} is no {name}; use numbers, *, -, / and commas")
+            raise ValueError(
+                f"{text!r} is not a cron schedule: {part!r} is not a {name}; use numbers, *, -, / and commas"
+            )
         low = _number(read["low"], words) if read["low"] else least
         high = _number(read["high"], words) if read["high"] else most if read["low"] is None else low
         step = int(read["step"] or 1)
         if read["step"] and read["low"] and not read["high"]:
-            raise ValueError(f"{text!r} is no cron: write {part!r} of the {name} as a range, such as */{step}")
+            raise ValueError(
+                f"{text!r} is not a cron schedule: write {part!r} of the {name} as a range, such as */{step}"
+            )
         if not (least <= low <= high <= most and 1 <= step <= most):
-            raise ValueError(f"{text!r} is no cron: {part!r} is no {name}, which goes from {least} to {most}")
+            raise ValueError(
+                f"{text!r} is not a cron schedule: {part!r} is not a {name}, which goes from {least} to {most}"
+            )
         found |= set(range(low, high + 1, step))
     return found
 

@@ -81,13 +81,13 @@ def parse_url(url: str, name: str = "") -> NamedSource:
     except ValueError:
         # The library's message quotes the supposed port, which may be a part of a password.
         raise ConfigurationError(
-            f"the URL cannot be read: its host or port is none; write {EXAMPLE}, and put the password into an environment variable"
+            f"the URL cannot be read: its host or port is not valid; write {EXAMPLE}, and put the password into an environment variable"
         ) from None
     if parts.scheme not in {"mysql", "mariadb"} or not parts.hostname or not parts.username:
-        raise ConfigurationError(f"the URL names no user or host of a MySQL or MariaDB; write {EXAMPLE}")
+        raise ConfigurationError(f"the URL does not name a user and a host of MySQL or MariaDB; write {EXAMPLE}")
     if parts.password is not None:
         raise ConfigurationError(
-            f"the URL holds a password, which the shell's history keeps; write {EXAMPLE} and put it into an environment variable"
+            f"the URL contains a password, which the shell's history keeps; write {EXAMPLE} and put it into an environment variable"
         )
     database = unquote(parts.path.strip("/"))
     name = name or re.sub(r"\W+", "_", database.lower()).strip("_") or "source"

@@ -104,7 +104,9 @@ def _compared(
     began = time.time_ns() // 1000
     try:
         if schema is None:
-            raise RefusedError(f"the source has no table {name} (any more)")
+            raise RefusedError(
+                f"the source has no table {name}, or the account may not see it: it was dropped or renamed, or SELECT is not granted"
+            )
         return _compare(asked, side, schema, extent)
     except SourceConnectionError:
         raise

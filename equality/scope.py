@@ -31,7 +31,7 @@ class Scope:
             if column.select.startswith("CONVERT("):
                 return f"conf/ names another charset for its key column {column.name}"
         if any(value is None for key in self.keys for value in key):
-            return "its key has no value in some rows"
+            return "its key is NULL in some rows"
         return ""
 
     @property

@@ -76,7 +76,9 @@ class SourceSide:
         """Returns the end of the binlog: everything that was committed before this call is before it."""
         status = self._connection.first_of("SHOW BINARY LOG STATUS", "SHOW MASTER STATUS")
         if not status:
-            raise SourceConnectionError(f"{self._source.address} does not say where its binlog ends")
+            raise SourceConnectionError(
+                f"{self._source.address} does not say where its binlog ends: the account needs REPLICATION CLIENT"
+            )
         file, offset = str(status[0]["File"]), int(status[0]["Position"])
         if not self._connection.mariadb:
             identity = str(self._connection.rows("SELECT @@server_uuid AS identity")[0]["identity"])

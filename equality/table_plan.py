@@ -124,7 +124,7 @@ def _masked(version: TableVersion, options: TableConfig, key: Sequence[str]) -> 
     """
     if options.rows:
         raise RefusedError(
-            f"{version.name} cannot be compared: conf/ captures only its rows where {options.rows}, and the source is asked for all of them"
+            f"{version.name} cannot be compared: conf/ captures only its rows where {options.rows}, and a comparison reads all of its rows"
         )
     masked = {column.lower() for column in options.masks}
     if hashed := [column for column in key if column.lower() in masked]:

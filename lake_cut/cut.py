@@ -87,12 +87,12 @@ def read_cut(
         oldest = None if row else _oldest(log)
     except TableNotFoundError as error:
         raise CutError(
-            f"there is no cut of {destination} at {path} yet: the first batch that is merged writes one"
+            f"there is no consistent snapshot of the tables of {destination} at {path} yet: the first batch that is merged writes one"
         ) from error
     except (DeltaError, OSError) as error:
-        raise CutError(f"the cuts at {path} cannot be read: {error}") from error
+        raise CutError(f"the consistent snapshots of the tables at {path} cannot be read: {error}") from error
     if row is None:
-        raise CutError(f"no cut of {destination} is as old as {at}; the oldest is of {oldest}")
+        raise CutError(f"no consistent snapshot of {destination} is as old as {at}; the oldest is of {oldest}")
     return _cut(row)
 
 

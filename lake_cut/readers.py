@@ -114,10 +114,12 @@ def _opened(table: CutTable, storage_options: Mapping[str, str] | None) -> delta
         table_id = str(found.metadata().id)
     except (DeltaError, OSError) as error:
         raise CutError(
-            f"version {table.version} of {table.name} at {table.path} cannot be read: {error}; read a newer cut"
+            f"version {table.version} of {table.name} at {table.path} cannot be read: {error}; read a newer consistent snapshot"
         ) from error
     if table_id != table.table_id:
-        raise CutError(f"{table.name} at {table.path} is another table than the cut saw; read a newer cut")
+        raise CutError(
+            f"{table.name} at {table.path} is another table than the consistent snapshot has; read a newer consistent snapshot"
+        )
     return found
 
 

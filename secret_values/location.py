@@ -34,7 +34,7 @@ class SecretLocation:
         if self.env and not VARIABLE.fullmatch(self.env):
             raise ValueError("the name of an environment variable has letters, digits, _, . and - only, no digit first")
         if not all(isinstance(part, str) and part for part in self.command):
-            raise ValueError("a command is a list of texts, a program and its arguments, and none of them is empty")
+            raise ValueError("a command is a list of strings: a program and its arguments, none of them empty")
 
     @property
     def reference(self) -> str:
@@ -59,7 +59,7 @@ class SecretLocation:
             found = cls(env=reference[1:] if is_reference(reference) else "")
         if not found:
             raise ValueError(
-                "the text names no variable, file or command: write $NAME, {file: PATH} or {command: [PROGRAM]}"
+                "the value names no variable, file or command: write $NAME, {file: PATH} or {command: [PROGRAM]}"
             )
         return found
 
@@ -71,7 +71,7 @@ def _parts(text: str) -> tuple[str, ...]:
     except ValueError:
         parts = None
     if not isinstance(parts, list):
-        raise ValueError('the text after $command: is no list in JSON, such as ["program", "argument"]')
+        raise ValueError('the text after $command: is not a list in JSON, such as ["program", "argument"]')
     return tuple(parts)
 
 

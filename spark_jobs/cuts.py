@@ -175,7 +175,10 @@ def _sync(path: str, log: Any) -> None:
 
 
 def _refused(path: str, error: Exception) -> TableError:
-    why = f"the Delta table {path} cannot be written: {error}; move it away, and the next batch writes a new one"
+    why = (
+        f"the consistent snapshots of the tables at {path} cannot be written: {error}; move that table away, and the next batch "
+        "writes a new one"
+    )
     return TableError(NAME, why, own=False)
 
 

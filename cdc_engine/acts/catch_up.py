@@ -81,7 +81,7 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
             else f"the engine is {progress.state}"
         )
     if progress.cursor is None or not wanted.is_reached(progress.cursor):
-        return f"acked {progress.cursor or 'nothing'} of {wanted}"
+        return f"acked up to {progress.cursor or 'no position yet'}, to reach {wanted}"
     if not progress.ticked:
         return "the engine waits for its first tick"
     open_now = [

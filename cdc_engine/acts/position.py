@@ -111,7 +111,9 @@ def choose(
     if position.file:
         return position
     if not facts.logs:
-        raise PositionLostError("the source does not list its binlog files; grant REPLICATION CLIENT, then try again")
+        raise PositionLostError(
+            "the source does not list its binlog files; enable log_bin there and grant REPLICATION CLIENT, then try again"
+        )
     # The server finds the position of a GTID set itself; no change after the set is before the oldest file.
     return dataclasses.replace(position, file=facts.logs[0].file)
 

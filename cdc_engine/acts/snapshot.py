@@ -86,7 +86,7 @@ def cancel(directory: Path, name: str) -> SnapshotRecord:
     """Requests the engine to cancel a snapshot: the table stays at the position that it had. Raises ActRefusedError, MetaError."""
     record = SnapshotRecords(directory).get(name)
     if record is None:
-        raise ActRefusedError(f"there is no snapshot of {name}")
+        raise ActRefusedError(f"there is no snapshot of {name}; `sluice snapshot status` lists those there are")
     _open(record)
     request(directory, record.database, record.table, ResumeKind.CANCEL)
     return record
@@ -94,7 +94,9 @@ def cancel(directory: Path, name: str) -> SnapshotRecord:
 
 def _open(record: SnapshotRecord) -> SnapshotRecord:
     if not record.is_open:
-        raise ActRefusedError(f"the snapshot of {record.name} is {record.state}: no snapshot of it is in progress")
+        raise ActRefusedError(
+            f"the snapshot of {record.name} is {record.state}: no snapshot of it is in progress; `sluice snapshot start` requests one"
+        )
     return record
 
 

@@ -107,7 +107,9 @@ def schema_of(statement: str, database: str, table: str) -> TableSchema:
     """Returns the schema that a CREATE TABLE, as SHOW CREATE TABLE prints it, gives this table. Raises ActRefusedError."""
     read = read_statement(statement, MARIADB if "/*M!" in statement else MYSQL)
     if isinstance(read, Unread):
-        raise ActRefusedError(f"the CREATE TABLE cannot be read: {read.reason}")
+        raise ActRefusedError(
+            f"the CREATE TABLE cannot be read: {read.reason}; give the statement as SHOW CREATE TABLE prints it"
+        )
     if not isinstance(read, CreateTable) or read.like is not None or read.selects:
         raise ActRefusedError("give one CREATE TABLE statement with the columns in it, as SHOW CREATE TABLE prints it")
     if read.name not in {TableName("", table), TableName(database, table)}:

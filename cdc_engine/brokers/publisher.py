@@ -82,7 +82,7 @@ class MemoryPublisher:
 
 
 def ended_amid() -> PublishError:
-    return PublishError("the sender was ended amid a batch: it comes again")
+    return PublishError("the sender was stopped within a batch, which is sent again after the next start")
 
 
 def too_large(message: Message, limit: str) -> PublishError:

@@ -25,7 +25,7 @@ class EngineConfig(Strict):
 
     kind: Literal["embedded", "remote"] = Field(
         "embedded",
-        description="`embedded`: engines run in Dagster's code server. `remote`: engines run in `./sluice engine` "
+        description="`embedded`: engines run in Dagster's code server. `remote`: engines run in `sluice engine` "
         "processes.",
     )
     address: str = Field(

@@ -43,7 +43,7 @@ class SparkConfig(Strict):
 
     remote: str = Field(
         "sc://127.0.0.1:15002",
-        description="Address of the Spark Connect server that runs attach to. With the default `./sluice up` starts one. "
+        description="Address of the Spark Connect server that runs attach to. With the default `sluice up` starts one. "
         "Write a token in it as `;token=$NAME`.",
     )
     token: SecretText = Field(

@@ -63,7 +63,7 @@ def _made(name: str, destination: str, options: Mapping[str, Any]) -> BatchHandl
         ) from error
     if missing := [each for each in METHODS if not callable(getattr(handler, each, None))]:
         raise ConfigurationError(
-            f"handlers: {name} ({entry.value} of {_package(entry)}) is no handler: it has no {', '.join(missing)}"
+            f"handlers: {name} ({entry.value} of {_package(entry)}) is not a handler: it lacks the methods {', '.join(missing)}"
         )
     return handler
 

@@ -18,7 +18,7 @@ from sluice.cdc_engine.errors import (
 )
 
 AT_WORK = frozenset({"STARTED", "CANCELING"})  # states of a run that has a process
-RESTART = "`./sluice down` and `./sluice up` restart everything"
+RESTART = "`sluice down` and `sluice up` restart everything"
 NO_TICK = "no tick of the sensor"  # begins the sentence of an engine that gets no ticks; `sluice status` looks for it
 
 

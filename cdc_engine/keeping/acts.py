@@ -43,7 +43,7 @@ def stop(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
         return Outcome(destination=name, act="stop", done=True, told=f"{name} did not run; {stays}")
     if _until(lambda: held(directory) is None, seconds):
         return Outcome(destination=name, act="stop", done=True, told=f"{name} is stopped; {stays}")
-    return _not_yet(name, "stop", f"{name} was told to stop, and {_who(ran)} still runs its engine; {stays}")
+    return _not_yet(name, "stop", f"{name} was requested to stop, and {_who(ran)} still runs its engine; {stays}")
 
 
 def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
@@ -58,14 +58,14 @@ def start(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcome:
         return _not_yet(name, "start", f"{unchanged}, and it does not run: {status['state']}: {status.get('reason')}")
     if holder is not None:
         return Outcome(
-            destination=name, act="start", done=True, told=f"{unchanged}, and {_who(holder)} keeps its engine"
+            destination=name, act="start", done=True, told=f"{unchanged}, and {_who(holder)} runs its engine"
         )
-    tried = "a process that keeps engines starts it by itself and tries again every few seconds"
+    tried = "an engine process starts it by itself and tries again every few seconds"
     return _not_yet(
         name,
         "start",
-        f"{unchanged}, and no process has it: {tried}; `sluice up` or `sluice engine` starts such a process, "
-        "`sluice status` and its log say why one that runs cannot start it",
+        f"{unchanged}, and no process runs it: {tried}; `sluice up` or `sluice engine` starts an engine process, "
+        "`sluice status` and the process's log say why one that is there cannot start it",
     )
 
 
@@ -76,7 +76,7 @@ def restart(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
     orders.ask(directory, "restart")
     if not _until(lambda: orders.asked(directory) is None, seconds):
         orders.done(directory)
-        return _not_yet(name, "restart", f"{name} was not restarted: no process runs engines; `sluice up` starts them")
+        return _not_yet(name, "restart", f"{name} was not restarted: no engine process runs; `sluice up` starts them")
     return _started(name, "restart", directory, lambda holder: holder.token > token, seconds)
 
 
@@ -85,15 +85,19 @@ def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
     _refuse_stopped(name, directory)
     holder = held(directory)
     if holder is None:
-        raise ActRefusedError(f"no process has {name}, so there is nothing to release; `sluice up` starts its engine")
+        raise ActRefusedError(f"no process runs {name}, so there is nothing to release; `sluice up` starts its engine")
     orders.ask(directory, "release")
     if not _until(lambda: orders.asked(directory) is None, seconds):
         orders.done(directory)
-        return _not_yet(name, "release", f"{name} was not released: {_who(holder)} keeps no engines, or hangs")
+        return _not_yet(
+            name,
+            "release",
+            f"{name} was not released: {_who(holder)}, which holds its lease, does not answer; see its log",
+        )
     end = time.monotonic() + seconds
     _until(lambda: _token(directory) > holder.token, max(0.0, end - time.monotonic()))
     now = held(directory)
-    told = f"{_who(now)} has it now" if now is not None else "no other host has taken it yet"
+    told = f"{_who(now)} runs it now" if now is not None else "no other host has taken it yet"
     return Outcome(destination=name, act="release", done=True, told=f"{name} was released by {_who(holder)}; {told}")
 
 
@@ -108,7 +112,7 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
         status, holder = engine_status(directory), held(directory)
         why = f": {status['reason']}" if status.get("reason") else ""
         return Outcome(
-            destination=name, act=act, done=True, told=f"{name} is {status.get('state')}{why}, kept by {_who(holder)}"
+            destination=name, act=act, done=True, told=f"{name} is {status.get('state')}{why}, run by {_who(holder)}"
         )
     holder, status = held(directory), engine_status(directory)
     if holder is None and _has_ended(status) and status.get("updated_at_us", 0) / 1e6 >= since:

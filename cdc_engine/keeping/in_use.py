@@ -29,7 +29,8 @@ log = structlog.get_logger()
 VARIABLE = "SLUICE_CONF_IN_USE"
 FOLDER = "conf-in-use"
 OLD_GOES_ON = "its earlier settings stay in use"
-NEXT_UP = "it has changed; that takes effect with the next `sluice down` and `sluice up`"
+NOT_STARTED = "the destination is not started"
+NEXT_UP = "it has changed; `sluice down` and `sluice up` apply the change"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +88,7 @@ def _one_by_one(wanted: ConfFiles, last: Mapping[str, str], refused: dict[str, s
             chosen[name] = text
             break
         if error:
-            refused[file_of(name)] = f"{error} ({OLD_GOES_ON if name in chosen else 'nothing of it is begun'})"
+            refused[file_of(name)] = f"{error} ({OLD_GOES_ON if name in chosen else NOT_STARTED})"
     if not refused:  # each file is valid alone, but not together
         raise ConfigurationError(why)
     return InUse(taken, ConfFiles(wanted.directory, wanted.main, chosen), refused)

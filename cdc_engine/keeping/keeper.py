@@ -170,8 +170,8 @@ def what_stays(directory: Path) -> str:
     try:
         ledger = read_ledger(directory)
     except SluiceError as error:
-        return f"its files in {directory}; its ledger cannot be read: {error}"
-    out = f", {len(ledger.outstanding)} batch(es) out that no ack has come for" if ledger.outstanding else ""
+        return f"its files stay in {directory}, and its ledger there cannot be read: {error}"
+    out = f", {len(ledger.outstanding)} batch(es) without an ack" if ledger.outstanding else ""
     place = f"acked up to {ledger.cursor}" if ledger.cursor else "nothing acked yet"
     return f"its ledger stays in {directory} ({place}{out}): with its file back in conf/destinations it continues from there"
 

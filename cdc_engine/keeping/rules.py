@@ -45,13 +45,17 @@ RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
     (lambda f: not f.conf, KeeperAct.LEAVE, "it is not in conf/"),
     (lambda f: f.stopped and bool(f.running), KeeperAct.STOP, "an operator stopped it"),
     (lambda f: f.stopped, KeeperAct.LEAVE, "an operator stopped it"),
-    (lambda f: bool(f.asked) and f.elsewhere and not f.running, KeeperAct.LEAVE, "that is for the process that has it"),
+    (
+        lambda f: bool(f.asked) and f.elsewhere and not f.running,
+        KeeperAct.LEAVE,
+        "the process that runs it carries the order out",
+    ),
     (
         lambda f: f.asked == "release" and bool(f.running),
         KeeperAct.RELEASE,
-        "an operator wants another host to have it",
+        "an operator gives it to another host",
     ),
-    (lambda f: f.asked == "restart", KeeperAct.RESTART, "an operator wants it"),
+    (lambda f: f.asked == "restart", KeeperAct.RESTART, "an operator restarts it"),
     (lambda f: bool(f.running) and f.running != f.conf, KeeperAct.RESTART, "its file in conf/destinations has changed"),
     (lambda f: f.ended, KeeperAct.START, "it ended: another source is to be read, or its lease was lost"),
     (lambda f: not f.running and f.tried != f.conf, KeeperAct.START, "conf/destinations has it"),
@@ -61,4 +65,4 @@ RULES: tuple[tuple[Callable[[KeeperFacts], bool], KeeperAct, str], ...] = (
 
 def decide(facts: KeeperFacts) -> tuple[KeeperAct, str]:
     """Returns what to do about an engine, and why."""
-    return next(((act, why) for holds, act, why in RULES if holds(facts)), (KeeperAct.LEAVE, "all is as it should be"))
+    return next(((act, why) for holds, act, why in RULES if holds(facts)), (KeeperAct.LEAVE, "nothing has changed"))

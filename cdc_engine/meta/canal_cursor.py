@@ -62,7 +62,7 @@ def from_text(text: str) -> CanalCursor:
 def _word(place: dict[str, Any], name: str) -> str:
     value = place.get(name) or ""
     if not isinstance(value, str):
-        raise ValueError(f"{name} is {value!r}, not a text")
+        raise ValueError(f"{name} is {value!r}, not a string")
     return value
 
 

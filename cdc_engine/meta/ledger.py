@@ -160,9 +160,11 @@ class Ledger:
         """Moves the end of the last batch, which is still being staged, to `end`. Raises CanalServiceError or MetaError."""
         batch = self._outstanding(batch_id, "extended")
         if batch is not self.outstanding[-1] or batch.path:
-            raise BatchNotFirstError(f"batch {batch_id} cannot grow: it is staged, or another was handed out after it")
+            raise BatchNotFirstError(
+                f"nothing can be appended to batch {batch_id}: it is staged, or another was handed out after it"
+            )
         if end.epoch != batch.end.epoch or end.order_key <= batch.end.order_key:
-            raise MetaError(f"what ends at {end} does not continue the batch up to {batch.end}")
+            raise MetaError(f"changes up to {end} do not continue the batch up to {batch.end}")
         return dataclasses.replace(self, outstanding=(*self.outstanding[:-1], dataclasses.replace(batch, end=end)))
 
     def staged(self, batch_id: int, *, path: str, rows: int, size_bytes: int, tables: tuple[str, ...]) -> Ledger:
@@ -187,11 +189,9 @@ class Ledger:
                 f"batch {batch.batch_id} cannot be appended to: it is not staged, its delivery changed, or another batch is in flight"
             )
         if start is not None and _place(start) != _place(there.end):
-            raise NotContinuousError(
-                f"what begins at {start} does not follow the batch up to {there.end}: {READ_AGAIN}"
-            )
+            raise NotContinuousError(f"changes from {start} on do not follow the batch up to {there.end}: {READ_AGAIN}")
         if longer.end.epoch != there.end.epoch or longer.end.order_key <= there.end.order_key:
-            raise MetaError(f"what ends at {longer.end} does not continue the batch up to {there.end}")
+            raise MetaError(f"changes up to {longer.end} do not continue the batch up to {there.end}")
         if longer.delivery != self.next_delivery or not longer.path:
             raise MetaError(f"a batch that is appended to becomes delivery {self.next_delivery}, not {longer.delivery}")
         return dataclasses.replace(

@@ -90,7 +90,7 @@ def _group_consumer(record: Any) -> GroupConsumer:
 def _outstanding(record: Any) -> OutstandingBatch:
     fields = _checked(OutstandingBatch, record)
     if not all(isinstance(table, str) for table in fields["tables"]):
-        raise ValueError("tables of a batch are not texts")
+        raise ValueError("tables of a batch are not strings")
     places = {"start": _position(fields["start"]), "end": _position(fields["end"]), "tables": tuple(fields["tables"])}
     return OutstandingBatch(**{**fields, **places})
 

@@ -118,7 +118,12 @@ class _HandlerQueue:
         try:
             self._waiting.put_nowait(alarm)
         except queue.Full:
-            log.error("alarm_dropped", destination=alarm.destination, about=alarm.key, reason="too many wait")
+            log.error(
+                "alarm_dropped",
+                destination=alarm.destination,
+                about=alarm.key,
+                reason="too many alarms wait to be sent",
+            )
 
     def close(self) -> None:
         """Ends the thread after the queued alarms."""
@@ -139,7 +144,12 @@ class _HandlerQueue:
                     self._pause(PAUSE_SECONDS * 2 ** (turn - 1))
             else:
                 return
-        log.error("alarm_dropped", destination=alarm.destination, about=alarm.key, reason=f"not taken {TRIES} times")
+        log.error(
+            "alarm_dropped",
+            destination=alarm.destination,
+            about=alarm.key,
+            reason=f"the address refused it {TRIES} times",
+        )
 
 
 def _why(error: Exception) -> str:

@@ -186,7 +186,7 @@ def _image_warnings(facts: ServerFacts) -> list[str]:
         "where a column of its partition_hash is left out"
     )
     if facts.mariadb:
-        lost += "; a REPLACE looks like an update that keeps the columns it left out, and stops the table where it can be told apart"
+        lost += "; a REPLACE looks like an update that keeps the columns it left out, and stops the table where it can be recognized"
     return [f"binlog_row_image is {image}: {lost}; FULL is safe: {advice_of(facts).set('binlog_row_image', 'FULL')}"]
 
 

@@ -68,7 +68,9 @@ class SqlRecordStore(RecordStore):
         try:
             self._engine = _engine_of(full_url, secret, os.getpid())
         except (SQLAlchemyError, ImportError) as error:
-            raise ConfigurationError(f"{SETTING} names a database that has no driver here: {error}") from error
+            raise ConfigurationError(
+                f"{SETTING} names a database whose driver cannot be loaded here: {error}; install it, or correct the URL"
+            ) from error
         with self._told(OPENED):
             _make_table(self._engine)
 

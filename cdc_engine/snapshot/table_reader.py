@@ -132,7 +132,7 @@ class SourceTable:
             reader.close()
             raise SourceConnectionError(
                 f"{reader.source.address} is the server {found}, and the stream was last read from {self._server}: rows of another server "
-                "do not fit its changes. It is tried again, and goes on once a change of the server that is read now has been merged"
+                "do not fit its changes. It is tried again, and continues once a change of the present server has been merged"
             )
 
 

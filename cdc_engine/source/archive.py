@@ -79,4 +79,4 @@ def _member(stream: Any, file: str, path: str) -> IO[bytes]:
         found = packed.extractfile(each) if each.isfile() and PurePosixPath(each.name).name == file else None
         if found is not None:
             return found
-    raise PositionLostError(f"{path} holds no {file}")
+    raise PositionLostError(f"the archive {path} does not contain {file}")

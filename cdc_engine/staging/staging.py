@@ -250,7 +250,7 @@ class _Staging:
         return flows and self.rules.cascade_policy(*name) == APPLY
 
     def _stop_cascade(self, name: tuple[str, str], parent: tuple[str, str], *, blind: bool) -> None:
-        of = f"rows of {'.'.join(parent)} went or changed, and foreign keys changed rows of this table with them without row events"
+        of = f"rows of {'.'.join(parent)} were deleted or changed, and foreign keys changed rows of this table with them without row events"
         if blind and self.rules.cascade_policy(*name) == APPLY:
             why = (
                 "a table between the two is not followed completely (it is not captured, conf/ filters its "

@@ -128,7 +128,7 @@ def misfit(events: EventLog, going_on: GoingOn) -> str:
     if key_of(there) != key_of(begin):
         return f"no transaction in it ends at {begin}, where the ledger continues"
     if another_file(there, begin):
-        return f"its {there.file} is another file of that name than the ledger's"
+        return f"its binlog file {there.file} is not the file of that name that the ledger knows"
     return ""
 
 
@@ -148,7 +148,7 @@ def _taken_up(events: EventLog, going_on: GoingOn) -> LogReader:
         why = misfit(events, going_on)
     except StoreDamagedError as error:
         if lost := going_on.lost():
-            raise StoreDamagedError(f"{error} (it does not: {lost})") from error
+            raise StoreDamagedError(f"{error} (it cannot be read again from the source: {lost})") from error
         why = str(error)
     else:
         if why and key_of(events.end) > key_of(going_on.begin):

@@ -98,7 +98,7 @@ def outcome(done: Done) -> Table:
         shown = Table("table", "of", "rows", "up to", "path")
         shown.add_row(made.table, f"{made.of}, from version {made.version} on", str(made.rows), made.up_to, made.path)
         return shown
-    shown = Table("table", "keys", "rows that came", "changed", "went", "version")
+    shown = Table("table", "keys", "rows inserted", "updated", "deleted", "version")
     for each in done.outcomes:
         counts = (each.source_rows, each.rows_inserted, each.rows_updated, each.rows_deleted, each.delta_version)
         shown.add_row(each.name, *map(str, counts))

@@ -16,7 +16,7 @@ from sluice.cdc_engine.config.conf_files import ConfFiles, file_of, read_conf_fi
 from sluice.cdc_engine.config.reading import config_of
 from sluice.cdc_engine.durable_files import replace_file
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.keeping.in_use import InUse
+from sluice.cdc_engine.keeping.in_use import NOT_STARTED, InUse
 from sluice.cdc_engine.keeping.keeper import what_stays
 from sluice.console.status.report import read_destination, stop_order
 from sluice.console.toolchain.errors import SetupError
@@ -50,7 +50,7 @@ def listed(in_use: InUse) -> list[ListedInstance]:
     waiting = [
         ListedInstance(name=file.removeprefix("destinations/").removesuffix(".yaml"), state="", wanted="run", conf=why)
         for file, why in sorted(in_use.refused.items())
-        if file.startswith("destinations/") and "nothing of it is begun" in why
+        if file.startswith("destinations/") and NOT_STARTED in why
     ]
     return [*found, *waiting, *_removed(config, {each.name for each in [*found, *waiting]})]
 

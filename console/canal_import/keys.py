@@ -12,13 +12,13 @@ from collections.abc import Iterable
 from sluice.console.canal_import.properties import ImportReport, Settings
 
 NO_ADMIN = "there is no admin server: `sluice instance` lists, stops and restarts destinations"
-SAME = "Sluice always does what it asks for"
+SAME = "Sluice behaves like this value, always"
 OFF = ("false",)
 # Keys that are not converted, whatever their value, and what to do.
 LEFT = (
     (
         r"canal\.admin\.manager",
-        "what canal-admin keeps in its database is not in this folder: export each instance's file and import again",
+        "the settings that canal-admin keeps in its database are not in this folder: export each instance's file and import again",
     ),
     (r"canal\.instance\.tsdb\.url", "the schema history begins again, from the source; `meta.kind: sql` keeps it in a database"),
     (r"canal\.instance\.master\.trustCertificateKeyStore.*", "a Java key store: convert it to PEM and name it in source.tls.ca_file"),
@@ -26,10 +26,10 @@ LEFT = (
         r"canal\.instance\.master\.clientCertificateKeyStore.*",
         "a Java key store: convert it to PEM, source.tls.certificate_file and key_file",
     ),
-    (r"canal\.instance\.standby\.(?!address).*", "a standby continues where the master's reading ended: it has no own position"),
+    (r"canal\.instance\.standby\.(?!address).*", "a standby continues where the master's reading ended: it has no position of its own"),
     (
         r"canal\.instance\.(master|standby)\d+\..*",
-        "several masters in one instance: make a destination of each, and a group of them by `members`",
+        "several masters in one instance: make a destination of each, and a group of these with `members`",
     ),
     (
         r"canal\.instance\.rds\..*|canal\.aliyun\..*",
@@ -51,7 +51,7 @@ LEFT_UNLESS = (
     (
         r"canal\.instance\.filter\.query\.ddl", OFF, "DDL is shown to consumers: skip it there; the lake follows it by `schema_changes`",
     ),
-    (r"canal\.instance\.filter\.rows", OFF, "row events are always read: a destination without them has no use"),
+    (r"canal\.instance\.filter\.rows", OFF, "row events are always read, because a destination without them would have no changes"),
     (
         r"canal\.instance\.filter\.table\.error", OFF,
         "a table that cannot be read stops by name, the others continue: see docs/reference/states.md",
@@ -88,29 +88,29 @@ LEFT_UNLESS = (
 )  # fmt: skip
 # Keys without meaning in Sluice, and why.
 NO_MEANING = (
-    (r"canal\.instance\.memory\.rawEntry", "entries are made when a client gets them"),
+    (r"canal\.instance\.memory\.rawEntry", "Sluice builds entries when a client requests them"),
     (r"canal\.instance\.transaction\.size", "a transaction is not divided: a large one goes to disk"),
-    (r"canal\.instance\.detecting\..*", "there is no standby to change to"),
-    (r"canal\.instance\.network\..*", "buffers and timeouts of the connection to the source are Sluice's own"),
+    (r"canal\.instance\.detecting\..*", "the instance has no standby server that could take over"),
+    (r"canal\.instance\.network\..*", "Sluice chooses buffers and timeouts of the connection to the source itself"),
     (r"canal\.instance\.parser\..*", "rows are decoded by compiled kernels"),
-    (r"canal\.instance\.filter\.druid\.ddl", "statements are read by Sluice's own reader"),
+    (r"canal\.instance\.filter\.druid\.ddl", "Sluice has a parser of its own for statements"),
     (r"canal\.instance\.filter\.query\.dml", "statements of row changes are not shown to consumers"),
     (r"canal\.instance\.binlog\.(format|image)", "`sluice check` lists the settings that the source lacks"),
     (
         r"canal\.instance\.tsdb\.(enable|dir|dbUsername|dbPassword|snapshot\..*)",
         "the schema history is always kept, by position, and needs no snapshots",
     ),
-    (r"canal\.instance\.defaultDatabaseName", "names in `include` have their database"),
+    (r"canal\.instance\.defaultDatabaseName", "names in `include` contain the database"),
     (r"canal\.instance\.pwdPublicKey", "the password is in an environment variable, not encrypted"),
     (r"canal\.admin\..*|canal\.instance\..*\.manager\.address", NO_ADMIN),
     (
         r"canal\.(id|socketChannel|withoutNetty|(file|zookeeper)\.flush\.period|auto\.scan\.interval)",
-        "Sluice's own: cursors are kept within a second, files of conf/ are looked at every few seconds",
+        "Sluice has fixed values: it stores cursors within a second and looks at the files of conf/ every few seconds",
     ),
-    (r"canal\.mq\.(canalGetTimeout|(send|build)\.thread\.size)", "a batch is sent as soon as there is something"),
+    (r"canal\.mq\.(canalGetTimeout|(send|build)\.thread\.size)", "a batch is sent as soon as there are changes"),
     (r"canal\.mq\.(retries|transaction)", "a batch is sent again until the broker has it"),
     (r"canal\.mq\.accessChannel|rocketmq\..*trace.*|rocketmq\.vip.*", "messages are not traced, and go to the broker's ordinary port"),
-    (r"(canal\.mq|kafka|rocketmq|rabbitmq|pulsarmq)\..*", "of a broker that is not the one of canal.serverMode"),
+    (r"(canal\.mq|kafka|rocketmq|rabbitmq|pulsarmq)\..*", "it belongs to another broker than that of canal.serverMode"),
 )  # fmt: skip
 
 

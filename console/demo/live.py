@@ -72,5 +72,5 @@ def example_query(conf: Path) -> str:
     """Returns a command to copy, which queries the lake of this demo in SQL."""
     question = f"SELECT status, count(*) AS orders FROM {DATABASE}.orders GROUP BY status"
     usual = conf == open_home(None).conf
-    command = "./sluice sql --demo" if usual else f"SLUICE_CONF={conf} ./sluice sql"
+    command = "sluice sql --demo" if usual else f"SLUICE_CONF={conf} sluice sql"
     return f'query a table, for example:\n  {command} "{question}"'

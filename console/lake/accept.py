@@ -105,7 +105,7 @@ def _question(config: SluiceConfig, acceptance: Acceptance, table: LakeTable | N
         else f"Re-snapshot it?{_consequences(config, acceptance)}"
     )
     if table is None:
-        return f"Make the Delta table of {name} again. {then}"
+        return f"Create the Delta table of {name} again. {then}"
     owner = f"of {table.owner.destination}, ledger {table.owner.ledger_id}" if table.owner else "without an owner"
     return (
         f"Take over {table.path} (version {table.version}, {owner}) for {name} of {destination}; whoever wrote it before must not write it "

@@ -73,7 +73,7 @@ def life(versions: RowVersions, commits: Sequence[CommittedInterval]) -> Iterato
         if row is not None:
             commit = _commit_of(commits, int(row[ORDER_KEY]), at)
             if commit is None:
-                yield _step("the oldest that the log tells", row, None)
+                yield _step("the oldest version that the log has", row, None)
                 return
             before = _look(versions, commit.version - 1)
             if commit.backfill and before == row:  # the backfill merged other rows of the same interval again
@@ -160,12 +160,14 @@ def known_life(table: HistoryTable, key: str) -> tuple[list[LifeStep], str]:
 def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
     """Returns key column → value as typed."""
     if not table.mirror:
-        told = f"ask {table.path} with `sluice sql`: a row's versions, or its changes, are rows there"
+        told = f"query {table.path} with `sluice sql`: each version or change of a row is a row there"
         raise ConfigurationError(
             f"{table.name} has no current-state table, whose versions would show the states of a row; {told}"
         )
     if not table.key:
-        raise ConfigurationError(f"{table.name} has no key: its Delta table has every change, ask it with `sluice sql`")
+        raise ConfigurationError(
+            f"{table.name} has no key: its Delta table has every change, query it with `sluice sql`"
+        )
     parts = next(csv.reader([text], skipinitialspace=True), []) if len(table.key) > 1 else [text]
     if len(parts) != len(table.key):
         raise ConfigurationError(

@@ -58,7 +58,7 @@ def _no_engine() -> Any:
 
 def outcome(done: Repaired) -> Table:
     """Returns the result, with one line per table."""
-    shown = Table("table", "keys", "rows that came", "changed", "went", "version", "equal now")
+    shown = Table("table", "keys", "rows inserted", "updated", "deleted", "version", "equal now")
     after = {each.table: each for each in done.after}
     for each in done.outcomes:
         counts = (each.source_rows, each.rows_inserted, each.rows_updated, each.rows_deleted, each.delta_version)

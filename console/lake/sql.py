@@ -150,7 +150,7 @@ def _refused(error: duckdb.Error, question: str, tables: Sequence[SqlTable], lef
     if writes(question):
         return SetupError("`sluice sql` only reads the lake. Use SELECT. To change rows, change them in the source.")
     if not isinstance(error, duckdb.CatalogException):
-        return SetupError(f"{error}\nDuckDB could not answer the question; correct it and ask again.")
+        return SetupError(f"{error}\nDuckDB could not run the query; correct it and run it again.")
     known = ", ".join(f"{each.database}.{each.table}{f' ({each.spelled})' if each.spelled else ''}" for each in tables)
     lacking = "".join(f"\n{sentence}" for sentence in left_out)
     return SetupError(f"{error}{lacking}\nThe tables are: {known}")

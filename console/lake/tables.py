@@ -96,7 +96,7 @@ class DestinationLake:
         owner = Owner(ledger_id=ledger_id, destination=self._destination, table=table.name)
         log = self._open(table.path)
         if log is None:
-            raise SetupError(f"the Delta table {table.path} is gone")
+            raise SetupError(f"the Delta table {table.path} was removed meanwhile: run the command again")
         if self._has_current_state_table(table.name):
             self._write_owner(table, owner)
         self._own_side_tables(table.name, ledger_id)
@@ -130,7 +130,9 @@ class DestinationLake:
                     continue
                 wanted, has = side_app_id_of(self._destination, ledger_id, kind, name), str(log.metadata().name or "")
                 if not is_side_table(has, kind):
-                    raise SetupError(f"the Delta table {path} is none that Sluice made beside {name}: move it away")
+                    raise SetupError(
+                        f"the Delta table {path} is not a change log or history that Sluice made for {name}: move it away"
+                    )
                 if has != wanted:
                     self._fence.check(name)
                     log.alter.set_table_name(wanted)

@@ -54,7 +54,7 @@ def listed(
 
 
 def render(sources: list[ListedSource]) -> Table:
-    shown = Table("source", "address", "", "server", "can be read on from")
+    shown = Table("source", "address", "", "server", "can take over")
     for each in sources:
         state = "is read" if each.reading else "stands by"
         shown.add_row(str(each.number), each.address, state, each.server_uuid, each.refused or "yes")

@@ -24,7 +24,7 @@ POLL_SECONDS = 0.2
 DYING_SECONDS_MAX = 3.0
 WEBSERVER_ANSWER_SECONDS_MAX = 2.0
 LOOK_SECONDS_MAX = 60.0  # between two checks of a warm-up, on a very busy machine
-GONE = "nobody saw how"
+GONE = "how it ended is unknown"
 
 Answers = Callable[[], bool]
 

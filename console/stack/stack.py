@@ -263,7 +263,9 @@ class Stack:
             try:
                 discover(self.config, name, password)
             except SluiceError as error:
-                self.say(f"{name}: its tables are those of the last time, for {error}")
+                self.say(
+                    f"{name}: Dagster shows the tables of the last start, because they could not be read from the source: {error}"
+                )
         # runs create no table at such a path: it stops with its name, the others continue
         for clash in known_path_clashes(self.config):
             self.say(clash)

@@ -285,7 +285,7 @@ def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
     try:
         return _record(ledger_text(directory)), lease_holder(directory), []
     except MetaError as error:
-        return {}, None, [f"{error}; what is acked and who reads is not known until it answers"]
+        return {}, None, [f"{error}; until then, what is acked and which process reads is unknown"]
 
 
 def _silent(state: str, reason: str, age_seconds: float, *, held: bool) -> tuple[str, str]:

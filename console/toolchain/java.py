@@ -82,12 +82,12 @@ def inspect_java(program: Path) -> Java | str:
         return f"{program} does not run ({error})"
     version = parse_version(shown.stderr + shown.stdout)
     if version is None:
-        return f"{program} does not say its version"
+        return f"the version of {program} is unknown"
     if version < JAVA_VERSION_MIN:
         return f"the one at {program} is version {version}, which is too old"
     modules = subprocess.run([program, "--list-modules"], capture_output=True, text=True, timeout=60, check=False)
     if VECTOR_MODULE not in modules.stdout:
-        return f"the one at {program} is stripped, it lacks the module {VECTOR_MODULE}"
+        return f"the one at {program} lacks the module {VECTOR_MODULE}"
     return Java(program, version)
 
 

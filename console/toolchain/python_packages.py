@@ -11,7 +11,7 @@ def pyspark_home() -> Path:
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise SetupError(
-            "pyspark is not installed in this environment; install Sluice again, in a checkout by ./sluice."
+            "pyspark is not installed in this environment; install Sluice again (in a checkout: start ./sluice)."
         )
     return Path(found.origin).parent
 
@@ -21,6 +21,6 @@ def pyspark_jar(name: str) -> Path:
     found = sorted((pyspark_home() / "jars").glob(f"{name}-[0-9]*.jar"))
     if not found:
         raise SetupError(
-            f"pyspark carries no {name} jar; install pyspark again, in a checkout by deleting .venv and starting ./sluice."
+            f"pyspark carries no {name} jar; install pyspark again (in a checkout: delete .venv and start ./sluice)."
         )
     return found[-1]

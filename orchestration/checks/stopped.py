@@ -203,7 +203,7 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
         unsaid_seconds = age_seconds if age_seconds > STATUS_SECONDS_MAX else 0.0
         late = behind(float(record["lag_seconds"]) + unsaid_seconds, lag_seconds_max)
     except FileNotFoundError:
-        return {"": f"STOPPED: {path} does not exist; the engine has not run, start it with ./sluice up"}
+        return {"": f"STOPPED: {path} does not exist: no engine has run yet, `sluice up` starts it"}
     except (OSError, ValueError, KeyError, TypeError) as error:
         return {"": f"UNKNOWN: {path} cannot be read: {type(error).__name__}: {error}"}
     stopped |= {LAG: late} if late else {}
@@ -213,7 +213,7 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     if abs(age_seconds) > STATUS_SECONDS_MAX:  # in the future: the clock was set back after the last write
         return {
             **stopped,
-            "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; start it with ./sluice up",
+            "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; `sluice up` starts it",
         }
     if state not in HEALTHY_STATES:
         return {**stopped, "": f"{state}: {reason}"}

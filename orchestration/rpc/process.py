@@ -41,7 +41,8 @@ def keep_engines(stopping: threading.Event) -> None:
     config = watch.in_use.config
     if config.engine.kind != "remote":
         raise ConfigurationError(
-            "conf/sluice.yaml wants the engines inside Dagster's code server; for a process of their own: engine: {kind: remote}"
+            "conf/sluice.yaml has engine.kind embedded, so Dagster's code server runs the engines; set engine: {kind: remote} to run them "
+            "in a process of their own"
         )
     log_lines()
     keep_small()

@@ -113,9 +113,9 @@ class RemoteHost:
             return ()
         if now - self._differs_since.setdefault(destination, now) < DIFFERS_SECONDS_MAX:
             return ()
-        there = f"{file_of(destination)} in conf/ is another on the engine host at {self._last[destination].address}"
-        remedy = 'make both the same; where they are, press "Reload" of the code location'
-        return (f"{there} than on this one, so batches are not merged as they were staged: {remedy}",)
+        there = f"{file_of(destination)} in conf/ differs between this host and the engine host at {self._last[destination].address}"
+        remedy = 'make both equal; if they are, press "Reload" of the code location in Dagster'
+        return (f"{there}, so batches would not be merged as they were staged: {remedy}",)
 
     def close(self) -> None:
         for host in self._hosts:

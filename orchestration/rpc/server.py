@@ -83,7 +83,10 @@ class RpcServer:
         if not hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode()):
             context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is not that of this server")
         if request.get("form") != FORM or request.get("method") not in self._methods:
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, f"this server answers requests of form {FORM}")
+            context.abort(
+                grpc.StatusCode.UNIMPLEMENTED,
+                f"this server reads requests of form {FORM} only: run one version of Sluice on both sides",
+            )
         try:
             engine = self._engine_of(str(request["destination"]))
             return {"value": self._methods[request["method"]](engine, request)}

@@ -34,7 +34,7 @@ def claim_of(instance: dg.DagsterInstance, run_id: str, runs: str) -> BatchClaim
     def claim(reference: BatchReference) -> str:
         run = instance.get_run_by_id(run_id)
         if run is None or run.status != dg.DagsterRunStatus.STARTED:
-            return f"Dagster counts this run as {run.status.value if run else 'removed'}"
+            return f"Dagster shows this run as {run.status.value if run else 'removed'}"
         instance.add_run_tags(run_id, {**reference.to_tags(), RUNS_TAG: runs})
         return ""
 

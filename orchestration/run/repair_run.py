@@ -140,9 +140,7 @@ def _refusal_of(config: SluiceConfig, destination: str, result: TableResult, sco
 
 
 def _unexpected(error: Exception) -> str:
-    return (
-        f"it could not be repaired: {type(error).__name__}: {error}; take its rows again with `sluice snapshot start`"
-    )
+    return f"it could not be repaired: {type(error).__name__}: {error}; re-snapshot it with `sluice snapshot start`"
 
 
 def _refusal(config: SluiceConfig, destination: str, result: TableResult, scope: Scope | None) -> str:

@@ -45,5 +45,7 @@ def observed(record: dict[str, Any]) -> dict[str, dg.MetadataValue[Any]]:
     return {
         **{name: dg.MetadataValue.float(float(record[name])) for name in NUMBERS if name in record},
         "state": dg.MetadataValue.text(str(record.get("state", "UNKNOWN"))),
-        "reason": dg.MetadataValue.text(str(record.get("reason") or ("none" if record else "no engine has run yet"))),
+        "reason": dg.MetadataValue.text(
+            str(record.get("reason") or ("none" if record else "no engine has run yet; `sluice up` starts it"))
+        ),
     }

@@ -89,7 +89,9 @@ class LakeWatch:
         try:
             self._troubles = _shortened(self._found(stopped))
         except Exception as error:  # any error: otherwise the last, good result would stay
-            self._troubles = (f"the Delta tables are not watched for changes by others: {self._told(error)}",)
+            self._troubles = (
+                f"whether others changed the Delta tables cannot be checked: {self._told(error)}; it is tried again",
+            )
         finally:
             now = time.monotonic()
             self._due = began + max(LAKE_WATCH_SECONDS, SHARE * (now - began))

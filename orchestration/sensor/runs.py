@@ -201,7 +201,7 @@ class RunStore:
         try:
             self._instance.run_launcher.terminate(run_id)
         except Exception as error:  # the launcher's server may have stopped, which is why the run is ended
-            _log.warning("the process of run %s could not be told to stop: %s", run_id, type(error).__name__)
+            _log.warning("the process of run %s could not be requested to stop: %s", run_id, type(error).__name__)
 
     def _fact(self, record: StoredRun) -> RunRecord:
         run = record.dagster_run

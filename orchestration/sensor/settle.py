@@ -118,11 +118,9 @@ def overdue(run: RunRecord) -> str:
     """Returns a sentence that says why a run must be ended; empty if it need not."""
     rule = RULES[run.status]
     if rule.lock_free_seconds_max is not None and run.lock_free_seconds > rule.lock_free_seconds_max:
-        return (
-            f"it counts as {run.status.value}, but no process has held the run lock for {run.lock_free_seconds:.0f} s"
-        )
+        return f"Dagster shows it as {run.status.value}, but no process has had the run lock for {run.lock_free_seconds:.0f} s"
     if rule.silent_seconds_max is not None and run.silent_seconds > rule.silent_seconds_max:
-        return f"it counts as {run.status.value}, but has reported nothing for {run.silent_seconds:.0f} s"
+        return f"Dagster shows it as {run.status.value}, but it has reported nothing for {run.silent_seconds:.0f} s"
     if rule.state_seconds_max is not None and run.state_seconds > rule.state_seconds_max:
         return f"it has been {run.status.value} for {run.state_seconds:.0f} s"
     return ""

@@ -168,9 +168,9 @@ class Ticker:
         except LeaseLostError as error:
             return _answer(f"STANDBY: {error}{_recycled()}", [], cursor)
         except EngineStartingError as error:
-            return _answer(f"STARTING: {error}, the next tick looks again", [], cursor)
+            return _answer(f"STARTING: {error}; the next tick tries again", [], cursor)
         except CanalServiceError as error:
-            answer = f"{error.code}: {error}, so it was settled elsewhere in this moment and the next tick looks again"
+            answer = f"{error.code}: {error}; it was settled elsewhere in this moment, and the next tick tries again"
         except SluiceError as error:
             answer = trouble = f"{error.code}: {error}"
         older: dict[str, str] = {}

@@ -129,4 +129,8 @@ def _told(name: str, error: Exception, act: str) -> TableError:
         raise SparkUnavailableError(
             f"the connection to Spark was lost during the {act} of {name} ({first_line(error)}); start it again"
         ) from error
-    return error if isinstance(error, TableError) else TableError(name, f"Spark failed its {act}: {first_line(error)}")
+    return (
+        error
+        if isinstance(error, TableError)
+        else TableError(name, f"its {act} failed in Spark: {first_line(error)}; correct that and start the {act} again")
+    )

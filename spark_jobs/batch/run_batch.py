@@ -187,7 +187,7 @@ class _BatchWork:
                 jobs = self._small_jobs(mine)
                 results = merge_small_tables(session, jobs) if jobs else {}
         except TableError as error:  # of a table lock; Spark's merge finds out per table what was done
-            logger.warning("Spark merges what was to be small: %s", error)
+            logger.warning("the small tables of the batch are merged by Spark instead: %s", error)
             return []
         records = {name: each.record for name, each in results.items() if each.record is not None}
         self._context.records.keep_all(records)

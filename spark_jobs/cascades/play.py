@@ -388,7 +388,7 @@ class Play:
             if values != before:
                 raise _error(
                     cascade,
-                    f"{values!r} and {before!r} may be equal for the server (collation), which cannot be decided here",
+                    f"whether the server considers {values!r} and {before!r} equal (collation) is unknown",
                 )
             if cascade.doubt:
                 raise _error(cascade, cascade.doubt)
@@ -402,7 +402,9 @@ class Play:
         for (name, _), row in self._touched.items():
             shared = name == cascade.child_name and row.by != cascade.name and row.written & set(cascade.columns)
             if shared and coarse in (_coarse_of(row.was, cascade.columns), _coarse_of(row.now, cascade.columns)):
-                raise _error(cascade, f"it and the foreign key {row.by} change the same column of a row at once")
+                raise _error(
+                    cascade, f"in one statement it and the foreign key {row.by} change the same column of a row"
+                )
 
     def _change(
         self, event: Event, cascade: Cascade, action: str, key: Values, after: Values | None

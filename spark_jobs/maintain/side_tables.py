@@ -111,7 +111,11 @@ def _done(given: MaintainedSideTable, plan: Maintained, since: int, began: float
 
 
 def _failure(given: MaintainedSideTable, error: Exception) -> TableError:
-    return TableError(given.name, f"{given.path} could not be maintained: {first_line(error)}", own=False)
+    return TableError(
+        given.name,
+        f"{given.path} could not be maintained: {first_line(error)}; the next maintenance run repeats it",
+        own=False,
+    )
 
 
 def _record(given: MaintainedSideTable) -> str:

@@ -47,7 +47,9 @@ def placed(
             wanted = typed_name(column.name, column.type)
             spelled, kind = known.get(wanted.lower(), (wanted, column.type))
         if kind != column.type:
-            why = f"its column {column.name} is {column.type} by now, and {spelled} is a column of another type"
+            why = (
+                f"the type of its column {column.name} is now {column.type}, and {spelled} is a column of another type"
+            )
             raise TableError(name, f"{why}; move that change log or history away, and a new one begins", for_good=True)
         names[column.name] = spelled
         if spelled.lower() not in known:

@@ -320,9 +320,9 @@ class History:
             self._take_over(values, at, renames=any(each.renamed for each in found))
         lacking = [each.column for each in found if each.column in keys]
         if self._lack(lacking):
-            has = f"what is open in its history has no value in {', '.join(lacking)}, by which it closes"
-            why = f"{has}: the values that its key had before do not tell one"
-            ways = f"move {self.table.path} away: a new one begins with the current rows"
+            has = f"open rows of its history have NULL in the key column(s) {', '.join(lacking)}"
+            why = f"{has}, so a change of a row would not find the version that it ends"
+            ways = f"move {self.table.path} away: a new history begins with the current rows"
             raise TableError(self.table.name, f"{why}; {ways}", for_good=True)
         return place
 

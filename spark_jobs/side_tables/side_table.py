@@ -170,7 +170,9 @@ class SideTable:
                     raise refused from error
                 self.open()
                 if tried == TRIES_MAX:
-                    why = f"others write to the Delta table {self.path} all the time ({error}); it is tried again"
+                    why = (
+                        f"other writers commit to the Delta table {self.path} all the time ({error}); it is tried again"
+                    )
                     raise TableError(self.name, why) from error
                 continue
             self.open()

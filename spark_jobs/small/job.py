@@ -165,7 +165,7 @@ def _answer(job: SmallJob, others: str) -> dict[str, Any]:
         reason = without_secrets(error.reason, job.storage_options)
         return {"error": [error.table, reason, error.state, error.for_good, error.own]}
     except Exception as error:  # for any error: Spark may succeed, or report the error itself
-        why = f"deltalake could not: {type(error).__name__}: {first_line(error)}"
+        why = f"deltalake could not merge it: {type(error).__name__}: {first_line(error)}"
         return {"declined": without_secrets(why, job.storage_options)}
     if isinstance(result, Declined):
         return {"declined": result.reason}

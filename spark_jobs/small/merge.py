@@ -94,7 +94,7 @@ def merge_small(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     for _ in range(TRIES_MAX):
         with contextlib.suppress(exceptions.CommitFailedError):
             return _merge_once(job)
-    return Declined(reason=f"other writers committed first {TRIES_MAX} times in a row")
+    return Declined(reason=f"another writer committed to it first, {TRIES_MAX} times in a row")
 
 
 def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
@@ -117,9 +117,9 @@ def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     try:
         report = apply_lacking(job.staged, table, apply, job.known, staged_at_seconds=job.staged_at, started=started)
     except FolderTakenError:
-        return Declined(reason=f"the folder {job.target.path} is there, and is no Delta table")
+        return Declined(reason=f"the folder {job.target.path} exists and is not a Delta table")
     except fold_arrow.DuplicateKeysError:
-        return Declined(reason="the table has two rows of one key")
+        return Declined(reason="the Delta table has two rows with the same key")
     record = TableRecord(table_id=table.snapshot.table_id, version=table.snapshot.version)
     return _told(report, choice), record
 

@@ -81,7 +81,15 @@ def publish_snapshot(
                 raise SparkUnavailableError(
                     f"the connection to Spark was lost while {given.owner.table} was published ({line})"
                 ) from error
-            raise TableError(given.owner.table, f"Spark could not publish its rows: {line}") from error
+            raise TableError(given.owner.table, f"{_failed_in(error)}: {line}") from error
+
+
+def _failed_in(error: Exception) -> str:
+    """Returns what could not be done: by Spark, or with the type of an error that did not come from Spark."""
+    by_spark = type(error).__module__.startswith(("pyspark", "py4j"))
+    return (
+        "Spark could not publish its rows" if by_spark else f"its rows could not be published ({type(error).__name__})"
+    )
 
 
 def publish(
@@ -112,7 +120,7 @@ def publish(
     why = whole_files.why_not(given, before, session.defaults_of_tables())
     there = before
     if not why and not whole_files.make_of_files(given, label, _properties(given, before), session.fence):
-        why = "its path is occupied"
+        why = "there is something at its path already"
     if why:
         there = before if given.target.shard is None else publish_shard.give_columns(session, given, table)
         _make_by_spark(session, given, there, label)

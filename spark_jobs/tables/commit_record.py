@@ -210,9 +210,9 @@ def _up_to(record: Mapping[str, Any]) -> int:
 def lost_commit(path: str, before: int) -> str:
     """Returns the message for a commit of this run, made after version `before`, that is not in the log."""
     return (
-        f"what this run committed to the Delta table {path} after version {before} is not in its log: another writer's commit is "
-        "there, as where several Sparks write one lake in S3. Use one (see `sluice check`), and restart Spark, whose memory may have what "
-        "the log has not; it is tried again from its files"
+        f"the log of the Delta table {path} does not have what this run committed after version {before}, but another writer's commit, "
+        "which can happen if several Spark servers write one lake in S3. Use one Spark server (see `sluice check`), and restart it, "
+        "because its memory may differ from the log; it is tried again"
     )
 
 

@@ -254,7 +254,8 @@ class DeltaTable:
         """
         if not self.snapshot.exists:
             raise TableError(
-                self.name, f"there is no Delta table in {self.path} any more, or none is seen yet; try again"
+                self.name,
+                f"there is no Delta table at {self.path}: it was removed, or is not created yet; it is tried again",
             )
         version, files = self._read
         if version != self.snapshot.version:
@@ -367,7 +368,7 @@ def schema_statements(
     """
     _refuse_clashes(table.name, wanted)
     if table.shard != target.shard:
-        raise ValueError(f"{table.name} is asked about as {table.shard}, and is to be {target.shard}")
+        raise ValueError(f"{table.name} is looked up as the shard {table.shard}, and is written as {target.shard}")
     if not table.snapshot.exists:
         target.refuse_clash(table.name)
         return [_create(table.name, target, wanted, key, owner)]

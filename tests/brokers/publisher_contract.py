@@ -63,6 +63,6 @@ class PublisherContract:
 
     def test_broker_ends_a_batch_that_is_given_up(self, place: Place) -> None:
         publisher = place.publisher()
-        with pytest.raises(PublishError, match="comes again"):
+        with pytest.raises(PublishError, match="is sent again"):
             publisher.send([Message(place.topic(), 0, b"1")], lambda: True)
         publisher.close()

@@ -71,7 +71,7 @@ def test_a_canal_column_that_comes_late_is_null_before_and_one_that_changes_its_
 
 
 def test_what_is_no_canal_entry_is_said() -> None:
-    with pytest.raises(CanalProtocolError, match="no Entry"):
+    with pytest.raises(CanalProtocolError, match="not an Entry"):
         list(batch(b"\xff\xff").everything())
 
 

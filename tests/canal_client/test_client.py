@@ -115,7 +115,7 @@ def test_a_canal_batch_of_a_connection_that_ended_cannot_be_acked(listener: Cana
     with client_of(listener) as client:
         batch = client.get()
         client.disconnect()
-        with pytest.raises(BatchGoneError, match="comes again"):
+        with pytest.raises(BatchGoneError, match="sends the batch again"):
             batch.ack()
 
 

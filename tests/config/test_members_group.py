@@ -81,7 +81,7 @@ def test_group_whose_member_goes_is_not_begun_and_says_why_while_the_other_membe
     assert sorted(now.config.destinations) == ["east"]
     assert not now.config.groups
     assert "there is no destination west" in now.refused[file_of("all")]
-    assert "nothing of it is begun" in now.refused[file_of("all")]
+    assert "the destination is not started" in now.refused[file_of("all")]
     assert (now.digest("all"), now.digest("east")) == ("", now.texts.digest("east"))
 
 

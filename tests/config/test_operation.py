@@ -57,7 +57,7 @@ def test_times_that_never_come_are_refused_by_name(text: str, why: str) -> None:
 
 def test_hourly_is_a_word_of_its_own() -> None:
     assert MaintenanceConfig().optimize == "hourly"
-    with pytest.raises(ValidationError, match="is no cron"):
+    with pytest.raises(ValidationError, match="is not a cron schedule"):
         MaintenanceConfig(vacuum="hourly")
 
 

@@ -32,7 +32,7 @@ SAID = {
         "fkeys.c: c_p: (p_id) follows fkeys.p (id) ON DELETE CASCADE ON UPDATE SET NULL",
         "so it is carried out in the lake",
     ),
-    "stop": ("fkeys.c: c_p", "so the table stops at the first change that sets it off"),
+    "stop": ("fkeys.c: c_p", "so the table stops at the first change that triggers it"),
     "ignore": ("fkeys.c: c_p", "so rows of the lake DIFFER from those of the source"),
 }
 

@@ -214,7 +214,7 @@ def test_a_variable_that_is_not_set_is_named(conf: Path) -> None:
     [
         (f"mysql://u:{SECRET}@h/d", "history"),
         ("postgres://u@h/d", "MySQL or MariaDB"),
-        ("mysql://h/d", "no user"),
+        ("mysql://h/d", "does not name a user"),
         ("mysql://u@h:port/d", "cannot be read"),
         ("mysql://u@h/9d", "--name"),
     ],

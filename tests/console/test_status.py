@@ -286,7 +286,7 @@ def test_ha_status_says_that_nobody_answers_who_keeps_the_ledger(tmp_path: Path)
     place = LedgerLocation(destination="shop", directory=tmp_path / "shop", kind="sql", url=url)
     status = read_destination(DestinationDir.of(place), "shop", time.time())
     (problem,) = (each for each in find_problems([{"name": "x", "alive": True, "pid": 1}], [status]) if "meta" in each)
-    assert "is not known until it answers" in problem
+    assert "until then, what is acked" in problem
     assert "hidden" not in problem + repr(place)
 
 

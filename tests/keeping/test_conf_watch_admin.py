@@ -97,7 +97,7 @@ def test_admin_a_broken_file_is_said_and_the_old_text_goes_on(conf: Conf) -> Non
     assert ports(watch) == {"crm": 3307, "shop": 3306}
     assert "source.prot" in watch.in_use.refused["destinations/shop.yaml"]
     assert "its earlier settings stay in use" in watch.in_use.refused["destinations/shop.yaml"]
-    assert "nothing of it is begun" in watch.in_use.refused["destinations/new.yaml"]
+    assert "the destination is not started" in watch.in_use.refused["destinations/new.yaml"]
     assert "destinations/shop.yaml" in troubles_now("shop")[0]
     assert troubles_now("crm") == ()
     assert stamp() != before
@@ -137,7 +137,7 @@ def test_admin_sluice_yaml_takes_effect_with_the_next_up(conf: Conf, tmp_path: P
         conf.put("shop", OTHER if watch.in_use.config.destinations["shop"].source.port == 3306 else GOOD)
         assert changes(watch)
         assert watch.in_use.config.metrics.port == 0
-        assert "next `sluice down` and `sluice up`" in watch.in_use.refused["sluice.yaml"]
+        assert "`sluice down` and `sluice up` apply the change" in watch.in_use.refused["sluice.yaml"]
 
 
 def test_admin_a_folder_that_is_away_ends_nothing(conf: Conf) -> None:

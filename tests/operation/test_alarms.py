@@ -223,5 +223,5 @@ def test_an_alarm_that_finds_its_queue_full_is_dropped_and_logged_admin(monkeypa
             teller.tell(ALARM)
     may_go_on.set()
     teller.close()
-    assert [(line["event"], line["reason"]) for line in lines] == [("alarm_dropped", "too many wait")]
+    assert [(line["event"], line["reason"]) for line in lines] == [("alarm_dropped", "too many alarms wait to be sent")]
     assert len(told) == 3

@@ -209,7 +209,7 @@ def test_ddl_a_held_change_fails_its_tables_check_with_the_plan_and_turns_green(
     plan = check.metadata["plan"]
     assert isinstance(plan, dg.MarkdownMetadataValue)
     assert plan.md_str is not None
-    assert "./sluice schema approve shop shop.orders --plan apply|new_column" in plan.md_str
+    assert "sluice schema approve shop shop.orders --plan apply|new_column" in plan.md_str
     assert "`new_column`: a column of the new name" in plan.md_str
     assert check.description == f"DDL_HELD: `{HELD.statement}` at {HELD.place} waits for review."
     events, _ = due("shop", ["shop.orders"], status(), {}, published=published, now_seconds=1e9 + 1)

@@ -43,7 +43,7 @@ def test_version_is_read(text: str, version: int | None) -> None:
 
 def test_unfit_java_says_why(tmp_path: Path) -> None:
     assert "version 11, which is too old" in str(inspect_java(_fake_java(tmp_path / "a", "11.0.2")))
-    assert "is stripped" in str(inspect_java(_fake_java(tmp_path / "b", "17.0.1")))
+    assert "lacks the module" in str(inspect_java(_fake_java(tmp_path / "b", "17.0.1")))
     assert "does not run" in str(inspect_java(tmp_path / "nowhere"))
     whole = _fake_java(tmp_path / "c", "21.0.1", "jdk.incubator.vector@21.0.1")
     assert inspect_java(whole) == Java(whole, 21)

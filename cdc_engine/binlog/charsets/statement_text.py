@@ -86,7 +86,7 @@ class Literals:
         if self.client == "utf8mb3":
             text = _BEYOND_BMP.sub(UNKNOWN * _BYTES_BEYOND_BMP, text)
         if has_no_character(text):
-            raise LiteralUnknownError(f"it has bytes that are no character of {self.client or 'utf8mb4'}")
+            raise LiteralUnknownError(f"it has bytes that are not valid in {self.client or 'utf8mb4'}")
         text = in_charset(text, self.connection)
         # a binary column stores the text's bytes in the connection's charset
         return raw_in(as_bytes(text, self.connection), charset) if charset == "binary" else in_charset(text, charset)

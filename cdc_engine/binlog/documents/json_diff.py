@@ -70,7 +70,7 @@ def legs_of(path: str) -> list[Leg]:
         legs.append(_leg(found, path))
         at = found.end()
     if at != len(path) or not path.startswith("$"):
-        raise JsonFormatError(f"it has a path {path!r} that is not read")
+        raise JsonFormatError(f"it has a path {path!r} that cannot be read")
     return legs
 
 
@@ -85,7 +85,7 @@ def _leg(found: re.Match[str], path: str) -> Leg:
         key = str(json.loads(f'"{found["quoted"]}"', strict=False))
         key.encode()
     except ValueError:
-        raise JsonFormatError(f"it has a path {path!r} with a key that is no JSON string") from None
+        raise JsonFormatError(f"it has a path {path!r} with a key that is not a JSON string") from None
     return key
 
 
@@ -163,7 +163,7 @@ def _cell(leg: Leg, count: int) -> int:
 
 
 def _missing(path: str) -> JsonFormatError:
-    return JsonFormatError(f"it changes {path}, which the document before has not")
+    return JsonFormatError(f"it changes {path}, which the document does not have before")
 
 
 def _printed(node: Node, depth: int) -> str:

@@ -53,7 +53,7 @@ def read(document: bytes, built: Built) -> Any:
     try:
         return _JsonbReader(document, built).value(document[0], 1, 0)
     except (struct.error, IndexError):
-        raise JsonFormatError("it is cut off") from None
+        raise JsonFormatError("it is truncated") from None
     except UnicodeDecodeError:
         raise JsonFormatError("a string in it is not UTF-8") from None
 
@@ -137,7 +137,7 @@ class _JsonbReader:
 
     def _bytes(self, at: int, length: int) -> bytes:
         if at + length > len(self.data):
-            raise JsonFormatError("it is cut off")
+            raise JsonFormatError("it is truncated")
         return self.data[at : at + length]
 
 

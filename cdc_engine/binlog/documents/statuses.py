@@ -7,7 +7,7 @@ ROOM, CUT_OFF, IN_EACH_OTHER, LARGER, BACKWARDS, ENDLESS, LITERAL, KIND, NO_NUMB
 )
 # ROOM and NODES: call again with more space for text or nodes. LEFT: the parser in Python handles it.
 MESSAGES = {
-    CUT_OFF: "it is cut off",
+    CUT_OFF: "it is truncated",
     IN_EACH_OTHER: "its parts overlap",
     LARGER: "an object or array in it is larger than itself",
     BACKWARDS: "an offset in it points backwards",

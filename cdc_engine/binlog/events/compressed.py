@@ -79,11 +79,13 @@ class _Fields:
 def _payload_content(body: Bytes) -> _Stream:
     fields = _fields(body[:FIELD_BYTES_MAX].tobytes())
     if fields.at + fields.payload_bytes != len(body):
-        raise BinlogFormatError("a compressed transaction's length is not that of its event")
+        raise BinlogFormatError("the length of a compressed transaction differs from that of its event")
     if fields.compression not in (ZSTD, NONE):
         raise BinlogFormatError(f"a transaction is compressed by the unknown method {fields.compression}")
     if not 0 < fields.uncompressed_bytes < limits.PAYLOAD_BYTES_MAX:
-        raise BinlogFormatError(f"a compressed transaction says that it holds {fields.uncompressed_bytes} bytes")
+        raise BinlogFormatError(
+            f"a compressed transaction states {fields.uncompressed_bytes} decompressed bytes, which is not possible"
+        )
     return _Stream(body[fields.at :], fields.uncompressed_bytes, fields.compression)
 
 
@@ -102,7 +104,7 @@ def _fields(head: bytes) -> _Fields:
             return _Fields(at, found[FIELD_SIZE], found[FIELD_COMPRESSION], size)
         length, at = _length_encoded(head, at)
         if at + length > len(head):
-            raise BinlogFormatError("the fields of a compressed transaction are cut off")
+            raise BinlogFormatError("the fields of a compressed transaction are truncated")
         if kind in found:
             found[kind], _ = _length_encoded(head[: at + length], at)
         at += length
@@ -113,7 +115,7 @@ def _length_encoded(data: bytes, at: int) -> tuple[int, int]:
     first = data[at] if at < len(data) else 0xFB
     width = {0xFC: 2, 0xFD: 3, 0xFE: 8}.get(first, 0)
     if first in (0xFB, 0xFF) or at + 1 + width > len(data):
-        raise BinlogFormatError("the fields of a compressed transaction are cut off")
+        raise BinlogFormatError("the fields of a compressed transaction are truncated")
     return (int.from_bytes(data[at + 1 : at + 1 + width], "little") if width else first), at + 1 + width
 
 
@@ -169,9 +171,9 @@ def _decompressed(part: bytes) -> bytes:
         raise BinlogFormatError("an event is compressed by an unknown method")
     length = int.from_bytes(part[1 : 1 + width], "big")
     if length > limits.EVENT_BYTES_MAX:
-        raise BinlogFormatError(f"a compressed event says that it holds {length} bytes")
+        raise BinlogFormatError(f"a compressed event states {length} decompressed bytes, which is not possible")
     stream = zlib.decompressobj()
     plain = stream.decompress(part[1 + width :], length + 1)
     if len(plain) != length or not stream.eof or stream.unused_data:
-        raise BinlogFormatError("a compressed event does not hold what it says")
+        raise BinlogFormatError("a compressed event does not have the decompressed size that it states")
     return plain

@@ -89,7 +89,7 @@ class ResultReader:
     def _fill(self) -> None:
         count = self.receive(self._buffer[self._filled :].data)
         if not count:
-            raise SourceConnectionError("the source closed the connection amid the rows of a chunk")
+            raise SourceConnectionError("the source closed the connection while it sent the rows of a chunk")
         self._filled += count
         self.received += count
 

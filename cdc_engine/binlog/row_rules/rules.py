@@ -129,8 +129,8 @@ class BoundRules:
             name = mask.column.lower()
             if name not in every and not mask.may_be_missing:
                 raise self._stopped(
-                    f"conf/ masks its column {mask.column}, which it does not have; under another name it "
-                    "would be shown: correct `masks`, or set `if_missing: ignore` there"
+                    f"conf/ masks its column {mask.column}, which it does not have; if the column was renamed, its values "
+                    "would be visible: correct `masks`, or set `if_missing: ignore` there"
                 )
             if name not in self._names:
                 continue

@@ -41,7 +41,7 @@ REFUSED = {
         "(`sluice snapshot start`)"
     ),
     types.GTID_TAGGED: (
-        "GTID_TAGGED (42) has a form that is not known: this server is newer than the versions that Sluice reads"
+        "GTID_TAGGED (42) has an unknown form: the server is newer than the versions that Sluice can read; use a newer Sluice"
     ),
 }
 # distance of rows from the end of a statement in the same transaction: two units of the order key

@@ -30,7 +30,9 @@ class FileTrack:
     def described(self, created: int) -> bool:
         """Handles a FORMAT_DESCRIPTION. Returns whether the stream is at the beginning of a new file."""
         if self.created and created and created != self.created:
-            raise self._refuse(f"{self.file} was created at {created}, the one that was read at {self.created}")
+            raise self._refuse(
+                f"{self.file} was created at {created}, and the file of that name that was read, at {self.created} (seconds since 1970)"
+            )
         self._described, self.created = True, created or self.created
         new, self._told = self.file != self._told, self.file
         return new

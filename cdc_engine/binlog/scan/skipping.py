@@ -81,11 +81,11 @@ class FileBeginning:
         self._state[AT] = scanner.consumed
         self._state[PLACE] = max(scanner.position.offset, self._begins_at if described else 0)
         if scanner.position.file != self._target.file:
-            raise self._lost(f"the file ends before it, {scanner.position.file} follows")
+            raise self._lost(f"the file ends before that offset, and {scanner.position.file} follows")
 
     def _arrive(self, scanner: Scanner) -> None:
         if self._state[PLACE] != self._target.offset:
-            raise self._lost(f"an event reaches over it, to {int(self._state[PLACE])}")
+            raise self._lost(f"an event begins before that offset and ends at {int(self._state[PLACE])}")
         scanner.go_on_at(self._target.offset)
         self.done = True
 

@@ -73,7 +73,7 @@ class Unpacker:
                 return verdict
             yield from self._room_to_go_on(left)
         if content.read_into(memoryview(bytearray(1))):
-            raise BinlogFormatError("a compressed event holds more than it says")
+            raise BinlogFormatError("a compressed event has more than the decompressed size that it states")
         if self._begin != self._end:
             raise BinlogFormatError("a compressed event ends within an event")
         return ScanStatus.INCOMPLETE

@@ -203,7 +203,7 @@ def _facts_or_error(facts: Callable[[str], TableFacts], name: str) -> TableFacts
     except SluiceError:
         raise
     except Exception as error:  # of any kind: the other tables go on
-        logger.exception("no facts of %s", name)
+        logger.exception("the schema and settings of %s could not be read, so the backfill leaves it out", name)
         return TableFacts(name=name, raised=f"{type(error).__name__}: {error}")
 
 

@@ -139,4 +139,6 @@ def open_publisher(config: BrokerConfig) -> Publisher:
         from sluice.cdc_engine.brokers import rocketmq  # noqa: PLC0415
 
         return rocketmq.RocketPublisher(rocketmq.target_of(config))
-    raise ConfigurationError(f"no such broker: {config}")
+    raise ConfigurationError(
+        f"brokers: the kind {getattr(config, 'kind', '')!r} is unknown; use kafka, rabbitmq or rocketmq"
+    )

@@ -57,7 +57,7 @@ def stops_of(
     if not start.read_twice_seconds:
         return ()
     went = (
-        f"the stream went over to another server by time and reads the last {start.read_twice_seconds} s once more "
+        f"the stream continues on another server, found by commit time, and reads the last {start.read_twice_seconds} s once more "
         f"from {start.position} on"
     )
     why = {each.name: others.get(each.name, "") or ("" if each.key else NO_KEY) for each in tables}

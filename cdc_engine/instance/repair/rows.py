@@ -74,7 +74,7 @@ class SourceRows:
                 rows += _read(reader, name, number, files[-1])
                 high = reader.end()
         if high is None:
-            raise ActRefusedError(f"{name}: no key was named")
+            raise ActRefusedError(f"{name}: the repair names no key of it")
         return RowsRead(
             name=name,
             key=tuple(spelled[column.lower()] for column in table.key),

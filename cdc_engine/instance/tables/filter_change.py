@@ -200,7 +200,7 @@ def _changed(
     beside = " and ".join(f"{path}{suffix}" for suffix, there in wanted.items() if there)
     reason = (
         f"conf/ has changed for this table ({', '.join(settings)}), and its rows in the lake are still those of the earlier "
-        "conf/: it is re-snapshotted automatically unless `snapshot` is never; `./sluice snapshot start` does it too, or "
+        "conf/: it is re-snapshotted automatically unless `snapshot` is never; `sluice snapshot start` does it too, or "
         "restore the earlier settings in conf/"
     )
     if beside:
@@ -242,7 +242,7 @@ def _kept(directory: Path) -> Mapping[str, Any] | None:
 def _stop(table: TableVersion, begin: Position) -> StoppedTable:
     reason = (
         f"conf/ includes it from {begin} on and did not before, so rows and changes from before are not in the lake: "
-        "re-snapshot it with `./sluice snapshot start`, or exclude it again; `./sluice schema resume` lets it begin here "
+        "re-snapshot it with `sluice snapshot start`, or exclude it again; `sluice schema resume` lets it begin here "
         "without them"
     )
     return StoppedTable(

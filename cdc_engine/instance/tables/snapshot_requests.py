@@ -92,8 +92,8 @@ def _cancel(wanted: ResumeRequest, dependencies: RequestDependencies) -> None:
 
 def _stopped(wanted: ResumeRequest, place: Position, why: str) -> Callable[[Ledger], Ledger]:
     reason = (
-        f"its snapshot was canceled, and changes since {place} were buffered for it: `./sluice schema resume` continues it "
-        "from there, `./sluice snapshot start` re-snapshots it"
+        f"its snapshot was canceled, and changes since {place} were buffered for it: `sluice schema resume` continues it "
+        "from there, `sluice snapshot start` re-snapshots it"
     )
     if TableState.RULES_CHANGED in why:
         reason += ". Without that the lake keeps the rows that it has as conf/ filtered and masked them before"

@@ -74,11 +74,11 @@ def read_header(stream: IO[bytes], file: str) -> Header:
     magic = _exactly(stream, len(MAGIC), file)
     if magic == ENCRYPTED:
         raise PositionLostError(
-            f"the archived {file} is encrypted: only its server can read it; archive it as mysqlbinlog --raw writes it"
+            f"the archived {file} is encrypted: only its server can read it; archive it with `mysqlbinlog --read-from-remote-server --raw`"
         )
     start = _exactly(stream, types.HEADER_BYTES, file) if magic == MAGIC else b""
     if not start or start[types.TYPE_AT] != types.FORMAT_DESCRIPTION:
-        raise PositionLostError(f"the archived {file} is no binlog file: it does not begin as one does")
+        raise PositionLostError(f"the archived {file} is not a binlog file: its first bytes are not those of one")
     created, _, server_id, length = struct.unpack_from("<IBII", start)
     return Header(
         description=start + _exactly(stream, length - types.HEADER_BYTES, file), created=created, server_id=server_id

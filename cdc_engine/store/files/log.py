@@ -306,7 +306,7 @@ def _whole_segments(directory: Path) -> list[Segment]:
         except TornError as error:
             if found:
                 raise StoreDamagedError(
-                    f"{path} cannot be read ({error}): bring it back, or remove {directory}"
+                    f"{path} cannot be read ({error}): restore it, or remove {directory}: the engine reads again from the source"
                 ) from error
             log.warning("stored_tail_cut", file=str(path), kept_bytes=0, cut_bytes=path.stat().st_size, why=str(error))
             path.unlink()
@@ -314,8 +314,8 @@ def _whole_segments(directory: Path) -> list[Segment]:
         if found:
             if segment.size < found[0].before_bytes:
                 raise StoreDamagedError(
-                    f"{path} has {segment.size} bytes, and the one after it expects {found[0].before_bytes}: restore it, or "
-                    f"remove {directory}"
+                    f"{path} has {segment.size} bytes, and the file after it expects {found[0].before_bytes}: restore it, or "
+                    f"remove {directory}: the engine reads again from the source"
                 )
             segment.size = found[0].before_bytes
         found.insert(0, segment)

@@ -166,7 +166,7 @@ def followed(before: TableSchema | None, after: TableSchema) -> Altered:
         if column.name not in added:
             continue
         if not column.default or column.generated:
-            unknown = f"the column {column.name} got values in rows already there that the binlog does not contain"
+            unknown = f"rows that existed got values in the column {column.name} that the binlog does not contain"
         elif column.default[0] is not None:
             fills.append((column.name, column.default[0]))
     return Altered(schema=after, fills=tuple(fills), alterations=alterations, unknown=unknown)
@@ -346,9 +346,11 @@ def _relabelled(column: DeclaredColumn, labels: tuple[str, ...], charset_name: s
     except LiteralUnknownError as error:
         relabelled, reason = (), str(error)
     else:
-        reason = "a server cuts them at the first zero byte" if any("\0" in label for label in relabelled) else ""
+        reason = (
+            "a server truncates a label at its first zero byte" if any("\0" in label for label in relabelled) else ""
+        )
     if reason:
-        what = f"the labels of {column.name} are no characters of {charset_name} after it"
+        what = f"the labels of {column.name} cannot be converted to {charset_name}"
         raise CannotFollowError(SCHEMA_UNKNOWN, f"{what}: {reason}")
     return relabelled
 
@@ -361,7 +363,7 @@ def _fills(additions: list[tuple[DeclaredColumn, ColumnDefinition]], session: St
             value = _fill(column, definition, session)
         except InitialValueUnknownError as error:
             unknown = (
-                f"the column {column.name} got values in rows already there that the binlog does not contain: {error}"
+                f"rows that existed got values in the column {column.name} that the binlog does not contain: {error}"
             )
             continue
         if value is not None:

@@ -52,7 +52,9 @@ def created(
 ) -> TableSchema:
     """Returns the schema that a CREATE TABLE creates in `database`. `database_charset`: the database's default, None if unknown."""
     if statement.selects:
-        raise CannotFollowError(DDL_UNSUPPORTED, "the table was created from a SELECT")
+        raise CannotFollowError(
+            DDL_UNSUPPORTED, "the table was created from a SELECT, whose columns the binlog does not describe"
+        )
     if statement.like is not None:
         return _copied(statement, database, statement.like, schema_of)
     charset = statement.charset or database_charset or ""
@@ -150,9 +152,7 @@ def _short_enough(declared: DeclaredType, bytes_max: int) -> DeclaredType:
 def _copied(statement: CreateTable, database: str, like: TableName, schema_of: SchemaOf) -> TableSchema:
     source = schema_of(like)
     if source is None:
-        reason = (
-            f"the table was created like {like.database or database}.{like.table}, which is not in the schema history"
-        )
+        reason = f"the table was created LIKE {like.database or database}.{like.table}, which the schema history does not have"
         raise CannotFollowError(SCHEMA_UNKNOWN, reason)
     return dataclasses.replace(source, database=database, table=statement.name.table, foreign_keys=())
 

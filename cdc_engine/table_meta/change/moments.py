@@ -156,7 +156,7 @@ def _zone(name: str) -> int | zoneinfo.ZoneInfo:
         return -micros if found[1] == "-" else micros
     zone = _named_zone(name.lower()) if name and not name.startswith("SYSTEM") else None
     if zone is None:
-        raise NoMomentError(f"it is a time in a zone whose offset is not known ({name or 'not told'})")
+        raise NoMomentError(f"it is a time in a zone whose offset is not known ({name or 'the statement names none'})")
     return zone
 
 

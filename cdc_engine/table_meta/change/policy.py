@@ -48,10 +48,10 @@ PLANS: Mapping[str, Mapping[str, str]] = {
         ),
     },
     "key": {"apply": "from now on rows are merged by the new key; nothing is done to rows already there"},
-    TRUNCATE: {"apply": "all rows go", "ignore": "the rows stay"},
+    TRUNCATE: {"apply": "all rows are deleted", "ignore": "the rows stay"},
     DROP_TABLE: {
-        "ignore": "the table and its rows stay as they are; if it is created again, the rows go first",
-        "apply": "all rows go; the table stays",
+        "ignore": "the table and its rows stay as they are; if it is created again, the rows are deleted first",
+        "apply": "all rows are deleted; the table stays",
     },
     DROP_PARTITION: {"ignore": "the rows of the partition stay"},
 }
@@ -181,7 +181,7 @@ class PendingChange:
         lines = [f"`{self.statement}` at {self.place} waits for review."]
         for item in self.items:
             lines += [f"- {item.what}", *(f"    - `{word}`: {meaning}" for word, meaning in item.plans.items())]
-        command = f"./sluice schema approve {self.destination or 'DESTINATION'} {self.database}.{self.table}"
+        command = f"sluice schema approve {self.destination or 'DESTINATION'} {self.database}.{self.table}"
         return "\n".join([*lines, f"- to decide: `{command} --plan {'|'.join(self.choices)}`"])
 
 

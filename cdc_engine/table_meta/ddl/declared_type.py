@@ -196,7 +196,9 @@ _SAME_AS = {
 def declared_type(text: str) -> DeclaredType:
     """Parses a whole column_type text. Raises UnreadableError if it is unknown."""
     if OLD_UUID in text:
-        raise UnreadableError("it is a uuid of before MariaDB 10.11.5, whose bytes lie otherwise; ALTER TABLE … FORCE")
+        raise UnreadableError(
+            "it is a UUID column from before MariaDB 10.11.5, whose bytes have another order; rewrite it with ALTER TABLE … FORCE"
+        )
     cursor = TokenCursor(tokens(text))
     declared = read_type(cursor, MYSQL)
     while not cursor.at_end:

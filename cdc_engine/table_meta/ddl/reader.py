@@ -132,7 +132,7 @@ def _read_form(reading: FormReading) -> Statement:
             for _ in range(match[0].count(" ")):
                 cursor.next()
             return _read(reader, dataclasses.replace(reading, kind=match[0].strip()))
-    return Unread(leading.strip(), "no rule reads a statement that begins so", words=reading.words)
+    return Unread(leading.strip(), "statements that begin with these words are not known", words=reading.words)
 
 
 def _read(reader: Reader, reading: FormReading) -> Statement:

@@ -128,7 +128,7 @@ def changed_by(captured: Callable[[str, str], bool], statement: LoggedStatement,
             return ".".join(key)
     if database := dropped_database(read):
         return f"all tables of {database}"
-    return "tables that could not be told" if isinstance(read, Unread) and not read.names else ""
+    return "tables whose names could not be read" if isinstance(read, Unread) and not read.names else ""
 
 
 def _named(statement: Statement) -> tuple[TableName, ...]:

@@ -198,7 +198,9 @@ def _reviewed(
     if decision.verdict is PolicyAnswer.FOLLOW:
         return decision
     if decision.verdict is PolicyAnswer.STOPPED:
-        reason = f"{', '.join(item.what for item in items)} is not followed: schema_changes says stop"
+        reason = (
+            f"{', '.join(item.what for item in items)} is not followed, because its policy in `schema_changes` is stop"
+        )
         effect = _stop(context, name, kind, CannotFollowError(decision.verdict.value, reason), schema)
         return dataclasses.replace(effect, alterations=_told(items))
     held = PendingChange(
@@ -261,7 +263,7 @@ def _since(last: TableSchema | None, schema: TableSchema) -> tuple[Alteration, .
 
 def elsewhere(engine: str) -> CannotFollowError | None:
     """Returns why a table's rows differ from its row events because of its engine, or None. `engine`: as from `rows_elsewhere`."""
-    reason = f"row events do not describe the rows of a table of ENGINE={engine}"
+    reason = f"the rows of a table of ENGINE={engine} are not in its row events"
     return CannotFollowError(ROWS_ELSEWHERE, reason) if engine else None
 
 
@@ -286,7 +288,7 @@ def _others(statement: AlterTable, name: TableKey, context: DdlContext) -> Itera
         if what == "CONVERT PARTITION" and (of := context.schema(name)) is not None:
             schema = dataclasses.replace(of, database=there[0], table=there[1], foreign_keys=())
         if context.captured(*there) or schema is not None:
-            reason = f"{what} of {name[0]}.{name[1]} put other rows into it without row events"
+            reason = f"{what} of {name[0]}.{name[1]} replaced its rows without row events"
             yield _stop(context, there, statement.kind, CannotFollowError(DDL_UNSUPPORTED, reason), schema)
 
 
@@ -298,7 +300,7 @@ def _alter(statement: AlterTable, context: DdlContext) -> Iterator[DdlEffect]:
     if schema is None:
         anything = statement.items or statement.rows_lost or statement.renames_to or rows_elsewhere(statement.engine)
         if context.running(name) and anything:
-            why = CannotFollowError(SCHEMA_UNKNOWN, "the table is not in the schema history")
+            why = CannotFollowError(SCHEMA_UNKNOWN, "the schema history does not have the table")
             yield _stop(context, name, statement.kind, why)
         return
     try:
@@ -339,7 +341,7 @@ def _renamed(
     }
     for name, origin in now.items():
         if origin is None:
-            yield from _gone(context, name, kind, "the table has another name now", told=name not in swapped)
+            yield from _gone(context, name, kind, "the table was renamed", told=name not in swapped)
             continue
         before = context.schema(origin)
         done = altered_to.get(origin) or (None if before is None else Altered(schema=before))
@@ -417,7 +419,7 @@ def _truncate(statement: Truncate, context: DdlContext) -> Iterator[DdlEffect]:
         yield _stop(context, name, statement.kind, emptied_in_doubt(), context.schema(name))
         return
     decision = _reviewed(
-        context, name, statement.kind, [Item(kind=TRUNCATE, what="all rows are gone")], context.schema(name)
+        context, name, statement.kind, [Item(kind=TRUNCATE, what="deletes all rows")], context.schema(name)
     )
     if isinstance(decision, DdlEffect):
         yield decision
@@ -427,7 +429,7 @@ def _truncate(statement: Truncate, context: DdlContext) -> Iterator[DdlEffect]:
 
 def _drop(statement: DropTables, context: DdlContext) -> Iterator[DdlEffect]:
     for name in dict.fromkeys(context.full_name(name) for name in statement.names):
-        yield from _gone(context, name, statement.kind, "the table is dropped")
+        yield from _gone(context, name, statement.kind, "the table was dropped")
 
 
 def _drop_database(statement: DropDatabase | SetDatabase, context: DdlContext) -> Iterator[DdlEffect]:

@@ -51,8 +51,8 @@ def fit(
         return told.version(), told
     if schema is None:
         reason = (
-            "the table is not in the schema history at this position, and its table map has no column names "
-            "(binlog_row_metadata is not FULL); take a new snapshot of the schema"
+            "the schema history does not have the table at this position, and its table map has no column names "
+            "(binlog_row_metadata is not FULL): what its columns were is unknown"
         )
         raise TableStoppedError(table_map.database, table_map.table, SCHEMA_UNKNOWN, reason)
     raise TableStoppedError(table_map.database, table_map.table, SCHEMA_MISMATCH, problem)

@@ -42,7 +42,13 @@ from sluice.cdc_engine.table_meta.history.effects import effects_of, refused
 from sluice.cdc_engine.table_meta.history.fitting import fit, is_sequence
 from sluice.cdc_engine.table_meta.history.kept.holding import needed
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, KnownTable, TableKey
-from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordKind, Repository, SchemaRepository
+from sluice.cdc_engine.table_meta.history.kept.repository import (
+    WITHOUT_IT,
+    HistoryRecord,
+    RecordKind,
+    Repository,
+    SchemaRepository,
+)
 from sluice.cdc_engine.table_meta.history.questions import Question, Unknown
 from sluice.cdc_engine.table_meta.history.source.schema_snapshot import SchemaSnapshot
 from sluice.cdc_engine.table_meta.schema import DdlServerFacts, DroppedTable, Stopped, TableSchema
@@ -72,7 +78,8 @@ class TableHistory:
                 self._known.remember(record)
         except (KeyError, TypeError, ValueError, UnreadableError) as error:
             raise MetaError(
-                f"{self._repository} has a record that is not of this version's shape; move it away and start again"
+                f"{self._repository} has a record that this version of Sluice cannot read; run the version that wrote it, "
+                f"or move it away: {WITHOUT_IT}"
             ) from error
 
     def covers(self, position: Position) -> bool:
@@ -350,7 +357,9 @@ def _versions(schemas: Iterable[TableSchema]) -> Iterator[TableVersion]:
         try:
             yield schema.version()
         except Exception:
-            logger.exception("schema has no version", extra={"table": f"{schema.database}.{schema.table}"})
+            logger.exception(
+                "the columns of a table cannot be decoded", extra={"table": f"{schema.database}.{schema.table}"}
+            )
 
 
 def _snapshot_records(snapshot: SchemaSnapshot, position: Position) -> Iterator[HistoryRecord]:

@@ -60,6 +60,6 @@ def why_stopped(context: DdlContext, origin: TableKey, schema: TableSchema | Non
     elif isinstance(there, Stopped) and context.captured(*origin):
         reason = (
             f"the table was {'.'.join(origin)} before, which had stopped ({there.state}): not all of its rows are in the lake; "
-            f"resume {'.'.join(origin)}, and this one goes on with it"
+            f"resume {'.'.join(origin)}, and this table continues with it"
         )
     return CannotFollowError(DDL_UNSUPPORTED if schema else SCHEMA_UNKNOWN, reason)

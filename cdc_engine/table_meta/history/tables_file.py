@@ -25,7 +25,7 @@ FORMAT = 2
 PARSED_MAX = 4  # parsed files that a process keeps in memory
 CASCADE_WORDS = {
     "apply": "so it is carried out in the lake",
-    "stop": "so the table stops at the first change that sets it off",
+    "stop": "so the table stops at the first change that triggers it",
     "ignore": "so rows of the lake DIFFER from those of the source",
 }
 

@@ -100,10 +100,10 @@ def test_blocks_of_many_small_payloads_share_a_buffer_fidelity() -> None:
 
 GOOD = within(3, 2)
 BROKEN = {
-    "says less": (GOOD, len(GOOD) - 1, b"", "holds more than it says"),
+    "says less": (GOOD, len(GOOD) - 1, b"", "has more than the decompressed size"),
     "says more": (GOOD, len(GOOD) + 1, b"", "short of the decompressed size"),
-    "says nothing": (GOOD, 0, b"", "says that it holds 0"),
-    "says too much": (GOOD, 1 << 40, b"", "says that it holds"),
+    "says nothing": (GOOD, 0, b"", "states 0 decompressed bytes"),
+    "says too much": (GOOD, 1 << 40, b"", "decompressed bytes, which is not possible"),
     "bomb": (bytes(50 << 20), None, b"", "not that of its packet"),
     "half an event": (GOOD[:-5], None, b"", "within an event"),
     "goes on": (GOOD + within(), None, b"", "follow the end"),
@@ -192,5 +192,5 @@ def test_an_event_of_mariadb_that_lies_is_an_error_fidelity(length: int) -> None
 def test_the_fields_before_a_payload_have_a_limited_length_fidelity() -> None:
     fields = field(2, 255) + field(3, 0) + field(1, 0)
     begin = b"\x09\xfc" + FIELD_BYTES_MAX.to_bytes(2, "little") + bytes(FIELD_BYTES_MAX)
-    with pytest.raises(BinlogFormatError, match="are cut off"):
+    with pytest.raises(BinlogFormatError, match="are truncated"):
         feed(scanner(), [EventFactory().event(40, begin + fields + b"\0")])

@@ -74,10 +74,10 @@ canal.instance.filter.field = shop.orders:id/status
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("canal.instance.filter.rows = true", "a destination without them has no use"),
+        ("canal.instance.filter.rows = true", "a destination without them would have no changes"),
         ("canal.instance.standby.address = other:3306", "both servers need GTIDs"),
         ("canal.instance.standby.address = other:3306", "`sluice source switch` switches"),
-        ("canal.instance.standby.journal.name = bin.000001", "it has no own position"),
+        ("canal.instance.standby.journal.name = bin.000001", "it has no position of its own"),
         ("canal.serverMode = pulsarMQ", "Sluice sends to Kafka, RabbitMQ and RocketMQ"),
         ("canal.instance.memory.batch.mode = ITEMSIZE", "1024 bytes a unit"),
         ("canal.auto.reset.latest.pos.mode = true", "POSITION_LOST"),

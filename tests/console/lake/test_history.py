@@ -145,7 +145,7 @@ def test_history_of_a_row_that_a_snapshot_read_has_no_commit_time() -> None:
 def test_history_of_a_row_ends_where_the_log_or_its_files_do() -> None:
     cut = [each for each in commits(5, 11, 20) if each.version > 0]
     found = list(life.life(Rows({1: (5, "a"), 2: (5, "a")}), cut))
-    assert [(each.happened, each.commit) for each in found] == [("the oldest that the log tells", None)]
+    assert [(each.happened, each.commit) for each in found] == [("the oldest version that the log has", None)]
     steps: list[life.LifeStep] = []
     with pytest.raises(life.GoneError):
         steps.extend(life.life(Rows({2: (20, "b")}, first=2), commits(5, 11, 20)))

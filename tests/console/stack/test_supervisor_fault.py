@@ -265,7 +265,7 @@ def test_fault_what_ran_already_must_answer_and_is_begun_again_when_it_dies(part
     made = Supervisor([found, warm], print, UP, running=("code",))
     made.tick()
     assert not made.is_ready()
-    found.how = "nobody saw how"
+    found.how = "how it ended is unknown"
     made.until_ready()
     assert made.begun == ["code", "warm-up"]
 

@@ -221,7 +221,7 @@ CORNERS = {
             child("id int PRIMARY KEY, code varchar(9)", "(code) REFERENCES p (code) ON DELETE CASCADE"),
         ),
         changes=(ROWS[0], "INSERT INTO c VALUES (1, 'A'), (2, 'b')", "DELETE FROM p WHERE id = 1"),
-        stops={"c": "may be equal for the server"},
+        stops={"c": "equal (collation) is unknown"},
     ),
     "names in ANSI quotes": Corner(
         tables=(PARENT,),

@@ -116,7 +116,7 @@ def test_failover_what_is_purged_comes_from_the_archive_and_then_from_the_server
     captured.refused(f"lacks number {int(needed.rpartition('.')[2])}")
     foreign_file = tmp_path / "archive" / needed
     foreign_file.write_bytes(b"\xfebin" + bytes(200))
-    captured.refused("is no binlog file")
+    captured.refused("is not a binlog file")
     foreign_file.unlink()
     hidden.rename(kept)
     with running(captured) as engine:

@@ -35,7 +35,7 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("vitals", "words"),
     [
-        ({"tick_seconds": 95.0}, ["shop_engine", "95 s since the last one", "daemon", "./sluice up"]),
+        ({"tick_seconds": 95.0}, ["shop_engine", "95 s since the last one", "daemon", "`sluice up`"]),
         (
             {"tick_seconds": 95.0, "tick_failed": "OSError: database is locked", "tick_failed_seconds": 20.0},
             ["ticks of the sensor shop_engine fail", "daemon runs", "20 s ago with OSError: database is locked"],
@@ -51,7 +51,7 @@ def test_fault_all_is_well(vitals: dict[str, object]) -> None:
             {"failing": "3 runs in a row failed, the newest with: a type"},
             ["3 runs in a row failed", "a type", "error to fix"],
         ),
-        ({"unmoved_seconds": 700.0}, ["changes have waited for 12 min", "./sluice up"]),
+        ({"unmoved_seconds": 700.0}, ["changes have waited for 12 min", "`sluice up`"]),
         ({"retention": "the source may purge what a restart would read in 4.0 h"}, ["may purge", "4.0 h"]),
         ({"lake": ("shop.orders is TABLE_RESTORED",)}, ["shop.orders is TABLE_RESTORED"]),
         ({"stream": "the stream stands still"}, ["the stream stands still"]),

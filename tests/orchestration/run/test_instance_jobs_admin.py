@@ -27,11 +27,11 @@ def test_admin_a_stop_from_the_launchpad_is_kept(tmp_path: Path) -> None:
     assert orders.stopped(directory) is not None
     (failed,) = launched(tmp_path, act="restart", destination="shop").get_step_failure_events()
     assert "`sluice instance start shop` starts it" in str(failed.step_failure_data)
-    assert not launched(tmp_path, act="start").success, "no process runs engines here"
+    assert not launched(tmp_path, act="start").success, "no engine process runs here"
     assert orders.stopped(directory) is None, "but it may run"
 
 
-@pytest.mark.parametrize(("act", "why"), [("release", "nothing to release"), ("restart", "no process runs engines")])
+@pytest.mark.parametrize(("act", "why"), [("release", "nothing to release"), ("restart", "no engine process runs")])
 def test_admin_what_cannot_be_done_fails_the_run_with_a_sentence(tmp_path: Path, act: str, why: str) -> None:
     (failed,) = launched(tmp_path, act=act).get_step_failure_events()
     assert why in str(failed.step_failure_data)

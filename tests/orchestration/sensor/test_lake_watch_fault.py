@@ -139,7 +139,9 @@ def test_fault_a_look_that_breaks_says_so_and_the_next_one_looks(
     with monkeypatch.context() as patched:
         patched.setattr(LakeWatch, "_found", lambda *_: 1 / 0)
         watch.look([])
-    assert watch.troubles() == ("the Delta tables are not watched for changes by others: division by zero",)
+    assert watch.troubles() == (
+        "whether others changed the Delta tables cannot be checked: division by zero; it is tried again",
+    )
     clock.now += LAKE_WATCH_SECONDS
     watch.look([])
     assert watch.troubles() == ()

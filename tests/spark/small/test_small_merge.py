@@ -166,7 +166,7 @@ def test_fault_a_writer_that_is_always_faster_leaves_the_table_to_spark(
     monkeypatch.setattr(small_merge._SmallMerge, "_commit_properties", properties)
     result = merge_small(job)
     assert isinstance(result, Declined)
-    assert "committed first" in result.reason
+    assert "committed to it first" in result.reason
 
 
 def test_fault_a_crash_after_the_commit_leaves_nothing_to_do_but_to_sync(

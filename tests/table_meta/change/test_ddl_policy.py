@@ -190,7 +190,7 @@ def test_ddl_a_held_change_names_its_statement_both_plans_and_the_command(review
         "- rename name to title",
         "- convert amount int to tinyint",
         *(meaning for kind in ("rename", "convert") for meaning in PLANS[kind].values()),
-        "./sluice schema approve d shop.t --plan apply|new_column",
+        "sluice schema approve d shop.t --plan apply|new_column",
     ):
         assert words in change.reason
 

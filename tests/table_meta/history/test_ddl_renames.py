@@ -197,7 +197,7 @@ def test_ddl_a_table_that_has_stopped_takes_its_stop_along(tmp_path: Path) -> No
     assert onto_stopped.schema is not None, "consumers go on with its rows, and look at the rules of both names"
     assert (change.table, change.kind, change.renamed_from) == ("b", TableChangeKind.STOPPED, "shop.a")
     assert "which had stopped (ROWS_ELSEWHERE)" in change.reason
-    assert "resume shop.a, and this one goes on with it" in change.reason
+    assert "resume shop.a, and this table continues with it" in change.reason
     (later,) = history.apply("RENAME TABLE b TO c", "shop", at(400))
     assert (later.table, later.kind) == ("c", TableChangeKind.STOPPED)
 

@@ -100,7 +100,7 @@ def test_ddl_a_stop_has_the_version_by_which_consumers_read_on(tmp_path: Path) -
     assert unfit.unreadable.startswith("SCHEMA_MISMATCH: the table map has 2 columns")
     history.apply("ALTER TABLE orders ADD wave SPINOR(3)", "shop", at(300))
     unknown = stopped_version(history, later, 350)
-    assert unknown.unreadable.startswith("SCHEMA_UNKNOWN: the table is not in the schema history at this position")
+    assert unknown.unreadable.startswith("SCHEMA_UNKNOWN: the schema history does not have the table at this position")
 
 
 def stopped_version(history: TableHistory, schema: TableSchema, offset: int) -> TableVersion:

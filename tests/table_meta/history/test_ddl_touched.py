@@ -71,7 +71,7 @@ def test_ddl_names_are_folded_where_the_server_folds_them() -> None:
         ("GRANT SELECT ON shop.orders TO one", ""),
         ("TRUNCATE TABLE orders", ""),
         ("DROP DATABASE depot", "all tables of depot"),
-        ("FROB depot ITEMS", "tables that could not be told"),
+        ("FROB depot ITEMS", "tables whose names could not be read"),
     ],
 )
 def test_ddl_the_captured_table_that_a_logged_statement_changes_failover(statement: str, changed: str) -> None:

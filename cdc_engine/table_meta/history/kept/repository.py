@@ -21,6 +21,7 @@ from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.position import Position
 
 FORMAT = 1
+WITHOUT_IT = "the engine reads the schemas from the source again and stops each table whose earlier columns are unknown"
 
 
 class RecordKind(enum.Enum):
@@ -142,7 +143,7 @@ class SchemaRepository:
         if not lines:
             return []
         if lines[0] != _HEADER:
-            raise MetaError(f"{self._path} is not a schema history of format {FORMAT}; move it away and start again")
+            raise MetaError(f"{self._path} is not a schema history of format {FORMAT}; move it away: {WITHOUT_IT}")
         return holding(self._record(line, number) for number, line in enumerate(lines[1:], start=2))
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
@@ -173,7 +174,7 @@ class SchemaRepository:
             return HistoryRecord.from_line(line)
         except (ValueError, KeyError, TypeError) as error:
             raise MetaError(
-                f"line {number} of {self._path} is damaged; restore the file or start a new epoch"
+                f"line {number} of the schema history {self._path} is damaged; restore the file, or move it away: {WITHOUT_IT}"
             ) from error
 
     def _truncate(self, size_bytes: int) -> None:

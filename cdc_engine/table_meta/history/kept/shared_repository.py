@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from sluice.cdc_engine.errors import LeaseLostError, MetaError, StaleWriteError
 from sluice.cdc_engine.records.contract import NOT_THERE, RecordStore, StoredRecord
-from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, holding
+from sluice.cdc_engine.table_meta.history.kept.repository import WITHOUT_IT, HistoryRecord, holding
 
 FORMAT = 1
 PREFIX, HEAD = "schema-", "schema-head"
@@ -67,9 +67,9 @@ class SharedRepository:
                 return holding(self._records(head, there))
             if self._head() == head:
                 raise MetaError(
-                    f"{self} lacks {len(chunks) - len(there)} of its chunks; restore them or start a new epoch"
+                    f"{self} lacks {len(chunks) - len(there)} of its chunks; restore them, or remove all of its records: {WITHOUT_IT}"
                 )
-        raise MetaError(f"{self} is replaced again and again while it is read; try again")
+        raise MetaError(f"{self} was replaced each time while it was read; try again")
 
     def append(self, records: Iterable[HistoryRecord]) -> None:
         chunks = list(_chunks(records))
@@ -102,7 +102,7 @@ class SharedRepository:
             yield
         except StaleWriteError as error:
             raise LeaseLostError(
-                f"{self} was written by another process, what lease {self._token} wanted to write is refused: this engine writes no more; "
+                f"{self} was written by another process, so the write of lease {self._token} is refused: this engine writes no more; "
                 "it takes the destination again when the lease is free"
             ) from error
 
@@ -139,7 +139,8 @@ class SharedRepository:
             return RepositoryHead(int(record["generation"]), int(record["texts"]), kept.version)
         except (ValueError, KeyError, TypeError) as error:
             raise MetaError(
-                f"{self} cannot be read ({error}): run the version of Sluice that wrote it, restore {HEAD}, or take a new epoch"
+                f"{self} cannot be read ({error}): run the version of Sluice that wrote it, restore {HEAD}, "
+                f"or remove all of its records: {WITHOUT_IT}"
             ) from error
 
     def _records(self, head: RepositoryHead, chunks: list[StoredRecord]) -> Iterator[HistoryRecord]:
@@ -149,7 +150,7 @@ class SharedRepository:
                     yield HistoryRecord.from_line(line.encode())
                 except (ValueError, KeyError, TypeError) as error:
                     raise MetaError(
-                        f"{head.name(number)} of {self} is damaged; restore it or start a new epoch"
+                        f"{head.name(number)} of {self} is damaged; restore it, or remove all records of the schema history: {WITHOUT_IT}"
                     ) from error
 
 

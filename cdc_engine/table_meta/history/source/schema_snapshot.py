@@ -217,7 +217,7 @@ def _foreign_keys(cursor: Cursor, databases: tuple[str, ...], flavour: str) -> d
                 on_update=on_update if on_update in {CASCADE, SET_NULL} else "",
                 doubt=""
                 if (database, table, constraint) in actions
-                else "what it does to rows is not shown to this account",
+                else "the account may not see what it does to rows; grant it SELECT on both tables",
             )
         )
     return found
@@ -230,7 +230,7 @@ def _elsewhere(cursor: Cursor, engines: dict[tuple[str, str], str], flavour: str
     for name, engine in sorted(engines.items()):
         if not rows_elsewhere(engine):
             continue
-        yield (*name, f"the rows of a table of ENGINE={engine} are not what its row events say")
+        yield (*name, f"the rows of a table of ENGINE={engine} are not in its row events")
         statement: Statement | None = None
         if engine == "MRG_MYISAM":
             with contextlib.suppress(MySQLError):

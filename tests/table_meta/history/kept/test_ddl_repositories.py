@@ -134,7 +134,7 @@ def test_ddl_no_error_of_a_database_holds_its_password(tmp_path: Path, monkeypat
     for url, sentence in (
         ("mysql+pymysql://u:$NOT_SET@h/x", "NOT_SET"),
         ("no url", r"meta\.url"),
-        ("nosuchdb://h/x", "no driver"),
+        ("nosuchdb://h/x", "driver cannot be loaded"),
     ):
         with pytest.raises(ConfigurationError, match=sentence):
             SqlRecordStore(url, "shop")
