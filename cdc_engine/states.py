@@ -73,6 +73,21 @@ def ended(state: str) -> bool:
     return state in ENDED - {EngineState.LEASE_LOST}
 
 
+# What an operator does about an engine whose error does not say it.
+_ENGINE_WAYS_OUT: Mapping[EngineState, str] = {
+    EngineState.SOURCE_CHECK: "after that is corrected: `sluice instance restart {}`",
+    EngineState.UNKNOWN_EVENT: "`sluice position set {} FILE:OFFSET` with a position after the event leaves it out",
+    EngineState.BINLOG_FORMAT: "keep this binlog file and report the error: a fixed version continues from there",
+    EngineState.CHECKSUM: "if it fails again at the same offset, the file on the server is damaged",
+    EngineState.ERROR: "a defect of Sluice: report it with the trace in the log; `sluice instance restart {}` tries again",
+}
+
+
+def engine_way_out(state: str, destination: str) -> str:
+    """Returns what to do about an engine in this state, as the end of a sentence; empty if the reason of such a state contains it."""
+    return _ENGINE_WAYS_OUT.get(EngineState.__members__.get(state, EngineState.RUNNING), "").format(destination)
+
+
 class TableState(enum.StrEnum):
     """Whether a table is followed, or why not."""
 

@@ -24,7 +24,7 @@ from sluice.cdc_engine.instance.health import NO_TICK
 from sluice.cdc_engine.keeping import orders
 from sluice.cdc_engine.snapshot.record import progress
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
-from sluice.cdc_engine.states import SnapshotState, ended, way_out
+from sluice.cdc_engine.states import SnapshotState, ended, engine_way_out, way_out
 from sluice.cdc_engine.status_file import engine_status
 from sluice.cdc_engine.table_meta.history.tables_file import (
     TABLES_FILE,
@@ -320,7 +320,8 @@ def find_problems(running: Sequence[dict[str, Any]], destinations: Sequence[Dest
     found = dead if running else ["nothing is running; `sluice up` starts everything"]
     for one in destinations:
         if one.state not in WELL:
-            found.append(f"{one.name} is {one.state}: {one.reason or WHAT_TO_DO}")
+            how = engine_way_out(one.state, one.name)
+            found.append(f"{one.name} is {one.state}: {one.reason or WHAT_TO_DO}{f' ({how})' if how else ''}")
         if one.waiting:
             said = "" if one.tick_age_seconds is None else f" (reported {one.tick_age_seconds:.0f} s ago)"
             found.append(f"{one.name} is {one.waiting}{said}")

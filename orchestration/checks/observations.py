@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from sluice.cdc_engine.limits import OBSERVATION_SECONDS
-from sluice.cdc_engine.states import HEALED_BY_ROWS, way_out
+from sluice.cdc_engine.states import OF_THE_LAKE, TableState, engine_way_out, way_out
 from sluice.orchestration.base.table_catalog import delta_key, engine_key
 from sluice.orchestration.checks.chart import Point, chart, later
 
@@ -124,7 +124,7 @@ def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: f
         for table in status.stopped_tables
     }
     if status.state not in HEALTHY_STATES:
-        found[""] = f"{status.state}: {status.reason}" if status.reason else str(status.state)
+        found[""] = why_engine_stopped(destination, status.state, status.reason)
     elif status.troubles:
         found[""] = f"{TROUBLED}: {'; '.join(status.troubles)}"
     if late := behind(status.lag_seconds, lag_seconds_max):
@@ -132,10 +132,16 @@ def failures(destination: str, status: EngineSnapshot | None, lag_seconds_max: f
     return found
 
 
+def why_engine_stopped(destination: str, state: str, reason: str) -> str:
+    """Returns an engine's state with its reason and, if such a reason does not contain it, what to do."""
+    how = engine_way_out(state, destination)
+    return ": ".join(filter(None, (str(state), reason))) + (f" ({how})" if how else "")
+
+
 def why_stopped(destination: str, table: str, state: str, reason: str) -> str:
-    """Returns why a "database.table" has stopped, with the command to run if it needs its rows from the source."""
-    how = f" ({way_out(state, destination, table)})" if state in HEALED_BY_ROWS else ""
-    return f"{state}: {reason}{how}"
+    """Returns why a "database.table" has stopped, with the commands that resume it, which the reasons of some states contain."""
+    how = "" if state in {*OF_THE_LAKE, TableState.DDL_HELD} else way_out(state, destination, table)
+    return f"{state}: {reason}{f' ({how})' if how else ''}"
 
 
 def checks(destination: str, tables: Iterable[str], failing: Mapping[str, str], *, only: set[str]) -> list[AssetEvent]:

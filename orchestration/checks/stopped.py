@@ -36,6 +36,7 @@ from sluice.orchestration.checks.observations import (
     behind,
     result_of,
     stopped_sentence,
+    why_engine_stopped,
     why_stopped,
 )
 
@@ -209,12 +210,12 @@ def read_failures(directory: Path, now_seconds: float, lag_seconds_max: float = 
     stopped |= {LAG: late} if late else {}
     # includes an engine that could not start, however long ago the attempt was
     if ended(state):
-        return {**stopped, "": f"{state}: {reason}"}
+        return {**stopped, "": why_engine_stopped(directory.name, state, reason)}
     if abs(age_seconds) > STATUS_SECONDS_MAX:  # in the future: the clock was set back after the last write
         return {
             **stopped,
             "": f"STOPPED: no engine has written {path} for {age_seconds:.0f} s; `sluice up` starts it",
         }
     if state not in HEALTHY_STATES:
-        return {**stopped, "": f"{state}: {reason}"}
+        return {**stopped, "": why_engine_stopped(directory.name, state, reason)}
     return {**stopped, "": f"{TROUBLED}: {'; '.join(troubles)}"} if troubles else stopped
