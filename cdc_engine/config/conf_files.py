@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from sluice.cdc_engine.errors import ConfigurationError
 
 MAIN = "sluice.yaml"
 UNREADABLE = "\0"  # not valid YAML; the reason follows
+_QUOTED = re.compile(r"'(?!<)[^']{2,}'")  # a part of the file in an error of the parser
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,12 +61,19 @@ def mapping_of(file: str, text: str, problems: list[str]) -> dict[str, Any]:
     try:
         record = yaml.safe_load(text) or {}
     except yaml.YAMLError as error:
-        problems.append(f"{file} cannot be read: {error}")
+        problems.append(f"{file} cannot be read: {_of_yaml(error)}")
         return {}
     if not isinstance(record, dict):
         problems.append(f"{file} is not a mapping of keys to values")
         return {}
     return record
+
+
+def _of_yaml(error: yaml.YAMLError) -> str:
+    """Returns what is wrong and where, without the text of the file, which may contain a secret."""
+    what = _QUOTED.sub("…", str(getattr(error, "problem", "") or "it is not YAML"))
+    mark = getattr(error, "problem_mark", None)
+    return f"{what} (line {mark.line + 1}, column {mark.column + 1})" if mark is not None else what
 
 
 def _text(path: Path) -> str:

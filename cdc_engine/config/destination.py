@@ -219,7 +219,7 @@ class DestinationConfig(AssetsOfDestination, StreamConfig):
     @model_validator(mode="after")
     def _one_address_each(self) -> DestinationConfig:
         if len({each.address for each in self.sources}) < len(self.sources):
-            raise ValueError("two of the sources have one address")
+            raise ValueError("two entries of `sources` have the same address: remove one")
         return self
 
     @model_validator(mode="after")

@@ -66,7 +66,7 @@ class GroupConfig(StreamConfig):
     @model_validator(mode="after")
     def _told_apart(self) -> GroupConfig:
         if len(set(self.members)) < len(self.members):
-            raise ValueError("members: one is named twice")
+            raise ValueError("members: a destination is named twice: remove one")
         if not self.has_consumers:
             raise ValueError("it has no consumers: give it a canal_server with a port, or brokers; a group has no lake")
         if self.canal_server.window_bytes_max != CanalServerConfig().window_bytes_max:

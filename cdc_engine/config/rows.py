@@ -60,5 +60,5 @@ class MaskConfig(Strict):
     @model_validator(mode="after")
     def _chars_of_truncate(self) -> MaskConfig:
         if (self.kind == "truncate") != bool(self.chars):
-            raise ValueError("truncate, and no other kind, needs chars of at least 1: truncate:4")
+            raise ValueError("set `chars` to at least 1 for truncate, and for no other kind: truncate:4")
         return self

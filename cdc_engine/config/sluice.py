@@ -32,7 +32,7 @@ from sluice.secret_values import is_reference
 
 TOKEN = re.compile(r";token=([^;]*)")
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # of Sluice, below a lake
-OWN_FOLDER = "is where Sluice keeps tables of its own, or all of the lake"
+OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
 OTHER_PATH = "set `path` of one of them under `tables` in conf/destinations"
 # options of a whole Delta table: runs of shards with different values would alter the table back and forth
 OF_ALL_SHARDS = ("deletes", "deletion_vectors", "partition_by", "cluster_by", "change_feed")
@@ -61,7 +61,7 @@ class SparkConfig(Strict):
         inside = TOKEN.search(self.remote)
         if (inside and not is_reference(inside[1])) or (self.token and not is_reference(self.token)):
             raise ValueError(
-                "the token must be $NAME of an environment variable, {file: …} or {command: […]}, not itself"
+                "the token must be $NAME of an environment variable, {file: …} or {command: […]}, not the token itself"
             )
         if inside and self.token:
             raise ValueError("set token, or write ;token=$NAME in remote, not both")
@@ -358,7 +358,7 @@ def _clash(those: Mapping[str, TableWriter]) -> str:
     path = next(iter(writers)).path
     who = f"{_names(those)} have the same Delta path {path}"
     if len({each.path for each in writers}) > 1:
-        who += " (the file system of the lake does not tell capitals apart, or the path is spelled in two ways)"
+        who += " (the lake's file system ignores letter case, or the path is spelled in two ways)"
     if not all(each.shard for each in writers):
         return f"{who}: {OTHER_PATH}"
     if len({each.column for each in writers}) > 1:

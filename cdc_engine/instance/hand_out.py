@@ -139,7 +139,7 @@ class HandOut:
             raise  # a write that was not confirmed: the ledger may have the longer batch all the same
         except (SluiceError, CancelledError) as error:
             logger.warning(
-                "nothing was appended to delivery %d of %s, what waits comes with the next batch: %s",
+                "nothing was appended to delivery %d of %s; the waiting changes are in the next batch: %s",
                 head.delivery,
                 self._client.destination,
                 error,

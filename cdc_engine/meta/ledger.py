@@ -345,8 +345,8 @@ class Ledger:
         if self.given_up is None:
             return ""
         return (
-            f"the batch up to {self.given_up} may be merged in part, and its staged files are gone: from another server it would "
-            "come again under other keys, twice in tables without a key"
+            f"the batch up to {self.given_up} may be merged in part, and its staged files are gone: from another server its changes "
+            "would get other order keys, and tables without a key would have them twice"
         )
 
     def _outstanding(self, batch_id: int, verb: str) -> OutstandingBatch:

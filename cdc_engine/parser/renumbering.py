@@ -53,8 +53,8 @@ def refilled(
     if unknown or not comes_before(cursor.file, first) or purged.contains(taken):  # type: ignore[arg-type]
         return ""
     return (
-        f"{cursor.file}, which was read, is not there any more, and {first}, the first that is, begins after {purged or 'nothing'} only: "
-        f"it cannot be that {taken} was written before it. The server was reset or restored and has used these GTIDs again"
+        f"{cursor.file}, which was read, no longer exists, and the first file that exists, {first}, begins after {purged or 'no GTIDs'}: "
+        f"so {taken}, which was read, was not written before it. The server was reset or restored and has used these GTIDs again"
     )
 
 

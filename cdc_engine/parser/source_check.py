@@ -46,7 +46,9 @@ def _setting_problems(facts: ServerFacts) -> list[str]:
     variables = facts.variables
     version, lowest = server_version(facts.version), MARIADB_VERSION_MIN if facts.mariadb else VERSION_MIN
     if version < lowest:
-        problems.append(f"the server's version {facts.version} is below {'.'.join(map(str, lowest))}")
+        problems.append(
+            f"the server's version {facts.version} is too old: Sluice needs {'.'.join(map(str, lowest))} or later"
+        )
     if variables.get("log_bin", "OFF").upper() not in ("ON", "1"):
         problems.append(f"log_bin is OFF: the server writes no binlog; {advice_of(facts).log_bin}")
     row_format = variables.get("binlog_format", "ROW").upper()

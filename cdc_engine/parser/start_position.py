@@ -190,7 +190,10 @@ def _latest(facts: ServerFacts) -> DumpStart | Lost:
     then it must be read.
     """
     if not facts.file:
-        return Lost(reason="the server does not say where its binlog ends", options=("check log_bin and the grants",))
+        return Lost(
+            reason="the server does not say where its binlog ends",
+            options=("enable log_bin on the server and grant REPLICATION CLIENT",),
+        )
     position = Position(
         epoch=FIRST_EPOCH,
         file=facts.file,
@@ -257,7 +260,7 @@ def _same_server_gap(cursor: Position, facts: ServerFacts, anew: str) -> Lost | 
     if not again:
         return None
     return Lost(
-        reason=f"{anew}; it wrote {again} again, which were read already: other transactions may bear these GTIDs"
+        reason=f"{anew}; it wrote {again} again, which were read already: other transactions may have these GTIDs"
     )
 
 

@@ -122,7 +122,7 @@ def _read(  # noqa: PLR0917  one caller
     schema = pa.schema([*decoder.schema, *(pa.field(name, value.type) for name, value in constants.items())])
     with lake_writer(path, schema, [*constants]) as writer, connection.selecting(statement) as result:
         if why := decoder.differences(result.sent_columns()):
-            raise TableChangedError(f"table {decoder.version.name} changed while its rows are read: {why}")
+            raise TableChangedError(f"table {decoder.version.name} was altered while its rows were read: {why}")
         for group in _row_groups(result.batches(decoder)):
             ours = [pa.repeat(value, group.num_rows) for value in constants.values()]
             whole = pa.Table.from_arrays([*group.columns, *ours], schema=schema)

@@ -138,12 +138,14 @@ def _text(value: object) -> str | None:
 
 def _error(source: Source, code: int, text: str) -> SluiceError:
     if code in TABLE_CHANGED:
-        return TableChangedError(f"{source.address} no longer has what is to be read: {text} (error {code})")
+        return TableChangedError(
+            f"{source.address} no longer has the table or column that is to be read: {text} (error {code})"
+        )
     if code in NOT_GRANTED:
         return ConfigurationError(f"{source.user}@{source.address} was refused: {text} (error {code}); grant SELECT")
     if code in NOT_SQL:
         return ConfigurationError(
-            f"{source.address} cannot read the condition that chooses the rows: {text} (error {code})"
+            f"{source.address} cannot evaluate the condition of the rows (`rows` in conf/, or --where): {text} (error {code}); correct it"
         )
     if code == ROW_TOO_LARGE:
         where = f"{source.address} cannot send a row: {text} (error {code})"

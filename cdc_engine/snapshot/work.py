@@ -109,7 +109,7 @@ def advance(name: str, dependencies: SnapshotDependencies) -> StepDecision:
             return StepDecision(SnapshotStep.NOTHING, "there is no snapshot of it")
         decision = next_step(record, dependencies.look(name), dependencies.records.all() if record.waits_for else ())
         if record.has_work and (changed := dependencies.conf_changed()):
-            return StepDecision(SnapshotStep.WAIT, f"{changed}; the next run goes on")
+            return StepDecision(SnapshotStep.WAIT, f"{changed}; the next run continues")
         match decision.step:
             case SnapshotStep.NOTHING | SnapshotStep.WAIT:
                 return decision
@@ -372,7 +372,7 @@ def _named(record: SnapshotRecord, error: Exception) -> Exception:
     logger.error("snapshot raised", extra={"table": record.name}, exc_info=error)
     return SnapshotRaisedError(
         f"the rows of {record.name} could not be read or published ({type(error).__name__}: {error}), a defect of Sluice whose trace is in "
-        "the log: exclude the table, or go on with a version of Sluice that can"
+        "the log: report it, and exclude the table or use a version of Sluice that can read it"
     )
 
 

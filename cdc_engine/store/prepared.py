@@ -186,7 +186,7 @@ class PreparedFiles:
 
     def _writer(self) -> Recording:
         if self._recording is None:
-            raise BinlogFormatError("an XA transaction continues that did not begin")
+            raise BinlogFormatError("an XA transaction continues whose beginning was not read")
         return self._recording
 
     def _close(self) -> None:
@@ -226,7 +226,7 @@ def _records(directory: Path) -> list[CopyName]:
         return [CopyName.of(path) for path in paths]
     except (ValueError, TypeError) as error:
         raise StagingError(
-            f"{directory} holds a file that is no record of this version ({error}): remove it"
+            f"{directory} has a file that this version of Sluice did not write ({error}): remove it"
         ) from error
 
 

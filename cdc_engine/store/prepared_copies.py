@@ -70,7 +70,7 @@ class PreparedCopies:
                     committed[key] = max(int(number), committed.get(key, 0))
         except ValueError as error:
             raise NotSharedError(
-                f"{self} holds a file that is no record of this version ({error}): remove it"
+                f"{self} has a file that this version of Sluice did not write ({error}): remove it"
             ) from None
         return [CopyName(*key, committed.get(key)) for key in self._names if self._newest(key)]
 

@@ -45,7 +45,7 @@ def test_group_is_read_beside_the_destinations_and_is_none_of_them(tmp_path: Pat
             "there is no destination north; conf/destinations has east, west",
         ),
         ("members: [east, other]\ncanal_server: {port: 1}\n", "other is a group itself; name its members"),
-        ("members: [east, east]\ncanal_server: {port: 1}\n", "one is named twice"),
+        ("members: [east, east]\ncanal_server: {port: 1}\n", "a destination is named twice"),
         ("members: []\ncanal_server: {port: 1}\n", "at least 1 item"),
         ("members: [east, west]\n", "it has no consumers: give it a canal_server with a port, or brokers"),
         (

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from sluice.cdc_engine.config import SluiceConfig, load_config
+from sluice.cdc_engine.config.conf_files import mapping_of
 from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
 from sluice.cdc_engine.source.iam import iam_token
@@ -209,3 +210,17 @@ def test_boto3_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(SecretUnavailableError, match=r"AWS gave no token for sluice@127\.0\.0\.1:3306") as raised:
         iam_token(source)
     assert SECRET not in str(raised.value)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    "value", ["*open-sesame-41", "!open-sesame-41 x", "'open-sesame-41", "a: open-sesame-41: b", "%open-sesame-41"]
+)
+def test_an_error_of_yaml_names_the_line_and_shows_no_part_of_the_file(value: str) -> None:
+    """Number 29: the parser's error quoted the lines around it, or the value, which may be a password."""
+    problems: list[str] = []
+    assert not mapping_of("sluice.yaml", f"lake: data\npassword: {value}\n", problems)
+    (problem,) = problems
+    assert problem.startswith("sluice.yaml cannot be read: ")
+    assert "line " in problem
+    assert "open-sesame" not in problem

@@ -173,7 +173,7 @@ def test_a_record_that_others_change_each_time_is_an_error(place: LedgerLocation
         other.put("a", f"theirs {len(count)}")
         return "ours"
 
-    with pytest.raises(MetaError, match=r"other processes write .*a.* continuously; try again"):
+    with pytest.raises(MetaError, match=r"other processes write .*a.* all the time; try again"):
         store.change("a", change)
     assert store.get("a") == f"theirs {len(count)}"
 

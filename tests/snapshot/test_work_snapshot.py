@@ -479,7 +479,7 @@ def test_what_was_read_under_another_conf_is_neither_read_on_nor_published(world
     assert run_all(dependencies, 60.0)[NAME].step == SnapshotStep.WAIT
     assert world.published == 0
     reads = len(world.chunk_reads)
-    assert "the next run goes on" in advance(NAME, dependencies).why
+    assert "the next run continues" in advance(NAME, dependencies).why
     assert len(world.chunk_reads) == reads
     world.version = "v1-masked"
     run_all(world.dependencies(), 0.0)

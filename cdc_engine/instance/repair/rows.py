@@ -56,7 +56,7 @@ class SourceRows:
         """
         table = self._dependencies.table(name)
         if table is None:
-            raise ActRefusedError(f"{name} is not captured (any more)")
+            raise ActRefusedError(f"{name} is not captured: include it in conf/, or leave it out of the repair")
         nullable = {column.name: column.nullable for column in table.columns}
         columns = tuple(
             (column, kind.lower(), nullable[column]) for column, kind in self._dependencies.spark_columns(table)

@@ -28,7 +28,7 @@ from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.time_text import SECOND_US, time_text
 
 Changed = Callable[[LoggedStatement, bool], str]
-MASTER_BACK = "bring the server back that was read"
+MASTER_BACK = "restore the server that was read"
 
 
 def start_by_time(
@@ -68,8 +68,9 @@ def start_by_time(
 def behind(address: str, cursor: Position, facts: ServerFacts) -> Lost:
     """Returns what a standby lacks, as far as clocks show."""
     return Lost(
-        reason=f"{address} lacks what was read: its binlog, which ends at {facts.file}:{facts.offset}, holds nothing that was committed at "
-        f"{time_text(cursor.time_us)} or later, up to which {cursor} was read: a replica that is behind, or they went with the master",
+        reason=f"{address} lacks what was read: its binlog, which ends at {facts.file}:{facts.offset}, has nothing that was committed at "
+        f"{time_text(cursor.time_us)} or later, and the stream was read up to then ({cursor}): it is a replica that is behind, "
+        "or these changes were lost with the master",
         options=("wait until the replica has caught up", MASTER_BACK, RESNAPSHOT),
         not_yet=True,
     )

@@ -63,7 +63,7 @@ class SharedStream:
     # ── the thread ──
 
     def _run(self) -> None:
-        reason = "nobody reads it any more"
+        reason = "no destination reads it any more"
         try:
             self._dump()
         except SourceConnectionError as error:
@@ -83,11 +83,14 @@ class SharedStream:
             facts = read_facts(connection)
             if facts.server_uuid != self._begin.server_uuid:
                 raise SourceConnectionError(
-                    f"another server answers at {self._source.address} than before: {facts.server_uuid}"
+                    f"another server answers at {self._source.address} than before, {facts.server_uuid}; "
+                    "each destination connects by itself"
                 )
             self.mariadb, self.checksum = connection.mariadb, connection.prepare_dump()
             if not connection.dump_from_file(self._begin.file, self._begin.offset):
-                raise SourceConnectionError(f"{self._begin} lies too far in its file for a dump that begins there")
+                raise SourceConnectionError(
+                    f"{self._begin} lies beyond 4 GiB of its file, where a shared stream cannot begin; each destination connects by itself"
+                )
             log.info("shared_stream_begins", address=self._source.address, position=str(self._begin))
             self._read(connection)
         finally:

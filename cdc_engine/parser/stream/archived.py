@@ -229,7 +229,7 @@ def _streamed(scanner: Scanner, stream: IO[bytes], file: str) -> Generator[Block
         if scanner.last_verdict == ScanStatus.NOT_AN_EVENT:
             break
     if len(tail):
-        raise BinlogFormatError("the archived file ends amid an event", file)
+        raise BinlogFormatError("the archived file ends within an event: put the whole file into the archive", file)
     return ended
 
 
@@ -245,7 +245,9 @@ def _fill(stream: IO[bytes], room: memoryview) -> int:
 def _exactly(stream: IO[bytes], count: int, file: str) -> bytes:
     found = bytearray(count)
     if _fill(stream, memoryview(found)) < count:
-        raise PositionLostError(f"the archived {file} ends before the requested position: its end is missing")
+        raise PositionLostError(
+            f"the archived {file} ends before the requested position: put the whole file into the archive"
+        )
     return bytes(found)
 
 

@@ -65,7 +65,7 @@ def numbers_in(directory: Path) -> list[int]:
     try:
         return sorted(int(path.name.removesuffix(SUFFIX)) for path in directory.glob(f"*{SUFFIX}"))
     except ValueError as error:
-        raise StoreDamagedError(f"{directory} holds a file that Sluice did not write ({error}): remove it") from error
+        raise StoreDamagedError(f"{directory} has a file that Sluice did not write ({error}): remove it") from error
 
 
 class SegmentFile:

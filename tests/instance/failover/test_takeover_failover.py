@@ -121,7 +121,7 @@ def test_failover_conf_names_each_source_once(config: SluiceConfig) -> None:
     file = directory(config).parents[2] / "conf" / "destinations" / "shop.yaml"
     for text, words in (
         ("source: {user: root}\nsources: [{user: root}]\n", "not both"),
-        ("sources: [{user: root}, {user: other}]\n", "one address"),
+        ("sources: [{user: root}, {user: other}]\n", "have the same address"),
         ("sources: []\n", "source"),
     ):
         file.write_text(text)

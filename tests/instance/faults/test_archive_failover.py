@@ -138,7 +138,7 @@ def _set_to_the_archive(captured: Archived, begin: Position, begun_us: int) -> N
         wanted = request(place, "", latest=False, moment=moment)
         return move_to(captured.config, "shop", wanted, confirm=lambda _: True, say=lambda _: None)
 
-    with pytest.raises(PositionLostError, match="lies behind the end of the archived file"):
+    with pytest.raises(PositionLostError, match="lies after the end of the archived file"):
         move(f"{begin.file}:{10**9}")
     assert move(begin.file).file == begin.file
     moment = dt.datetime.fromtimestamp(begun_us / 1e6, dt.UTC).isoformat()
