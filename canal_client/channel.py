@@ -69,17 +69,23 @@ class Channel:
             self._socket: socket.socket = socket.create_connection((host, port), timeout=login.connect_seconds)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
-            raise CanalConnectionError(f"no server answers at {self.address} ({_why(error)})") from error
+            raise CanalConnectionError(
+                f"no server answers at {self.address} ({_why(error)}): check that it runs and can be reached"
+            ) from error
         try:
             if login.tls is not None:
                 self._socket = login.tls.wrap_socket(self._socket, server_hostname=host)
             self._come_in(login)
         except (ssl.SSLError, ssl.CertificateError) as error:
             self.close()
-            raise CanalConnectionError(f"no TLS with {self.address}: {_why(error)}") from error
+            raise CanalConnectionError(
+                f"TLS with {self.address} failed ({_why(error)}): check its certificate, and that it expects TLS"
+            ) from error
         except OSError as error:
             self.close()
-            raise CanalConnectionError(f"the connection to {self.address} ended ({_why(error)})") from error
+            raise CanalConnectionError(
+                f"the connection to {self.address} ended before the login ({_why(error)}): connect again"
+            ) from error
         except BaseException:
             self.close()
             raise
@@ -98,7 +104,9 @@ class Channel:
                 raise CanalServerError(found.error_code, found.error_message)
             return found
         if packet.type != expected:
-            raise CanalProtocolError(f"{self.address} answered {expected.name} with a packet of type {packet.type}")
+            raise CanalProtocolError(
+                f"{self.address} answered with a packet of type {packet.type} instead of {expected.name}: check which server listens there"
+            )
         return _parsed(answer, packet.body, self.address)
 
     def tell(self, kind: PacketType, body: Any) -> None:
@@ -106,7 +114,7 @@ class Channel:
         try:
             self._write(kind, body)
         except OSError as error:
-            raise CanalConnectionError(f"the connection to {self.address} ended ({_why(error)})") from error
+            raise self._ended(error) from error
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
@@ -131,7 +139,9 @@ class Channel:
         packet = self._read()
         told = _parsed(messages.Ack, packet.body, self.address)
         if packet.type != PacketType.ACK:
-            raise CanalProtocolError(f"{self.address} answered the authentication with a packet of type {packet.type}")
+            raise CanalProtocolError(
+                f"{self.address} answered the login with a packet of type {packet.type}: check which server listens there"
+            )
         if told.error_code == FULL:
             raise self._turned_away(told)
         if told.error_code:
@@ -139,7 +149,7 @@ class Channel:
 
     def _turned_away(self, told: Any) -> CanalConnectionError:
         """Returns the error for a server that accepts no client now; another server or a later try may succeed."""
-        said = told.error_message or "it does not say why"
+        said = told.error_message or "it gives no reason"
         return CanalConnectionError(f"{self.address} accepts no connection now ({told.error_code}): {said}")
 
     def _exchanged(self, kind: PacketType, body: Any, seconds: float) -> Any:
@@ -148,9 +158,12 @@ class Channel:
             self._write(kind, body)
             return self._read()
         except TimeoutError as error:
-            raise CanalConnectionError(f"{self.address} did not answer within {seconds:g} s") from error
+            raise CanalConnectionError(f"{self.address} did not answer within {seconds:g} s: connect again") from error
         except OSError as error:
-            raise CanalConnectionError(f"the connection to {self.address} ended ({_why(error)})") from error
+            raise self._ended(error) from error
+
+    def _ended(self, error: OSError) -> CanalConnectionError:
+        return CanalConnectionError(f"the connection to {self.address} ended ({_why(error)}): connect again")
 
     def _write(self, kind: PacketType, body: Any) -> None:
         packet = messages.Packet(type=int(kind), body=body.SerializeToString()).SerializeToString()

@@ -126,9 +126,9 @@ class CanalClient:
                 failed.append(error)
             else:
                 return
-        raise CanalConnectionError(f"no server gives {self.destination}: " + "; ".join(map(str, failed))) from failed[
-            -1
-        ]
+        raise CanalConnectionError(
+            f"no server has the destination {self.destination}: " + "; ".join(map(str, failed))
+        ) from failed[-1]
 
     def _connected(self) -> Channel:
         self.connect()

@@ -84,7 +84,9 @@ def path_template(template: str) -> str:
             f"{template!r} must have {{table}}, may have {{database}} and {{destination}}, and nothing else in braces"
         )
     if template.startswith(("/", "_sluice")) or ".." in template.split("/") or template.endswith("/"):
-        raise ValueError(f"{template!r} is not a separate path below the lake")
+        raise ValueError(
+            f"{template!r} is not a path of its own below the lake: write a relative path without .., such as {{database}}/{{table}}"
+        )
     return template
 
 

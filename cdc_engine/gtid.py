@@ -280,4 +280,6 @@ def executed_after(
     try:
         return str(parse_executed(start, mariadb=mariadb).including(sources, source, number))
     except ValueError as error:
-        raise PositionLostError(f"the GTID set of the position cannot be read: {error}") from error
+        raise PositionLostError(
+            f"the GTID set of the position cannot be read: {error}; set a valid position with `sluice position set`"
+        ) from error

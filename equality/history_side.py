@@ -43,7 +43,9 @@ class HistorySide(LakeSide):
         try:
             reader = pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=current))
         except (DeltaError, OSError) as error:
-            raise RefusedError(f"the Delta table {self.path} cannot be read: {error}") from error
+            raise RefusedError(
+                f"the Delta table {self.path} cannot be read: {error}; check its disk or object store"
+            ) from error
         fields = [field.with_name(names[wanted.index(field.name)]) for field in reader.schema]
         schema = pa.schema(fields)
         return pa.RecordBatchReader.from_batches(schema, _renamed(reader, schema))

@@ -47,7 +47,9 @@ class LakeSide:
         except TableNotFoundError:
             self._log = None
         except (DeltaError, OSError) as error:
-            raise RefusedError(f"the log of the Delta table {self.path} cannot be read: {error}") from error
+            raise RefusedError(
+                f"the log of the Delta table {self.path} cannot be read: {error}; check its disk or object store"
+            ) from error
 
     @property
     def exists(self) -> bool:
@@ -81,7 +83,9 @@ class LakeSide:
             asked = " AND ".join(conditions) or None
             return pa.RecordBatchReader.from_stream(self._log.scan(columns=wanted, predicate=asked))
         except (DeltaError, OSError) as error:
-            raise RefusedError(f"the Delta table {self.path} cannot be read: {error}") from error
+            raise RefusedError(
+                f"the Delta table {self.path} cannot be read: {error}; check its disk or object store"
+            ) from error
 
     def spelled(self, name: str) -> str:
         """Returns a column's name in Delta, which ignores case."""

@@ -90,7 +90,9 @@ def read_cut(
             f"there is no consistent snapshot of the tables of {destination} at {path} yet: the first batch that is merged writes one"
         ) from error
     except (DeltaError, OSError) as error:
-        raise CutError(f"the consistent snapshots of the tables at {path} cannot be read: {error}") from error
+        raise CutError(
+            f"the consistent snapshots of the tables at {path} cannot be read: {error}; check their disk or object store"
+        ) from error
     if row is None:
         raise CutError(f"no consistent snapshot of {destination} is as old as {at}; the oldest is of {oldest}")
     return _cut(row)

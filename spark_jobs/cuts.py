@@ -93,7 +93,9 @@ def newest_order_key(path: str, storage_options: Mapping[str, str] | None = None
             return None
         files: Any = pa.table(log.get_add_actions(flatten=True))
     except (DeltaError, OSError) as error:
-        raise TableError(NAME, f"the Delta table {path} cannot be read: {error}", own=False) from error
+        raise TableError(
+            NAME, f"the Delta table {path} cannot be read: {error}; check its disk or object store", own=False
+        ) from error
     return pc.max(files["max.order_key"]).as_py() if files.num_rows else None
 
 

@@ -69,3 +69,8 @@ class MergeError(SparkJobError):
     def __str__(self) -> str:
         merged = ", ".join(self.merged) or "none"
         return f"{self.reason} (merged: {merged}; not merged: {', '.join(self.failed)}; repeating the batch changes nothing twice)"
+
+
+def unreadable_log(path: str, error: Exception) -> str:
+    """Returns the message for a Delta table whose log cannot be read."""
+    return f"the log of the Delta table {path} cannot be read: {error}; check its disk or object store"

@@ -76,5 +76,5 @@ class EngineConfig(Strict):
                 "authority where none listens"
             )
         if (self.certificate is None) != (self.key is None):
-            raise ValueError("certificate and key belong together")
+            raise ValueError("set both engine.certificate and engine.key, or neither")
         return self

@@ -67,7 +67,9 @@ class Archive:
         try:
             yield
         except (OSError, EOFError, tarfile.TarError) as error:
-            raise SourceConnectionError(f"the archive {self.place} cannot be read: {error}") from error
+            raise SourceConnectionError(
+                f"the archive {self.place} cannot be read: {error}; check its disk or object store"
+            ) from error
         except pa.ArrowInvalid as error:
             raise ConfigurationError(f"the archive {self.place} cannot be opened: {error}") from error
 

@@ -30,7 +30,7 @@ def statement_of(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise SetupError(f"{file} cannot be read: {error}") from error
+        raise SetupError(f"{file} cannot be read: {error}; name a readable text file, or - for stdin") from error
 
 
 def directory_of(config: SluiceConfig, name: str) -> Path:

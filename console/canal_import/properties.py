@@ -121,7 +121,7 @@ def read_properties(file: Path) -> dict[str, str]:
     try:
         return parsed(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{file} cannot be read: {error}") from error
+        raise ConfigurationError(f"{file} cannot be read: {error}; correct the file or its permissions") from error
 
 
 def instances(folder: Path, server: Settings) -> list[str]:

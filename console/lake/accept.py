@@ -48,7 +48,9 @@ def accept(
     lake, directory = DestinationLake(config, acceptance.destination), config.destination_dir(acceptance.destination)
     table, ledger = lake.table(acceptance.name), read_ledger(directory)
     if not ledger.ledger_id:
-        raise SetupError(f"{acceptance.destination} has no ledger yet: start it, or set its position, first")
+        raise SetupError(
+            f"{acceptance.destination} has no ledger yet: first start it with `sluice up`, or set its position with `sluice position set`"
+        )
     if not acceptance.as_it_is:
         _require_readable(directory, acceptance, ledger)
     owner = Owner(ledger_id=ledger.ledger_id, destination=acceptance.destination, table=acceptance.name)

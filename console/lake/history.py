@@ -23,6 +23,7 @@ from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, read_t
 from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.lake_settings import storage_options
+from sluice.spark_jobs.errors import unreadable_log
 from sluice.spark_jobs.tables.commit_record import MAINTENANCE_KIND, CommittedInterval, batches, read_commit
 
 _PLACE = re.compile(r"(?P<file>[^:@\s]+\.\d+):(?P<offset>\d+)(?:@(?P<epoch>\d+))?")
@@ -54,7 +55,7 @@ class HistoryTable:
         except TableNotFoundError as error:
             raise SetupError(f"{self.name} has no Delta table at {self.path} yet") from error
         except (DeltaError, OSError) as error:
-            raise SetupError(f"the log of the Delta table {self.path} cannot be read: {error}") from error
+            raise SetupError(unreadable_log(self.path, error)) from error
 
 
 def captured_table(config: SluiceConfig, name: str, destination: str = "") -> HistoryTable:

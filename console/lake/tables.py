@@ -24,7 +24,7 @@ from sluice.console.source.query import require_destination
 from sluice.console.toolchain.errors import SetupError
 from sluice.orchestration.base.lake_settings import storage_options, target
 from sluice.orchestration.run.table_locks import table_locks_of, written_target
-from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.side_tables.change_log import KIND as LOG
 from sluice.spark_jobs.side_tables.history import KIND as HISTORY
@@ -80,7 +80,7 @@ class DestinationLake:
                 return _described(name, path, log, self._shard(name))
             return _described_side_table(name, path, log)
         except (DeltaError, OSError) as error:
-            raise SetupError(f"the log of the Delta table {path} cannot be read: {error}") from error
+            raise SetupError(unreadable_log(path, error)) from error
 
     def highest_epoch(self) -> int:
         """Returns the highest epoch of all existing tables; 0 if there is none."""
@@ -160,7 +160,7 @@ class DestinationLake:
             log = self._open(path)
             return [] if log is None else list(log.history())
         except (DeltaError, OSError) as error:
-            raise SetupError(f"the log of the Delta table {path} cannot be read: {error}") from error
+            raise SetupError(unreadable_log(path, error)) from error
 
     def rows(self, path: str, version: int | None = None) -> int | None:
         """Returns the number of rows of a table, at a version or now; None if its log does not contain it."""

@@ -318,7 +318,9 @@ def no_publish(
     amend: Callable[[str, int], None] | None = None,  # noqa: ARG001
 ) -> PublishOutcome:
     """Implements `Publish` for definitions without a Spark."""
-    raise MergeFailedError(f"{record.name} of {destination} cannot be published: there is no Spark")
+    raise MergeFailedError(
+        f"{record.name} of {destination} cannot be published: these definitions have no Spark; `sluice up` starts those that have"
+    )
 
 
 def no_run_engine(directory: Path, destination: str) -> RunEngine:

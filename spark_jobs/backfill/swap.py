@@ -18,7 +18,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.spark_jobs.backfill.into import MARK, streamed
 from sluice.spark_jobs.durable_lake import sync_commits
-from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.fence import Fence
 from sluice.spark_jobs.staged_batch import BACKFILL_KIND, REPAIR_KIND
 from sluice.spark_jobs.table_owner import Owner, TableRecord, TableRecords, refuse_others
@@ -59,7 +59,7 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
     except TableNotFoundError:
         return PastTable(path=path)
     except (DeltaError, OSError, ValueError) as error:
-        raise TableError(path, f"the log of the Delta table {path} cannot be read: {error}") from error
+        raise TableError(path, unreadable_log(path, error)) from error
     return PastTable(
         path=path,
         of=str(record.get("past_of", "")),

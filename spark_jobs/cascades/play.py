@@ -331,7 +331,7 @@ class Play:
                 and self._is_behind(event, below.child_name)
             ):
                 lost = cascade.child_name
-                why = f"its rows depend on {lost}, which is merged already, and the files with the changes of that table are gone"
+                why = f"its rows depend on {lost}, which is merged already, and the files with the changes of that table were removed"
                 self._refuse(event, below.child_name, _error(below, why))
 
     def _is_behind(self, event: Event, table: str) -> bool:

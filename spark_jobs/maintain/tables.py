@@ -25,7 +25,7 @@ from sluice.lake_cut.cut import newest_row
 from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.cuts import NAME as CUTS
 from sluice.spark_jobs.durable_lake import sync_commits
-from sluice.spark_jobs.errors import SparkUnavailableError, TableError
+from sluice.spark_jobs.errors import SparkUnavailableError, TableError, unreadable_log
 from sluice.spark_jobs.fence import READ_ONLY, Fence
 from sluice.spark_jobs.maintain.rule import (
     DELETED_SHARE_MAX,
@@ -126,7 +126,7 @@ def facts_of(table: MaintainedTable) -> FileFacts | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableError(table.name, f"the log of the Delta table {table.path} cannot be read: {error}") from error
+        raise TableError(table.name, unreadable_log(table.path, error)) from error
     is_large = pc.greater_equal(files["size_bytes"], pa.scalar(SMALL_BYTES, pa.int64()))
     large = files.filter(is_large)
     parts = [name for name in files.column_names if name.startswith("partition.")]
@@ -246,7 +246,7 @@ def _newest_ms(table: MaintainedTable) -> str:
         log = deltalake.DeltaTable(table.path, storage_options=dict(table.storage_options) or None)
         files: Any = pa.table(log.get_add_actions(flatten=True))
     except (DeltaError, OSError) as error:
-        raise TableError(table.name, f"the log of the Delta table {table.path} cannot be read: {error}") from error
+        raise TableError(table.name, unreadable_log(table.path, error)) from error
     return str(pc.max(files["modification_time"]).as_py() or 0)
 
 
@@ -258,7 +258,7 @@ def logged_hours(table: MaintainedTable) -> float | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableError(table.name, f"the log of the Delta table {table.path} cannot be read: {error}") from error
+        raise TableError(table.name, unreadable_log(table.path, error)) from error
 
 
 def vacuum(
@@ -371,7 +371,10 @@ def newest_cut_age_hours(
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        raise TableError(CUTS, f"the consistent snapshots of the tables at {path} cannot be read: {error}") from error
+        raise TableError(
+            CUTS,
+            f"the consistent snapshots of the tables at {path} cannot be read: {error}; check their disk or object store",
+        ) from error
     tables: dict[str, dict[str, Any]] = json.loads(newest["tables"])
     left = (_left_at(found, options) for name, found in tables.items() if names is None or name in names)
     since: dt.datetime = min([*rows["published_at"].to_pylist(), *(at for at in left if at is not None)])

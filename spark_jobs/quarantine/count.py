@@ -23,6 +23,8 @@ def quarantined_by_column(path: str, table: str, storage_options: Mapping[str, s
     except TableNotFoundError:
         return {}
     except (DeltaError, OSError, pa.ArrowException) as error:
-        raise TableError(table, f"the quarantine at {path} cannot be read: {error}", own=False) from error
+        raise TableError(
+            table, f"the quarantine at {path} cannot be read: {error}; check its disk or object store", own=False
+        ) from error
     places = zip(*(rows[name].to_pylist() for name in COLUMNS), strict=True)
     return dict(Counter(column for database, short, column in places if f"{database}.{short}" == table))

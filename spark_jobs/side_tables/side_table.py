@@ -23,7 +23,7 @@ from deltalake.schema import PrimitiveType
 from sluice.batch_manifest.values import LakeColumn, StagedTable
 from sluice.spark_jobs import sql_text
 from sluice.spark_jobs.durable_lake import before_checkpoint, sync_commits
-from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.fence import READ_ONLY, Fence
 from sluice.spark_jobs.staged_batch import StagedBatch
 from sluice.spark_jobs.table_owner import TABLE_OWNED, TableRecord
@@ -80,7 +80,7 @@ class SideTable:
             self.log = None
             return self
         except (DeltaError, OSError) as error:
-            raise TableError(self.name, f"the log of the Delta table {self.path} cannot be read: {error}") from error
+            raise TableError(self.name, unreadable_log(self.path, error)) from error
         if self.log.metadata().name != self.app_id:
             why = (
                 f"the Delta table {self.path} is not the one that {self.app_id} wrote; move it away, and a new one begins (a "

@@ -67,7 +67,9 @@ class Buffering:
         try:
             return max(held.after, complete_up_to(held.cascades))
         except (OSError, StoreError) as error:
-            raise TableError(name, f"its buffered changes cannot be read: {error}", own=False) from error
+            raise TableError(
+                name, f"its buffered changes cannot be read: {error}; check their disk or object store", own=False
+            ) from error
 
     def buffer_others(self) -> None:
         """Buffers the changes of the tables that are not `live`."""

@@ -18,7 +18,7 @@ from deltalake import exceptions
 
 from sluice.batch_manifest.values import LakeColumn
 from sluice.spark_jobs import sql_text
-from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.staged_batch import COMMIT_TIME, DELETED, OPERATION, ORDER_KEY, epoch_of
 from sluice.spark_jobs.table_owner import FoundTable, TableRecord
 from sluice.spark_jobs.tables.commit_record import first_count, is_another_try, lost_commit, own_commit, row_counts
@@ -149,7 +149,7 @@ class DeltaTable:
         except exceptions.TableNotFoundError:
             return self.snapshot
         except (exceptions.DeltaError, OSError) as error:
-            raise TableError(self.name, f"the log of the Delta table {self.path} cannot be read: {error}") from error
+            raise TableError(self.name, unreadable_log(self.path, error)) from error
         self.snapshot = _snapshot(self._log, self._app_id)
         return self.snapshot
 

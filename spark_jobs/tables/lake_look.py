@@ -15,7 +15,7 @@ import deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from sluice.spark_jobs.durable_lake import LOG, local_table
-from sluice.spark_jobs.errors import TableError
+from sluice.spark_jobs.errors import TableError, unreadable_log
 from sluice.spark_jobs.table_owner import FoundTable, Owner, TableRecord, behind_our_back
 
 Stamp = tuple[int, int, int]  # of a commit's file: inode, modification time in ns, bytes
@@ -56,7 +56,7 @@ class LakeLook:
         except TableNotFoundError:
             found = FoundTable(exists=False, path=path)
         except (DeltaError, OSError) as error:
-            raise TableError(owner.table, f"the log of the Delta table {path} cannot be read: {error}") from error
+            raise TableError(owner.table, unreadable_log(path, error)) from error
         stamp = _stamp(path, found.version) if found.exists else None
         return _Seen(path, record, found.version, stamp, behind_our_back(owner, record, found))
 

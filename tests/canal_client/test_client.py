@@ -258,7 +258,7 @@ def test_a_canal_client_comes_in_by_tls_and_trusts_no_stranger(tmp_path: Path, d
     listener = CanalListener(Address(certificate_file=files["server"], key_file=files["server_key"]))
     listener.serve("example", destination)
     with contextlib.closing(listener):
-        with pytest.raises(CanalConnectionError, match="no TLS with"):
+        with pytest.raises(CanalConnectionError, match="TLS with"):
             CanalClient("example", port=listener.port, settings=ClientSettings(tls=True)).connect()
         context = ssl.create_default_context(cafile=str(files["ca"]))
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT

@@ -28,7 +28,9 @@ class ExecutedTrack:
         try:
             self._executed = parse_executed(text, mariadb=is_mariadb(text)) if text else None
         except ValueError as error:
-            raise PositionLostError(f"the GTID set of the position cannot be read: {error}") from error
+            raise PositionLostError(
+                f"the GTID set of the position cannot be read: {error}; set a valid position with `sluice position set`"
+            ) from error
 
     @property
     def text(self) -> str:

@@ -45,5 +45,7 @@ def _matches(name: pa.StringArray, pattern: str) -> bool:
     try:
         found: pa.BooleanArray = pc.match_substring_regex(name, pattern)
     except pa.ArrowInvalid as error:
-        raise ConfigurationError(f"a client's filter has a pattern that is no regular expression: {error}") from error
+        raise ConfigurationError(
+            f"the client's filter has the pattern {pattern!r}, which is not a regular expression ({error}): correct it in the client"
+        ) from error
     return bool(found[0].as_py())

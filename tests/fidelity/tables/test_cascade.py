@@ -366,7 +366,7 @@ def _require_a_stop_where_the_files_of_a_batch_are_lost(lake: Lake, monkeypatch:
     assert {error.table for error in refused.value.errors} == {f"{DATABASE}.e", f"{DATABASE}.l"}, "all that is below"
     for error in refused.value.errors:
         assert (error.state, error.for_good) == ("CASCADE_UNSEEN", True)
-        assert "the files with the changes of that table are gone" in error.reason
+        assert "the files with the changes of that table were removed" in error.reason
     for name in ("p", "c"):
         assert lake_rows(lake.folder / name, name) == selected(source, name), name
 

@@ -336,7 +336,7 @@ def test_ha_tls_lets_in_who_trusts_the_certificate_and_nobody_else(tmp_path: Pat
         ({"address": "engine:4267"}, "set a token"),
         ({"address": "engine:4267", "token_env": "T"}, "and a certificate"),
         ({"listen": "0.0.0.0:4267"}, "can be reached from other hosts"),
-        ({"certificate": "/a.pem"}, "belong together"),
+        ({"certificate": "/a.pem"}, "set both engine.certificate and engine.key"),
     ],
 )
 def test_ha_addresses_that_others_reach_need_a_token_and_tls(words: dict[str, str], why: str) -> None:
