@@ -137,10 +137,12 @@ def _source(name: str, settings: Settings, findings: ImportReport) -> dict[str, 
     if replica:
         source["server_id"] = replica
         findings.taken.append(
-            f"{INSTANCE}mysql.slaveId {replica}: stop Canal before Sluice starts, the source takes one replica of a number"
+            f"{INSTANCE}mysql.slaveId {replica}: stop Canal before Sluice starts, because the source accepts one replica with this id"
         )
     elif keys := settings.given(f"{INSTANCE}mysql.slaveId"):
-        findings.taken.append(f"{keys}: 0, a number is derived from the destination's name")
+        findings.taken.append(
+            f"{keys} is 0: the replica id is derived from the installation and the destination's name"
+        )
     if mode := settings.get("canal.instance.master.sslMode"):
         source["tls"] = {"mode": mode.upper()}
     return source

@@ -128,7 +128,7 @@ class BackfillReading:
             self._go_on()
         if need.order_key > self.read_to.order_key:
             raise ActRefusedError(
-                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}: start it again"
+                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}, which is later: start the backfill or repair again"
             )
         self.judge()
         return ledger.ledger_id, cursor
@@ -147,10 +147,12 @@ class BackfillReading:
         """Returns the cursor of a ledger. Raises ActRefusedError if the destination's ledger or server changed since the reading began."""
         cursor, before = ledger.cursor, self._ledger.cursor
         if ledger.ledger_id != self._ledger.ledger_id or cursor is None or before is None:
-            raise ActRefusedError(f"{self._config.name} got another ledger meanwhile; start it again")
+            raise ActRefusedError(
+                f"{self._config.name} got another ledger meanwhile; start the backfill or repair again"
+            )
         if (cursor.epoch, cursor.server_uuid) != (before.epoch, before.server_uuid):
             raise ActRefusedError(
-                f"the stream of {self._config.name} switched to another server meanwhile; start it again"
+                f"the stream of {self._config.name} switched to another server meanwhile; start the backfill or repair again"
             )
         return cursor
 

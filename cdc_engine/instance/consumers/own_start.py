@@ -88,7 +88,9 @@ def own_start(
         known = known_position(begin, live)
         held = [record for record in records if holds_at(record, known)]
     except ValueError as error:
-        raise PositionLostError(f"the GTID set of a position cannot be read: {error}") from error
+        raise PositionLostError(
+            f"the GTID set of a position of the schema history cannot be read: {error}; `sluice consumer forget` lets the consumer start again"
+        ) from error
     if not any(record.kind is RecordKind.SERVER for record in held):
         return None
     prepared = OwnPrepared(lambda name: recorded_before(name, begin))
