@@ -81,7 +81,8 @@ def missing(progress: Progress, wanted: CatchUpEnd) -> str:
             else f"the engine is {progress.state}"
         )
     if progress.cursor is None or not wanted.is_reached(progress.cursor):
-        return f"acked up to {progress.cursor or 'no position yet'}, to reach {wanted}"
+        acked = f"acked up to {progress.cursor}" if progress.cursor else "nothing is acked yet"
+        return f"{acked}; to reach: {wanted}"
     if not progress.ticked:
         return "the engine waits for its first tick"
     open_now = [

@@ -43,17 +43,17 @@ def at(**changed: object) -> Progress:
     ("progress", "lacks"),
     [
         (DONE, ""),
-        (at(offset=450, gtid_set=f"{UUID}:1-8"), "acked b.000007:450@1 of b.000007:500"),
+        (at(offset=450, gtid_set=f"{UUID}:1-8"), "acked up to b.000007:450@1; to reach: b.000007:500"),
         (at(offset=450), ""),  # an event outside any transaction follows
         # a RESET began the files anew: their numbers say nothing
-        (at(file="b.000900", gtid_set=f"{UUID}:1-8"), "acked b.000900:500@1 of b.000007:500"),
-        (at(file="b.000009", server_uuid="other", gtid_set=""), "acked b.000009:500@1 of b.000007:500"),
+        (at(file="b.000900", gtid_set=f"{UUID}:1-8"), "acked up to b.000900:500@1; to reach: b.000007:500"),
+        (at(file="b.000009", server_uuid="other", gtid_set=""), "acked up to b.000009:500@1; to reach: b.000007:500"),
         (at(file="b.000002", server_uuid="other"), ""),
         (dataclasses.replace(DONE, ticked=False), "the engine waits for its first tick"),
         (dataclasses.replace(DONE, state=""), "the engine has written no status yet, or none for a while"),
         (dataclasses.replace(DONE, state="STARTING"), "the engine is STARTING"),
         (dataclasses.replace(DONE, state="RECONNECTING", reason="gone"), "the engine is RECONNECTING: gone"),
-        (dataclasses.replace(DONE, cursor=None), "acked nothing of b.000007:500"),
+        (dataclasses.replace(DONE, cursor=None), "nothing is acked yet; to reach: b.000007:500"),
         (dataclasses.replace(DONE, snapshots=(SNAPSHOT,)), "existing rows are being read: shop.t READING (0 of about 0 rows)"),
     ],
 )  # fmt: skip

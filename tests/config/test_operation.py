@@ -43,8 +43,8 @@ def test_usual_times_are_taken(text: str) -> None:
     ("text", "why"),
     [
         ("61 * * * *", "minute, which goes from 0 to 59"),
-        ("a b c d e", "'a' is no minute"),
-        ("0 0 30 2 *", "no such month has a day 30"),
+        ("a b c d e", "'a' is not a minute"),
+        ("0 0 30 2 *", "none of its months has a day 30"),
         ("0 0 * *", "five fields"),
         ("*/0 * * * *", "from 0 to 59"),
     ],

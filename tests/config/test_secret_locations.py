@@ -167,7 +167,7 @@ def test_a_text_that_names_no_location_is_refused_by_conf_and_check_without_show
     [
         ({"password_env": "A", "password_file": "secret"}, "set one of password_env, password_file and password_com"),
         ({"password_env": "A B"}, "password_env: the name of an environment variable has"),
-        ({"password_command": ["cat", ""]}, "password_command: a command is a list of texts"),
+        ({"password_command": ["cat", ""]}, "password_command: a command is a list of strings"),
         ({"auth": "aws-iam"}, "set tls.mode to VERIFY_IDENTITY"),
         ({"auth": "aws-iam", "tls": {"mode": "REQUIRED"}}, "set tls.mode to VERIFY_IDENTITY"),
         ({"auth": "aws-iam", "password_file": "secret", "tls": {"mode": "VERIFY_CA"}}, "needs no password"),

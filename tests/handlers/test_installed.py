@@ -52,7 +52,7 @@ def test_an_installed_handler_gets_its_options_with_variables_filled(monkeypatch
         ),
         ("angry", {}, r"angry \(tide_log:angry of tide-log\) cannot be made: RuntimeError: no such desk"),
         ("gone", {}, r"gone \(tide_log:Nothing of tide-log\) cannot be made: AttributeError"),
-        ("empty", {}, r"empty .* is no handler: it has no before, after, retry"),
+        ("empty", {}, r"empty .* is not a handler: it lacks the methods before, after, retry"),
     ],
 )
 def test_a_handler_that_cannot_be_made_is_named(name: str, options: dict[str, str], wanted: str) -> None:

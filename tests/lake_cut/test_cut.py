@@ -201,7 +201,7 @@ def test_cut_is_found_by_time_and_says_which_tables_stand_still(shop: Shop) -> N
     then = dt.datetime.fromtimestamp(EPOCH_SECONDS + 150, dt.UTC)
     assert read_cut(shop.lake, "shop", at=then).order_key == 100
     assert [table.stopped for _, table in sorted(read_cut(shop.lake, "shop").tables.items())] == [True, False]
-    with pytest.raises(CutError, match="no cut of shop is as old as"):
+    with pytest.raises(CutError, match="no consistent snapshot of shop is as old as"):
         read_cut(shop.lake, "shop", at=dt.datetime.fromtimestamp(EPOCH_SECONDS, dt.UTC))
     with pytest.raises(CutError, match="there is no consistent snapshot of the tables of nowhere"):
         read_cut(shop.lake, "nowhere")

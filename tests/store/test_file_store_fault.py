@@ -134,7 +134,7 @@ MISFITS: dict[str, tuple[Change, str]] = {
     "amid a transaction": (lambda _: {"begin": ELSEWHERE}, "no transaction in it ends at"),
     "another file of that name": (
         lambda shop: {"begin": dataclasses.replace(shop.cursor, server_uuid="other")},
-        "another file of that name",
+        "is not the file of that name",
     ),
 }
 

@@ -128,7 +128,8 @@ class BackfillReading:
             self._go_on()
         if need.order_key > self.read_to.order_key:
             raise ActRefusedError(
-                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}, which is later: start the backfill or repair again"
+                f"the source's binlog ends at {self.read_to}, and the lake may be at {need}, "
+                "which is later: start the backfill or repair again"
             )
         self.judge()
         return ledger.ledger_id, cursor

@@ -89,7 +89,8 @@ def own_start(
         held = [record for record in records if holds_at(record, known)]
     except ValueError as error:
         raise PositionLostError(
-            f"the GTID set of a position of the schema history cannot be read: {error}; `sluice consumer forget` lets the consumer start again"
+            f"the GTID set of a position of the schema history cannot be read: {error}; "
+            "`sluice consumer forget` lets the consumer start again"
         ) from error
     if not any(record.kind is RecordKind.SERVER for record in held):
         return None

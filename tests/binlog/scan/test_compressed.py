@@ -109,7 +109,7 @@ BROKEN = {
     "goes on": (GOOD + within(), None, b"", "follow the end"),
     "lying event": (GOOD[:9] + b"\xff\xff\xff\x3f" + GOOD[13:], None, b"", "goes beyond|ends within"),
     "huge event": (GOOD[:9] + b"\xff\xff\xff\xff" + GOOD[13:], None, b"", "goes beyond|ends within|lies in"),
-    "garbage behind": (GOOD, None, b"garbage", "cannot be read|holds more"),
+    "garbage behind": (GOOD, None, b"garbage", "cannot be read|has more than"),
 }
 
 

@@ -245,7 +245,7 @@ def test_ha_another_conf_on_the_engine_host_is_told_once_it_lasts(tmp_path: Path
     assert host.conf_troubles("shop", "a", 0.0) == ()
     assert host.conf_troubles("shop", "b", 1.0) == (), "it is being changed"
     (told,) = host.conf_troubles("shop", "b", 62.0)
-    assert "destinations/shop.yaml in conf/ is another on the engine host" in told
+    assert "destinations/shop.yaml in conf/ differs between this host and the engine host" in told
     assert str(server.port) in told
     made_with["shop"] = "b"
     host.get_or_start("shop")

@@ -96,7 +96,7 @@ def test_failover_by_time_is_not_for_rows_that_are_not_told_whole(image: str) ->
     assert not lost.not_yet
     for words in (
         f"binlog_row_image is {image.upper()}",
-        "Safe options: bring the server back",
+        "Safe options: restore the server",
         "re-snapshot the tables",
     ):
         assert words in str(lost)
