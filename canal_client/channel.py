@@ -137,20 +137,22 @@ class Channel:
         )
         self._write(PacketType.CLIENTAUTHENTICATION, who)
         packet = self._read()
-        told = _parsed(messages.Ack, packet.body, self.address)
+        answer = _parsed(messages.Ack, packet.body, self.address)
         if packet.type != PacketType.ACK:
             raise CanalProtocolError(
                 f"{self.address} answered the login with a packet of type {packet.type}: check which server listens there"
             )
-        if told.error_code == FULL:
-            raise self._turned_away(told)
-        if told.error_code:
-            raise CanalAuthenticationError(f"{self.address} refuses the login of {login.user!r}: {told.error_message}")
+        if answer.error_code == FULL:
+            raise self._turned_away(answer)
+        if answer.error_code:
+            raise CanalAuthenticationError(
+                f"{self.address} refuses the login of {login.user!r}: {answer.error_message}"
+            )
 
-    def _turned_away(self, told: Any) -> CanalConnectionError:
+    def _turned_away(self, answer: Any) -> CanalConnectionError:
         """Returns the error for a server that accepts no client now; another server or a later try may succeed."""
-        said = told.error_message or "it gives no reason"
-        return CanalConnectionError(f"{self.address} accepts no connection now ({told.error_code}): {said}")
+        said = answer.error_message or "it gives no reason"
+        return CanalConnectionError(f"{self.address} accepts no connection now ({answer.error_code}): {said}")
 
     def _exchanged(self, kind: PacketType, body: Any, seconds: float) -> Any:
         try:

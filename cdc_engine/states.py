@@ -58,9 +58,9 @@ ENGINE_TRANSITIONS: Mapping[EngineState, frozenset[EngineState]] = {
 }
 
 
-def engine_follows(before: EngineState, told: EngineState) -> bool:
+def engine_follows(before: EngineState, reported: EngineState) -> bool:
     """Returns whether an engine takes a reported state. One that lost its lease or that ended keeps its state."""
-    return told in ENGINE_TRANSITIONS[before]
+    return reported in ENGINE_TRANSITIONS[before]
 
 
 def engine_state(word: str) -> EngineState:

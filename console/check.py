@@ -105,14 +105,14 @@ def check_shared(config: SluiceConfig) -> Finding:
     for name, destination in sorted(config.destinations.items()):
         if destination.stream == "shared":
             sharers.setdefault(key_of(source_of(destination)), []).append(name)
-    told = [f"{', '.join(names)} share one of {key[0]}" for key, names in sharers.items() if len(names) > 1]
+    sentences = [f"{', '.join(names)} share one of {key[0]}" for key, names in sharers.items() if len(names) > 1]
     alone = [
         f"{names[0]} has stream: shared, but no other destination with this setting reads {key[0]} as {key[1]} in the same "
         "tls mode, so it uses its own connection"
         for key, names in sharers.items()
         if len(names) == 1
     ]
-    return Finding(f"streams: {'; '.join(told) or 'each destination has its own'}", warnings=tuple(alone))
+    return Finding(f"streams: {'; '.join(sentences) or 'each destination has its own'}", warnings=tuple(alone))
 
 
 def check_engine(config: SluiceConfig, name: str) -> Finding:
@@ -166,15 +166,15 @@ def check_destination(destination: DestinationConfig) -> Finding:
 def check_foreign_keys(destination: DestinationConfig) -> Finding:
     """Lists the foreign keys that change rows of captured tables without row events; warns of those that the lake does not follow."""
     try:
-        told = foreign_key_notes(foreign_keys(destination), destination.cascade_policy)
+        notes = foreign_key_notes(foreign_keys(destination), destination.cascade_policy)
     except SluiceError as error:
         return Finding(f"foreign keys of {destination.name}", (f"they could not be read from the source: {error}",))
-    if not told:
+    if not notes:
         return Finding(f"foreign keys of {destination.name}: none changes rows of captured tables without row events")
-    followed = [f"{note.table}: {note.sentence}" for note in told if note.followed]
-    others = tuple(f"{note.table}: {note.sentence}" for note in told if not note.followed)
+    followed = [f"{note.table}: {note.sentence}" for note in notes if note.followed]
+    others = tuple(f"{note.table}: {note.sentence}" for note in notes if not note.followed)
     what = f"foreign keys of {destination.name}: "
-    brief = f"{what}{len(told)} change rows without row events; the lake follows {len(followed)} of them"
+    brief = f"{what}{len(notes)} change rows without row events; the lake follows {len(followed)} of them"
     return Finding(f"{what}{'; '.join(followed) or 'none is followed'}", warnings=others, brief=brief)
 
 
@@ -191,9 +191,11 @@ def check_keyless(destination: DestinationConfig) -> Finding:
         names, problems = ask_keyless(destination)
     except SluiceError:
         return Finding(f"tables without a key of {destination.name}: not known, the source did not answer")
-    told = (keyless_sentence(destination.name, names),) if names else ()
+    sentences = (keyless_sentence(destination.name, names),) if names else ()
     what = f"tables without a key of {destination.name}: "
-    return Finding(f"{what}{', '.join(names) or 'none'}", tuple(problems), told, brief=f"{what}{len(names) or 'none'}")
+    return Finding(
+        f"{what}{', '.join(names) or 'none'}", tuple(problems), sentences, brief=f"{what}{len(names) or 'none'}"
+    )
 
 
 def group_sentence(group: GroupConfig) -> str:
@@ -269,10 +271,10 @@ def check_small_merges(config: SluiceConfig) -> Finding:
         why = why_no_small_tables(SparkSettings(remote=config.spark.remote))
     except SparkUnavailableError as error:
         return Finding(what, (), (str(error),))
-    told = (
+    sentence = (
         f"{why}: every table gets a MERGE of Spark, which costs most of a second; install deltalake and pyarrow there"
     )
-    return Finding(what, (), (told,) if why else ())
+    return Finding(what, (), (sentence,) if why else ())
 
 
 def check_store(config: SluiceConfig, conf: Path) -> Finding:

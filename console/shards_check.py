@@ -15,8 +15,8 @@ def shards_sentence(config: SluiceConfig) -> str:
         database, _, short = table.partition(".")
         if shard := config.destinations[name].shard(database, short):
             found[shard.into].append(f"{shard.name!r} ({table} of {name})")
-    told = [f"{into} has {', '.join(sorted(shards))}" for into, shards in sorted(found.items())]
-    return f"shards that become one table: {'; '.join(told) or 'none'}"
+    sentences = [f"{into} has {', '.join(sorted(shards))}" for into, shards in sorted(found.items())]
+    return f"shards that become one table: {'; '.join(sentences) or 'none'}"
 
 
 def shards_problems(config: SluiceConfig) -> list[str]:

@@ -14,13 +14,13 @@ PERIOD_COLUMNS = frozenset({"valid_from", "valid_to", "is_current"})
 
 def side_tables_sentence(config: SluiceConfig) -> str:
     """Returns a sentence that lists the configured change logs and histories."""
-    told = []
+    sentences = []
     for kind in ("change_log", "history"):
         wanted = _wanting(config, kind)
-        told.append(
+        sentences.append(
             f"{kind}: {', '.join(f'{table} of {name}{_alone(config, name, table)}' for name, table in wanted) or 'none'}"
         )
-    return f"change logs and histories: {'; '.join(told)}"
+    return f"change logs and histories: {'; '.join(sentences)}"
 
 
 def _alone(config: SluiceConfig, destination: str, table: str) -> str:

@@ -250,9 +250,9 @@ class Comparison:
             number = self._tables.chunk_of(key)
             found.chunks.add(number)
             if len(found.differences) < SHOWN_MAX:
-                told = functools.partial(difference, self._plan, key, self._chunks.name(number))
+                differing = functools.partial(difference, self._plan, key, self._chunks.name(number))
                 found.differences.append(
-                    told(source=source.get(other), lake=lake.get(key), lake_rows=rows[key].lake_rows)
+                    differing(source=source.get(other), lake=lake.get(key), lake_rows=rows[key].lake_rows)
                 )
 
     def _equal_for_the_server(self, keys: list[Key]) -> dict[Key, Key]:

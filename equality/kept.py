@@ -66,5 +66,5 @@ class KeptSums:
 def _made_of(plan: ComparisonPlan, table_id: str) -> str:
     """Returns a digest of everything except the rows that a sum depends on."""
     columns = [(each.name, each.type, each.from_delta) for each in plan.columns]
-    told = json.dumps([duckdb.__version__, table_id, plan.key, columns])
-    return hashlib.sha256(told.encode()).hexdigest()[:16]
+    described = json.dumps([duckdb.__version__, table_id, plan.key, columns])
+    return hashlib.sha256(described.encode()).hexdigest()[:16]

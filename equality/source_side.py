@@ -139,9 +139,9 @@ class SourceSide:
 
 def key_conditions(names: Sequence[str], keys: Sequence[Sequence[str]]) -> Iterator[str]:
     """Yields conditions that together find the rows of the keys. `names`: the key's columns, `keys`: literals, both in MySQL's SQL."""
-    told = [f"({', '.join(key)})" for key in keys]
-    for at in range(0, len(told), KEYS_A_STATEMENT):
-        yield f"({', '.join(names)}) IN ({', '.join(told[at : at + KEYS_A_STATEMENT])})"
+    keys_sql = [f"({', '.join(key)})" for key in keys]
+    for at in range(0, len(keys_sql), KEYS_A_STATEMENT):
+        yield f"({', '.join(names)}) IN ({', '.join(keys_sql[at : at + KEYS_A_STATEMENT])})"
 
 
 def literal(column: Canonical, value: Any) -> str:

@@ -378,5 +378,5 @@ def table_error(table: str, error: Exception, what: str = "Spark could not merge
 
 def _causes(error: Exception) -> str:
     """Returns the causes of an error on Spark's side, as far as its server reports them."""
-    told = getattr(error, "getStackTrace", lambda: None)()
-    return f"{error}\n{told or ''}"
+    trace = getattr(error, "getStackTrace", lambda: None)()
+    return f"{error}\n{trace or ''}"

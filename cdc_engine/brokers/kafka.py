@@ -78,10 +78,12 @@ class KafkaPublisher:
         if failed:
             raise self._why(*failed[0])
 
-    def _produce(self, message: Message, told: Callable[[Any, Any], None], given_up: Callable[[], bool]) -> None:
+    def _produce(self, message: Message, on_delivery: Callable[[Any, Any], None], given_up: Callable[[], bool]) -> None:
         while not given_up():
             try:
-                self._producer.produce(message.topic, message.body, partition=message.partition, on_delivery=told)
+                self._producer.produce(
+                    message.topic, message.body, partition=message.partition, on_delivery=on_delivery
+                )
             except BufferError:  # the queue is full
                 self._producer.poll(LOOK_SECONDS)
             except KafkaException as error:

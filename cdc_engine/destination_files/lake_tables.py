@@ -152,9 +152,9 @@ def _refuse_strangers(record: str, tables: Collection[str], where: str) -> None:
 
 
 def _to_json(kept: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
-    told = {kind: {"id": table_id, "version": version} for kind, (table_id, version) in sorted(kept.items())}
-    main: dict[str, Any] = told.pop(MAIN, {})
-    return {**main, "beside": told} if told else main
+    side_tables = {kind: {"id": table_id, "version": version} for kind, (table_id, version) in sorted(kept.items())}
+    main: dict[str, Any] = side_tables.pop(MAIN, {})
+    return {**main, "beside": side_tables} if side_tables else main
 
 
 def _parsed(text: str, where: str) -> Kept:

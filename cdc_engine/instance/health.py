@@ -122,8 +122,8 @@ def _failing(vitals: Vitals) -> str:
 
 def _no_progress(vitals: Vitals) -> str:
     """Describes what no other sentence covers: staging that hangs on a disk that does not answer, or a lock that is never free."""
-    told = vitals.waiting or vitals.failing or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX
-    if vitals.batch or told or vitals.unmoved_seconds <= limits.PROGRESS_SECONDS_MAX:
+    explained = vitals.waiting or vitals.failing or vitals.tick_seconds > limits.TICK_SILENCE_SECONDS_MAX
+    if vitals.batch or explained or vitals.unmoved_seconds <= limits.PROGRESS_SECONDS_MAX:
         return ""
     return (
         f"changes have waited for {_age(vitals.unmoved_seconds)} and no batch is made of them: does the disk of data_dir answer? The code "

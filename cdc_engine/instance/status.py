@@ -85,8 +85,8 @@ class GroupFigures:
         """The largest difference between the clocks of the sources, as they were last asked: the order between them is only as good as
         that.
         """
-        told = [each.ahead_seconds for each in self.members if each.ahead_seconds is not None]
-        return max(told) - min(told) if told else 0.0
+        clocks = [each.ahead_seconds for each in self.members if each.ahead_seconds is not None]
+        return max(clocks) - min(clocks) if clocks else 0.0
 
     def troubles(self, wait_seconds: float | None) -> tuple[str, ...]:
         """Returns what is wrong, as sentences for an operator."""

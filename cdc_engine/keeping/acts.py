@@ -97,8 +97,10 @@ def release(name: str, directory: Path, seconds: float = WAIT_SECONDS) -> Outcom
     end = time.monotonic() + seconds
     _until(lambda: _token(directory) > holder.token, max(0.0, end - time.monotonic()))
     now = held(directory)
-    told = f"{_who(now)} runs it now" if now is not None else "no other host has taken it yet"
-    return Outcome(destination=name, act="release", done=True, told=f"{name} was released by {_who(holder)}; {told}")
+    holder_now = f"{_who(now)} runs it now" if now is not None else "no other host has taken it yet"
+    return Outcome(
+        destination=name, act="release", done=True, told=f"{name} was released by {_who(holder)}; {holder_now}"
+    )
 
 
 def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bool], seconds: float) -> Outcome:
@@ -117,12 +119,12 @@ def _started(name: str, act: str, directory: Path, is_new: Callable[[Holder], bo
     holder, status = held(directory), engine_status(directory)
     if holder is None and _has_ended(status) and status.get("updated_at_us", 0) / 1e6 >= since:
         return _not_yet(name, act, f"{name} could not be started: {status['state']}: {status.get('reason')}")
-    told = (
+    what = (
         f"{_who(holder)} has its lease but writes no status: look at the log of that process"
         if holder
         else "no process runs it: `sluice up` starts its engine"
     )
-    return _not_yet(name, act, f"{name} may run, and {told}; see `sluice status`")
+    return _not_yet(name, act, f"{name} may run, and {what}; see `sluice status`")
 
 
 def _refuse_stopped(name: str, directory: Path) -> None:
@@ -136,8 +138,8 @@ def _has_ended(status: dict[str, Any]) -> bool:
     return ended(str(status.get("state")))
 
 
-def _not_yet(name: str, act: str, told: str) -> Outcome:
-    return Outcome(destination=name, act=act, done=False, told=told)
+def _not_yet(name: str, act: str, sentence: str) -> Outcome:
+    return Outcome(destination=name, act=act, done=False, told=sentence)
 
 
 def held(directory: Path) -> Holder | None:

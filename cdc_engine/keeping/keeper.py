@@ -152,17 +152,17 @@ def follow(
     seconds: float = LOOK_SECONDS,
 ) -> None:
     """Polls conf/ until `stopping` is set, and calls the others with the configuration in use."""
-    told = ""
+    logged = ""
     while not stopping.wait(seconds):
         try:
             watch.look()
             for look in lookers:
                 look(watch.in_use)
-            told = ""
+            logged = ""
         except Exception as error:  # the loop must survive, because nothing else polls
-            if (why := f"{type(error).__name__}: {error}") != told:
+            if (why := f"{type(error).__name__}: {error}") != logged:
                 log.exception("look_failed", reason=why)
-            told = why
+            logged = why
 
 
 def what_stays(directory: Path) -> str:

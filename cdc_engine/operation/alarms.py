@@ -63,7 +63,7 @@ class AlarmWatcher:
         """Takes the alarm of an engine that did not start. It is about the engine only: no engine has checked tables and consumers since,
         so their alarms stay.
         """
-        self.see([alarm, *(told for key, told in self._told.items() if key != alarm.key)])
+        self.see([alarm, *(sent for key, sent in self._told.items() if key != alarm.key)])
 
     def see(self, now: list[Alarm]) -> None:
         """Takes the current problems. An earlier problem that is not among them ends after `QUIET_SECONDS`."""

@@ -270,7 +270,7 @@ def _clients(moments: list[StatusSample]) -> Iterator[Metric]:
     yield from (packets, errors, sent, empty, latency)
 
 
-def _buckets(told: TrafficCounters) -> list[tuple[str, float]]:
+def _buckets(counters: TrafficCounters) -> list[tuple[str, float]]:
     """Returns cumulative buckets, as Prometheus defines them."""
     bounds = [*map(str, LATENCY_MS), "+Inf"]
-    return [(bound, float(sum(told.latencies[: at + 1]))) for at, bound in enumerate(bounds)]
+    return [(bound, float(sum(counters.latencies[: at + 1]))) for at, bound in enumerate(bounds)]

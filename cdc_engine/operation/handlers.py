@@ -96,13 +96,13 @@ class Teller:
 
     def tell(self, alarm: Alarm) -> None:
         """Queues the alarm for the handlers' threads and returns at once."""
-        for told in self._each:
-            told.tell(alarm)
+        for handler in self._each:
+            handler.tell(alarm)
 
     def close(self) -> None:
         """Ends the threads after the queued alarms."""
-        for told in self._each:
-            told.close()
+        for handler in self._each:
+            handler.close()
 
 
 class _HandlerQueue:

@@ -43,16 +43,16 @@ def rows_at_a_position(connect: Callable[[], RowReader], table: TableVersion) ->
 
 def binlog_end(reader: RowReader) -> tuple[str, int]:
     """Returns file and offset of the current end of the binlog. Raises SluiceError."""
-    told: SluiceError | None = None
+    refused: SluiceError | None = None
     for statement in ("SHOW MASTER STATUS", "SHOW BINARY LOG STATUS", "SHOW BINLOG STATUS"):
         try:
             rows = reader.texts(statement)
         except SluiceError as error:  # the statement of another version
-            told = told or error
+            refused = refused or error
             continue
         if rows:
             return str(rows[0][0]), int(rows[0][1] or 0)
-    raise told or SourceConnectionError(f"{reader.source.address} has no binlog: set log_bin there")
+    raise refused or SourceConnectionError(f"{reader.source.address} has no binlog: set log_bin there")
 
 
 def require_lock(reader: RowReader, table: TableVersion) -> None:
@@ -120,8 +120,8 @@ def _locked(locking: RowReader, table: TableVersion) -> SourceEnd:
 
 
 def position_of_read(reader: RowReader) -> SourceEnd:
-    told = reader.texts("SHOW STATUS LIKE 'binlog_snapshot_%'")
-    by_name = {str(row[0]).lower(): str(row[1] or "") for row in told}
+    answer = reader.texts("SHOW STATUS LIKE 'binlog_snapshot_%'")
+    by_name = {str(row[0]).lower(): str(row[1] or "") for row in answer}
     file, offset = by_name.get("binlog_snapshot_file", ""), by_name.get("binlog_snapshot_position", "")
     if not file or not offset.isdigit():
         raise SourceConnectionError(f"{reader.source.address} reports no position of its binlog: set log_bin there")

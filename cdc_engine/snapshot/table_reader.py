@@ -152,9 +152,9 @@ def _require_executed(reader: RowReader, position: Position) -> None:
 
 def _end(reader: RowReader) -> SourceEnd:
     executed = "@@GLOBAL.gtid_current_pos" if reader.mariadb else "@@GLOBAL.gtid_executed"
-    told = _one_line(reader.texts(f"SELECT {executed}"))
+    answer = _one_line(reader.texts(f"SELECT {executed}"))
     file, offset = binlog_end(reader)
-    return SourceEnd(file=file, offset=offset, executed=told)
+    return SourceEnd(file=file, offset=offset, executed=answer)
 
 
 def _one_line(rows: list[tuple[str | None, ...]]) -> str:

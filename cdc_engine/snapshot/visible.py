@@ -29,14 +29,14 @@ def view_contains(reader: RowReader, position: Position) -> bool:
     if not position.gtid_set:
         return False
     file = f"CONVERT(x'{seen.file.encode().hex()}' USING utf8mb4)"
-    ((told,),) = reader.texts(f"SELECT BINLOG_GTID_POS({file}, {seen.offset})")
-    return has_executed(told or "", position.gtid_set)
+    ((answer,),) = reader.texts(f"SELECT BINLOG_GTID_POS({file}, {seen.offset})")
+    return has_executed(answer or "", position.gtid_set)
 
 
 def waits_for_replicas(reader: RowReader) -> bool:
     """Returns whether commits of the server wait for a replica's acknowledgement (semi-sync)."""
-    told = reader.texts("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_wait\\_sessions'")
-    return any(int(row[1] or 0) for row in told)
+    answer = reader.texts("SHOW GLOBAL STATUS LIKE 'Rpl\\_semi\\_sync\\_%\\_wait\\_sessions'")
+    return any(int(row[1] or 0) for row in answer)
 
 
 def writers_have_committed(reader: RowReader, table: TableVersion) -> bool:

@@ -35,13 +35,13 @@ def staged_fills(decoder: RowDecoder, fills: tuple[tuple[str, str], ...]) -> tup
         if name not in types:
             continue
         try:
-            told = decoder.shown_fill(name, text_value(value, types[name]))
+            shown = decoder.shown_fill(name, text_value(value, types[name]))
         except ValueError as error:
             version = decoder.version
             reason = f"rows that were there got a value in the added column {name} that cannot be decoded: {error}"
             raise TableStoppedError(version.database, version.table, TableState.TYPE_UNSUPPORTED, reason) from None
-        if told is not None:
-            staged.append((name, told))
+        if shown is not None:
+            staged.append((name, shown))
     return tuple(staged)
 
 

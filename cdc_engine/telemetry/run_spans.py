@@ -30,19 +30,29 @@ class RunSpans:
         """Records that a table was merged just now."""
         if self._folder is not None:
             now = time.time_ns()
-            told: dict[str, Value] = {"sluice.table": table, "sluice.rows": rows, "sluice.way": way}
+            attributes: dict[str, Value] = {"sluice.table": table, "sluice.rows": rows, "sluice.way": way}
             path = (*self._path, table)
             self._merged.append(
-                Span(path=path, name=f"merge {table}", start_ns=now - milliseconds * 10**6, end_ns=now, attributes=told)
+                Span(
+                    path=path,
+                    name=f"merge {table}",
+                    start_ns=now - milliseconds * 10**6,
+                    end_ns=now,
+                    attributes=attributes,
+                )
             )
 
     def ended(self, error: str = "") -> None:
         """Writes the file at the end of the run's work on this delivery. Raises nothing: a missing trace must not fail a batch."""
         if self._folder is None:
             return
-        told: dict[str, Value] = {"sluice.run": self._run, "host.name": platform.node(), "process.pid": os.getpid()}
+        attributes: dict[str, Value] = {
+            "sluice.run": self._run,
+            "host.name": platform.node(),
+            "process.pid": os.getpid(),
+        }
         whole = Span(
-            path=self._path, name=RUN, start_ns=self._begun, end_ns=time.time_ns(), attributes=told, error=error
+            path=self._path, name=RUN, start_ns=self._begun, end_ns=time.time_ns(), attributes=attributes, error=error
         )
         name = PATTERN.format(delivery=self._delivery).replace("*", self._run[:8] or "by-hand")
         try:

@@ -69,12 +69,12 @@ class ShownSnapshot:
     @property
     def says(self) -> str:
         """What it waits for, and why its rows were read again."""
-        told = [self.waits or self.record.reason]
+        sentences = [self.waits or self.record.reason]
         if self.record.restarts and self.record.is_open:
-            told.append(f"restarted {self.record.restarts} times")
+            sentences.append(f"restarted {self.record.restarts} times")
         if self.cascade_changes:
-            told.append(f"{self.cascade_changes} changes of parent rows are buffered, which foreign keys pass on")
-        return "; ".join(filter(None, told))
+            sentences.append(f"{self.cascade_changes} changes of parent rows are buffered, which foreign keys pass on")
+        return "; ".join(filter(None, sentences))
 
     def to_json(self, now: float) -> dict[str, Any]:
         """Returns a record. Times are seconds since 1970, 0 if not reached yet."""

@@ -27,32 +27,32 @@ KINDS: dict[str, Callable[[str, Settings, ImportReport], dict[str, Any]]] = {
 }
 
 
-def brokers_of(name: str, settings: Settings, told: ImportReport) -> list[Any]:
+def brokers_of(name: str, settings: Settings, report: ImportReport) -> list[Any]:
     """Returns the brokers; empty if Canal serves its own protocol."""
     mode = settings.get("canal.serverMode", "tcp")
     kind = mode.lower()
     if kind == "tcp":
         return []
     if kind not in KINDS:
-        told.left.append(
+        report.left.append(
             f"canal.serverMode {mode}: Sluice sends to Kafka, RabbitMQ and RocketMQ only; for another "
             "broker, write a client of Canal's protocol that forwards"
         )
         return []
     if keys := settings.given("canal.port", "canal.ip", "canal.user", "canal.passwd", "canal.withoutNetty"):
-        told.no_meaning.append(f"{keys}: Canal serves no clients if it sends to a broker")
+        report.no_meaning.append(f"{keys}: Canal serves no clients if it sends to a broker")
     broker: dict[str, Any] = {
         "kind": kind,
         "client_id": CLIENT,
         "decimals": "canal",
-        **KINDS[kind](name, settings, told),
+        **KINDS[kind](name, settings, report),
     }
-    broker |= _rules(settings, told.left)
-    broker |= _without_partitions(settings, told.left) if kind == "rabbitmq" else _partitions(settings, told.left)
-    told.taken.append(f"canal.serverMode {mode}: `brokers`, as consumer {CLIENT}")
-    if keys := settings.given(*(key for key in RULES if not told.names(key))):
-        told.taken.append(f"{keys}: the broker's rules for topics and partitions")
-    told.left.append(
+    broker |= _rules(settings, report.left)
+    broker |= _without_partitions(settings, report.left) if kind == "rabbitmq" else _partitions(settings, report.left)
+    report.taken.append(f"canal.serverMode {mode}: `brokers`, as consumer {CLIENT}")
+    if keys := settings.given(*(key for key in RULES if not report.names(key))):
+        report.taken.append(f"{keys}: the broker's rules for topics and partitions")
+    report.left.append(
         "TIMESTAMP values in messages are in UTC, Canal uses its machine's zone: set time_zone of the broker to use another"
     )
     return [broker]

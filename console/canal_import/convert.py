@@ -102,11 +102,11 @@ def _with_value(file: Mapping[str, str]) -> list[str]:
     return [key for key, value in file.items() if value]
 
 
-def _say_where(server: Settings, names: list[str], told: ImportReport) -> None:
+def _say_where(server: Settings, names: list[str], report: ImportReport) -> None:
     if keys := server.given("canal.destinations", "canal.destinations.expr", "canal.auto.scan"):
-        told.taken.append(f"{keys}: the instances {', '.join(names)}, each a file of conf/destinations")
+        report.taken.append(f"{keys}: the instances {', '.join(names)}, each a file of conf/destinations")
     if keys := server.given("canal.file.data.dir", "canal.conf.dir"):
-        told.taken.append(f"{keys}: the cursors of Canal's clients were looked for there")
+        report.taken.append(f"{keys}: the cursors of Canal's clients were looked for there")
 
 
 def _data_folder(folder: Path, server: Settings) -> Path:

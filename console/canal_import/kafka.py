@@ -33,14 +33,14 @@ BY_ITSELF = {
 JAAS = re.compile(r"""(username|password)\s*=\s*\\?["']([^"'\\]*)""")
 
 
-def kafka_of(name: str, settings: Settings, told: ImportReport) -> dict[str, Any]:
+def kafka_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
     """Returns Kafka's settings in addition to those that all brokers have."""
     found: dict[str, Any] = {"servers": _kafka(settings, "kafka.bootstrap.servers") or SERVERS}
     if keys := settings.given("kafka.bootstrap.servers", OLDER["kafka.bootstrap.servers"]):
-        told.taken.append(f"{keys}: `servers`")
-    if options := _options(name, settings, told):
+        report.taken.append(f"{keys}: `servers`")
+    if options := _options(name, settings, report):
         found["options"] = options
-    told.taken.append(
+    report.taken.append(
         "canal.serverMode kafka: acks is all and the producer idempotent. An update that moves a row to another partition is a delete "
         "there and an insert here, which keeps each key's order; `key_changes: update` is Canal's way"
     )
@@ -53,7 +53,7 @@ def _kafka(settings: Settings, key: str) -> str:
     return older or settings.get(key)
 
 
-def _options(name: str, settings: Settings, told: ImportReport) -> dict[str, str]:
+def _options(name: str, settings: Settings, report: ImportReport) -> dict[str, str]:
     taken: list[str] = []
     given = {key for file in settings.files for key in file if file[key]}
     names = {key.removeprefix("kafka.") for key in given if key.startswith("kafka.")}
@@ -70,17 +70,17 @@ def _options(name: str, settings: Settings, told: ImportReport) -> dict[str, str
         elif option == "buffer.memory":
             found["queue.buffering.max.kbytes"] = str(max(1, int(value) // 1024)) if value.isdigit() else value
         elif option == "sasl.jaas.config":
-            found |= _login(name, value, told)
+            found |= _login(name, value, report)
         elif option in BY_ITSELF:
-            _say_by_itself(option, value, keys, told)
+            _say_by_itself(option, value, keys, report)
         elif option.startswith("kerberos."):
-            _say_kerberos(option, value, told)
+            _say_kerberos(option, value, report)
         else:
-            told.left.append(
+            report.left.append(
                 f"kafka.{option}: a setting of Kafka's Java client; `options` of the broker takes those of librdkafka"
             )
     if taken:
-        told.taken.append(f"{', '.join(taken)}: `options`, by librdkafka's names")
+        report.taken.append(f"{', '.join(taken)}: `options`, by librdkafka's names")
     return found
 
 
@@ -89,27 +89,27 @@ def _keys(settings: Settings, option: str) -> str:
     return settings.given(f"kafka.{option}", OLDER.get(f"kafka.{option}", ""))
 
 
-def _say_by_itself(option: str, value: str, keys: str, told: ImportReport) -> None:
+def _say_by_itself(option: str, value: str, keys: str, report: ImportReport) -> None:
     if option == "acks" and value not in {"all", "-1"}:
-        told.left.append(f"{keys} {value}: it is always all, for with less a message may be lost after its ack")
+        report.left.append(f"{keys} {value}: it is always all, for with less a message may be lost after its ack")
     else:
-        told.no_meaning.append(f"{keys}: {BY_ITSELF[option]}")
+        report.no_meaning.append(f"{keys}: {BY_ITSELF[option]}")
 
 
-def _say_kerberos(option: str, value: str, told: ImportReport) -> None:
+def _say_kerberos(option: str, value: str, report: ImportReport) -> None:
     if option == "kerberos.enable" and value.lower() == "true":
-        told.left.append(
+        report.left.append(
             "kafka.kerberos.enable: name librdkafka's sasl.kerberos.* in `options` of the broker instead of a JAAS file"
         )
     else:
-        told.no_meaning.append(f"kafka.{option}: librdkafka reads no JAAS file, and Kerberos by its sasl.kerberos.*")
+        report.no_meaning.append(f"kafka.{option}: librdkafka reads no JAAS file, and Kerberos by its sasl.kerberos.*")
 
 
-def _login(name: str, value: str, told: ImportReport) -> dict[str, str]:
+def _login(name: str, value: str, report: ImportReport) -> dict[str, str]:
     """Returns user and password of a JAAS line; the password becomes an environment variable."""
     found = dict(JAAS.findall(value))
     if set(found) != {"username", "password"}:
-        told.left.append("kafka.sasl.jaas.config: set sasl.username and sasl.password in `options` of the broker")
+        report.left.append("kafka.sasl.jaas.config: set sasl.username and sasl.password in `options` of the broker")
         return {}
-    variable = told.secret(name, "KAFKA_PASSWORD", "the password in kafka.sasl.jaas.config")
+    variable = report.secret(name, "KAFKA_PASSWORD", "the password in kafka.sasl.jaas.config")
     return {"sasl.username": found["username"], "sasl.password": f"${variable}"}

@@ -114,16 +114,16 @@ NO_MEANING = (
 )  # fmt: skip
 
 
-def remaining(settings: Settings, keys: Iterable[str], told: ImportReport) -> None:
-    """Reports each key that no sentence of `told` mentions. Keys with the same reason share a sentence."""
+def remaining(settings: Settings, keys: Iterable[str], report: ImportReport) -> None:
+    """Reports each key that no sentence of `report` mentions. Keys with the same reason share a sentence."""
     without: dict[str, list[str]] = {}
     left: dict[str, list[str]] = {}
     for key in sorted(keys):
-        if not told.names(key):
+        if not report.names(key):
             why, what_to_do = _meaning(key, settings.get(key))
             (left if what_to_do else without).setdefault(what_to_do or why, []).append(key)
-    told.left += [f"{', '.join(found)}: {why}" for why, found in left.items()]
-    told.no_meaning += [f"{', '.join(found)}: {why}" for why, found in without.items()]
+    report.left += [f"{', '.join(found)}: {why}" for why, found in left.items()]
+    report.no_meaning += [f"{', '.join(found)}: {why}" for why, found in without.items()]
 
 
 def _meaning(key: str, value: str) -> tuple[str, str]:

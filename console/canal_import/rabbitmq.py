@@ -13,30 +13,30 @@ SAME = (("rabbitmq.exchange", "exchange"), ("rabbitmq.virtual.host", "virtual_ho
 BINDING = (("rabbitmq.routingKey", "routing_key"), ("rabbitmq.deliveryMode", "exchange_type"))
 
 
-def rabbitmq_of(name: str, settings: Settings, told: ImportReport) -> dict[str, Any]:
+def rabbitmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
     """Returns RabbitMQ's settings in addition to those that all brokers have."""
-    found = _address(name, settings.get("canal.mq.servers") or settings.get("rabbitmq.host") or SERVER, told)
+    found = _address(name, settings.get("canal.mq.servers") or settings.get("rabbitmq.host") or SERVER, report)
     found |= {own: settings.get(key) for key, own in SAME if settings.get(key)}
     if settings.get("rabbitmq.password"):
-        found["password"] = {"env": told.secret(name, "RABBITMQ_PASSWORD", "rabbitmq.password")}
+        found["password"] = {"env": report.secret(name, "RABBITMQ_PASSWORD", "rabbitmq.password")}
     if settings.get("canal.aliyun.accessKey"):
-        told.left.append(
+        report.left.append(
             "canal.aliyun.accessKey: Alibaba's own login to RabbitMQ, whose password changes with the time, is not there: name a user "
             "and a password"
         )
     if queue := settings.get("rabbitmq.queue"):
         found["queue"] = queue
     if keys := settings.given("canal.mq.servers", "rabbitmq.host", *(key for key, _ in SAME), "rabbitmq.queue"):
-        told.taken.append(f"{keys}: the broker's address, user and queue")
-    found |= _binding(settings, told, bindable={"queue", "exchange"} <= found.keys())
-    told.taken.append(
+        report.taken.append(f"{keys}: the broker's address, user and queue")
+    found |= _binding(settings, report, bindable={"queue", "exchange"} <= found.keys())
+    report.taken.append(
         "canal.serverMode rabbitMQ: every message is confirmed before its ack. One that no queue takes is lost in Canal; here the consumer "
         "is STOPPED until a queue is there"
     )
     return found
 
 
-def _address(name: str, text: str, told: ImportReport) -> dict[str, Any]:
+def _address(name: str, text: str, report: ImportReport) -> dict[str, Any]:
     """Converts host, host:port, or a URI."""
     if not text.startswith("amqp"):
         return {"servers": text}
@@ -51,25 +51,25 @@ def _address(name: str, text: str, told: ImportReport) -> dict[str, Any]:
     if uri.username:
         found["user"] = urllib.parse.unquote(uri.username)
     if uri.password:
-        found["password"] = {"env": told.secret(name, "RABBITMQ_PASSWORD", "the password in rabbitmq.host")}
+        found["password"] = {"env": report.secret(name, "RABBITMQ_PASSWORD", "the password in rabbitmq.host")}
     if len(uri.path) > 1:
         found["virtual_host"] = urllib.parse.unquote(uri.path[1:])
     if uri.scheme == "amqps":
         found["tls"] = {}
-        told.left.append(
+        report.left.append(
             "rabbitmq.host is amqps: Canal accepts any certificate, and Sluice verifies it: set tls.ca_file"
         )
     return found
 
 
-def _binding(settings: Settings, told: ImportReport, *, bindable: bool) -> dict[str, Any]:
+def _binding(settings: Settings, report: ImportReport, *, bindable: bool) -> dict[str, Any]:
     """Returns the binding. Canal declares and binds the queue only if all settings are present."""
     said = {own: settings.get(key) for key, own in BINDING}
     if all(said.values()) and bindable:
-        told.taken.append("rabbitmq.routingKey, rabbitmq.deliveryMode: the queue is declared and bound")
+        report.taken.append("rabbitmq.routingKey, rabbitmq.deliveryMode: the queue is declared and bound")
         return {**said, "exchange_type": said["exchange_type"].lower()}
     if any(said.values()):
-        told.left.append(
+        report.left.append(
             "rabbitmq.routingKey, rabbitmq.deliveryMode: without the others Canal binds nothing, nor does Sluice"
         )
     return {}

@@ -22,22 +22,22 @@ LEFT = (
 )
 
 
-def rocketmq_of(name: str, settings: Settings, told: ImportReport) -> dict[str, Any]:
+def rocketmq_of(name: str, settings: Settings, report: ImportReport) -> dict[str, Any]:
     """Returns RocketMQ's settings in addition to those that all brokers have."""
     found: dict[str, Any] = {"servers": SERVERS}
     for key, older, own in SAME:
         if text := (settings.get(older) if older else "") or settings.get(key):
             found[own] = text
     if keys := settings.given(*(key for names in SAME for key in names[:2] if key)):
-        told.taken.append(f"{keys}: the broker's address, group and tag")
+        report.taken.append(f"{keys}: the broker's address, group and tag")
     if key := settings.get("canal.aliyun.accessKey"):
-        told.taken.append("canal.aliyun.accessKey: the broker's access_key")
+        report.taken.append("canal.aliyun.accessKey: the broker's access_key")
         found["access_key"] = key
-        found["secret_key"] = {"env": told.secret(name, "ROCKETMQ_SECRET", "canal.aliyun.secretKey")}
+        found["secret_key"] = {"env": report.secret(name, "ROCKETMQ_SECRET", "canal.aliyun.secretKey")}
     for left, word, why in LEFT:
         if settings.get(left).lower() == word:
-            told.left.append(f"{left}: {why}")
-    told.taken.append(
+            report.left.append(f"{left}: {why}")
+    report.taken.append(
         "canal.serverMode rocketMQ: by the same name servers, to the same queues. A message is sent until its broker "
         "confirms it, regardless of rocketmq.retry.times.when.send.failed; the topic must exist, with its queues"
     )

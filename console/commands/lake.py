@@ -66,7 +66,7 @@ def lake_swap(  # noqa: PLR0917  one argument an option
 
     config, request = config_now(), SwapRequest(destination=destination, table=table, rebuilt=rebuilt)
     made = act.plan(config, request)
-    told = made.to_json()
+    record = made.to_json()
     if not as_json:
         screen.print(act.render(made))
     if not (only_plan or made.refused):
@@ -74,11 +74,11 @@ def lake_swap(  # noqa: PLR0917  one argument an option
             f"replace the rows of {table} by the {made.rows_after} rows of {rebuilt}?", err=as_json
         ):
             raise typer.Exit(1)
-        told["version_after"] = act.run(config, request, errors.print)
+        record["version_after"] = act.run(config, request, errors.print)
     if as_json:
-        screen.print_json(json.dumps(told))
-    elif "version_after" in told:
-        screen.print(f"{table} has them in version {told['version_after']}")
+        screen.print_json(json.dumps(record))
+    elif "version_after" in record:
+        screen.print(f"{table} has them in version {record['version_after']}")
     raise typer.Exit(1 if made.refused else 0)
 
 

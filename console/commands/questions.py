@@ -117,6 +117,6 @@ def why(
     elif steps:
         screen.print(life.render(steps))
     elif not gone:
-        told = f"{table} has no row with the key {key}, also in no earlier version that its log still has"
-        errors.print(told, markup=False, highlight=False, soft_wrap=True)
+        sentence = f"{table} has no row with the key {key}, also in no earlier version that its log still has"
+        errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(0 if steps else 1)

@@ -228,11 +228,11 @@ def _described(name: str, path: str, log: Any, shard: Shard | None) -> LakeTable
 
 def _described_side_table(name: str, path: str, log: Any) -> LakeTable:
     """Describes the change log or history of a table without a current-state table; its Delta name contains its owner."""
-    told = str(log.metadata().name or "")
-    parts = told.split("/", 4)
+    app_id = str(log.metadata().name or "")
+    parts = app_id.split("/", 4)
     ours = len(parts) == SIDE_PARTS and parts[0] == "sluice"
     owner = Owner(ledger_id=parts[2], destination=parts[1], table=parts[4]) if ours else None
-    applied = log.transaction_version(told) if ours else None
+    applied = log.transaction_version(app_id) if ours else None
     return LakeTable(
         name=name,
         path=path,

@@ -37,11 +37,11 @@ def keep_up(stack: Stack) -> None:
 def _keep(stack: Stack) -> None:
     supervisor = stack.supervisor(FOREGROUND)
     stack.file.add(SUPERVISOR, os.getpid())
-    told = False
+    announced = False
     while True:
         supervisor.tick()
-        if supervisor.is_ready() and not told:
-            told = True
+        if supervisor.is_ready() and not announced:
+            announced = True
             stack.say(f"everything answers; Dagster's UI: {stack.url}   logs: {stack.logs}")
             notify("READY=1")
         time.sleep(POLL_SECONDS)

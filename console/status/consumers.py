@@ -33,7 +33,7 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
         {**each, "position": each.get("cursor"), "members": (each.get("cursor") or {}).get("members")}
         for each in (*(meta.get("consumers") or ()), *(meta.get("group_consumers") or ()))
     ]
-    told = engine.get("consumers") or kept
+    consumers = engine.get("consumers") or kept
     return [
         {
             "client_id": each.get("client_id"),
@@ -47,7 +47,7 @@ def consumers_of(engine: Mapping[str, Any], meta: Mapping[str, Any]) -> list[dic
             "late": int(each.get("late") or 0),
             "waits_for": str(each.get("waits_for") or ""),
         }
-        for each in told
+        for each in consumers
     ]
 
 

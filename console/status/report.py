@@ -276,8 +276,8 @@ def read_group(config: SluiceConfig, name: str, now: float) -> DestinationStatus
     """Like `read_destination`, for a group. `group`: as its engine reports it, else the members in conf/."""
     directory = config.destination_dir(name)
     members = [{"name": member} for member in config.groups[name].members]
-    told = engine_status(directory).get("group") or {"members": members}
-    return dataclasses.replace(read_destination(directory, name, now), group=told)
+    group = engine_status(directory).get("group") or {"members": members}
+    return dataclasses.replace(read_destination(directory, name, now), group=group)
 
 
 def _kept(directory: Path) -> tuple[dict[str, Any], Holder | None, list[str]]:
@@ -420,10 +420,10 @@ def render(report: StatusReport, *, verbose: bool = False) -> Group:
 def _reading_line(destination: str, reading: Mapping[str, Any]) -> Text:
     """Returns the progress of a table's snapshot, and how old the table is in the lake until it ends."""
     older = reading.get("lake_is_older")
-    told = (
+    sentence = (
         f"{destination}: {reading['table']} is being read: {reading['rows']} of about {reading['rows_expected']} rows"
     )
-    return Text(f"{told}; {older}" if older else told, "yellow" if older else "cyan")
+    return Text(f"{sentence}; {older}" if older else sentence, "yellow" if older else "cyan")
 
 
 def _well(report: StatusReport) -> Text:

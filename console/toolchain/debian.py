@@ -98,8 +98,8 @@ def unpacked_from_unstable(package: str, target: Path) -> None:
         (state / "sources.list").write_text(f"{source}\n", encoding="utf-8")
         options = _private_state(state)
         _run(["apt-get", *options, "update", "-q"])
-        told = _run(["apt-get", *options, "install", "-s", "--no-install-recommends", package])
-        names = [line.split()[1] for line in told.splitlines() if line.startswith("Inst ")]
+        output = _run(["apt-get", *options, "install", "-s", "--no-install-recommends", package])
+        names = [line.split()[1] for line in output.splitlines() if line.startswith("Inst ")]
         wanted = [name for name in names if not name.startswith(NOT_UNPACKED)]
         _run(["apt-get", *options, "download", "-q", *wanted], folder=archives)
         for archive in sorted(archives.glob("*.deb")):
@@ -117,8 +117,8 @@ def _unstable_source() -> str:
     release = platform.freedesktop_os_release()
     if release.get("ID") != "debian":
         raise CommandFailedError(f"this system is {release.get('ID')}, and the package is Debian's")
-    told = _run(["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"])
-    pairs = [line.split() for line in told.splitlines()]
+    output = _run(["apt-get", "indextargets", "--format", "$(RELEASE) $(REPO_URI)", "Created-By: Packages"])
+    pairs = [line.split() for line in output.splitlines()]
     own = {release.get("VERSION_CODENAME", ""), UNSTABLE, "sid", "testing", "stable"}
     mirrors = [mirror for suite, mirror in pairs if suite in own]
     if not mirrors:
@@ -145,8 +145,8 @@ def _private_state(folder: Path) -> list[str]:
 
 def dependencies_lacking(package: str) -> list[str]:
     """Returns the packages that an installation of a package would add. apt reports them without root rights."""
-    told = _run(["apt-get", "install", "-s", "--no-install-recommends", package])
-    installed = [line.split()[1] for line in told.splitlines() if line.startswith("Inst ")]
+    output = _run(["apt-get", "install", "-s", "--no-install-recommends", package])
+    installed = [line.split()[1] for line in output.splitlines() if line.startswith("Inst ")]
     return [name for name in installed if name != package]
 
 

@@ -181,8 +181,8 @@ def _before_vacuum(
 
 
 def _asked_hours(config: SluiceConfig, request: MaintainRequest) -> float:
-    told = config.destinations[request.destination].maintenance.retention_hours
-    return told if request.retention_hours is None else request.retention_hours
+    configured = config.destinations[request.destination].maintenance.retention_hours
+    return configured if request.retention_hours is None else request.retention_hours
 
 
 def _hours(config: SluiceConfig, request: MaintainRequest, names: Collection[str] | None = None) -> float:

@@ -52,8 +52,8 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
     """Reads a past state from the log at a path. Raises TableError if it cannot be read."""
     try:
         log = deltalake.DeltaTable(path, storage_options=dict(storage_options) or None)
-        told = log.history()[-1].get("userMetadata") or "{}"
-        record = json.loads(str(told)) if str(log.metadata().name or "").startswith(f"{MARK}/") else {}
+        metadata = log.history()[-1].get("userMetadata") or "{}"
+        record = json.loads(str(metadata)) if str(log.metadata().name or "").startswith(f"{MARK}/") else {}
         table = DeltaTable("", path, "", storage_options)
         table.refresh()
     except TableNotFoundError:
@@ -74,18 +74,18 @@ def read_rebuilt(path: str, storage_options: Mapping[str, str]) -> PastTable:
 
 
 def refusal(
-    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, told: Sequence[CommittedInterval]
+    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, commits: Sequence[CommittedInterval]
 ) -> str:
     """Returns why the rows of a past state must not replace the live table's, and what to do; empty if they may. Pure function.
 
-    `live`: (name, Spark type) of the live table's columns; `up_to`: order key up to which the past state has its changes; `told`: the
+    `live`: (name, Spark type) of the live table's columns; `up_to`: order key up to which the past state has its changes; `commits`: the
     live table's commits.
     """
-    return next(_obstacles(owner, live, rebuilt, up_to, told), "")
+    return next(_obstacles(owner, live, rebuilt, up_to, commits), "")
 
 
 def _obstacles(
-    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, told: Sequence[CommittedInterval]
+    owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, commits: Sequence[CommittedInterval]
 ) -> Iterator[str]:
     anew = f"build it again with `sluice backfill {owner.destination} … --into`"
     if rebuilt.of != owner.table or not rebuilt.ledger:
@@ -98,14 +98,14 @@ def _obstacles(
         differ = sorted({name for name, _ in set(live) ^ set(rebuilt.columns)})
         instead = "or take its rows with `sluice snapshot start`"
         yield f"the past state has other columns than the table ({', '.join(differ)}): {anew}, {instead}"
-    ours = [each for each in told if each.ours and each.ledger == owner.ledger_id]
+    ours = [each for each in commits if each.ours and each.ledger == owner.ledger_id]
     if later := [each for each in ours if each.streamed and each.last_order_key > up_to]:
         changes = sum(each.inserts + each.updates + each.deletes for each in later)
         yield (
             f"the table has {len(later)} batches with {changes} changes that are newer than the past state, which lacks "
             f"them: {anew} up to now"
         )
-    if not told or min(each.version_before for each in told) > rebuilt.base:
+    if not commits or min(each.version_before for each in commits) > rebuilt.base:
         yield f"the table's log no longer has the commits after its version {rebuilt.base}: {anew}"
     if mended := [each for each in ours if each.kind in (BACKFILL_KIND, REPAIR_KIND) and each.version > rebuilt.base]:
         what = f"version {mended[-1].version} of the table is a {mended[-1].kind}"

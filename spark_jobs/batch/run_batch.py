@@ -376,7 +376,7 @@ def _batch_error(
         sentence = f"the connection to Spark was lost during the merge of {names} ({why}); the batch is tried again"
         result: SparkJobError = SparkUnavailableError(sentence)
     else:
-        told = [table_error(name, errors[name]) for name in failed]
-        result = MergeError(str(told[0]), merged, failed, tuple(error for error in told if error.own))
+        failures = [table_error(name, errors[name]) for name in failed]
+        result = MergeError(str(failures[0]), merged, failed, tuple(error for error in failures if error.own))
     result.__cause__ = away or errors[failed[0]]
     return result

@@ -249,8 +249,8 @@ class Play:
         while waiting:
             parent, old, new = waiting.pop()
             for cascade in event.cascades:
-                told = not begin or set(cascade.referenced) == set(event.old)
-                if cascade.parent_name == parent and told and cascade.child_name in event.live:
+                complete = not begin or set(cascade.referenced) == set(event.old)
+                if cascade.parent_name == parent and complete and cascade.child_name in event.live:
                     waiting += self._follow(event, cascade, old, new)
             begin = False
 

@@ -50,12 +50,12 @@ def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bo
 
 
 def append_event(
-    table: SideTable, operation: str, place: tuple[int, int], told: Mapping[str, Any], user_metadata: str
+    table: SideTable, operation: str, place: tuple[int, int], record: Mapping[str, Any], user_metadata: str
 ) -> bool:
     """Appends a row for an event that is in no segment, once per position (order key, commit time in µs). `table`: with an app ID of
     its own.
     """
-    rows = event_row(_without_images(), operation, *place, json.dumps(told))
+    rows = event_row(_without_images(), operation, *place, json.dumps(record))
     return _append(table, rows.schema, rows.to_batches, place[0], user_metadata)
 
 
@@ -106,8 +106,8 @@ def _append_changes(table: SideTable, segment: ChangesSegment, user_metadata: st
 def _append(table: SideTable, schema: pa.Schema, batches: Any, order_key: int, user_metadata: str) -> bool:
     """Appends the batches. `batches` is called again if the commit has to be repeated."""
     if table.log is None:
-        told = f"Every change of {table.name}: a row a change, with the row before and after. Sluice appends to it."
-        table.make(schema, PROPERTIES, told)
+        comment = f"Every change of {table.name}: a row a change, with the row before and after. Sluice appends to it."
+        table.make(schema, PROPERTIES, comment)
 
     def write() -> None:
         write_deltalake(

@@ -103,9 +103,11 @@ def taken_over(
         known = _variants(renames.get(name, name), there, column.type if name in renames else "")
         origins = tuple(each for each in known if each[0] not in others)
         if origins:
-            told = name in renames or name in altered or ours in added
+            altered_there = name in renames or name in altered or ours in added
             kind = column.type
-            found.append(TakenOver(column=ours, type=kind, origins=origins, renamed=name in renames, told=told))
+            found.append(
+                TakenOver(column=ours, type=kind, origins=origins, renamed=name in renames, told=altered_there)
+            )
     return tuple(found)
 
 

@@ -278,8 +278,8 @@ class History:
             place = placed(self.table.name, columns, {}, [column.name for column in PERIOD])
             fields = [pa.field(place.names[column.name], types.field(column.name).type) for column in columns]
             own = [pa.field(column.name, PERIOD_TYPES[column.name]) for column in PERIOD]
-            told = f"Every version of every row of {self.table.name}, with the time it was valid. Sluice writes it."
-            self.table.make(pa.schema([*fields, *own]), {KEY_PROPERTY: json.dumps(list(key))}, told)
+            comment = f"Every version of every row of {self.table.name}, with the time it was valid. Sluice writes it."
+            self.table.make(pa.schema([*fields, *own]), {KEY_PROPERTY: json.dumps(list(key))}, comment)
             return place.names
         self._keep_key(key)
         return self._widen(columns, key, at).names

@@ -73,9 +73,9 @@ class HistoryDifference:
         differs = " OR ".join(f"(m_{at} IS DISTINCT FROM c_{at})" for at in others) or "false"
         both = f"SELECT * FROM ({self._there(mirror, quote, time)}) FULL OUTER JOIN ({self._open(history, quote)}) ON {met}"
         # Rows that disappeared, or changed without a newer order key, changed at the latest at this position.
-        told = "false" if self.at_place else "m_is AND (c_from IS NULL OR m_key > c_from)"
-        since = f"CASE WHEN {told} THEN m_key ELSE {self.order_key} END"
-        at_time = f"CASE WHEN {told} THEN m_time ELSE {time} END"
+        is_newer = "false" if self.at_place else "m_is AND (c_from IS NULL OR m_key > c_from)"
+        since = f"CASE WHEN {is_newer} THEN m_key ELSE {self.order_key} END"
+        at_time = f"CASE WHEN {is_newer} THEN m_time ELSE {time} END"
         closes = {VALID_TO: at_time, TO_KEY: since, CLOSES: "true"}
         opens = {VALID_FROM: at_time, FROM_KEY: since, OPERATION_NAME: "'read'", CLOSES: "false"}
         return (

@@ -110,15 +110,15 @@ class SideTable:
         """Names of columns → Spark's names of their types."""
         return {} if self.log is None else types_of(self.log.schema().fields)
 
-    def make(self, schema: pa.Schema, properties: Mapping[str, str], told: str) -> None:
-        """Creates the table without rows; does nothing if another run created it meanwhile. `told`: a description for users."""
+    def make(self, schema: pa.Schema, properties: Mapping[str, str], comment: str) -> None:
+        """Creates the table without rows; does nothing if another run created it meanwhile. `comment`: a description for users."""
         self.fence.check(self.name)
         with contextlib.suppress(DeltaError):  # it exists now: `open` checks whether it is ours
             deltalake.DeltaTable.create(
                 self.path,
                 schema,
                 name=self.app_id,
-                description=told,
+                description=comment,
                 configuration={"delta.checkpointInterval": str(CHECKPOINT_COMMITS), **properties},
                 storage_options=dict(self.storage_options) or None,
                 raise_if_key_not_exists=False,

@@ -135,11 +135,11 @@ def _frame_entries(part: EntryPart, places: Int64s, file: Bytes) -> Entries:
     frames = _frames(part, places, indices)
     begins = kinds == BEGIN
     # A transaction without BEGIN (a decided XA transaction) begins where it ends.
-    told = begins & (frames["begin"] >= 0)
-    offsets = np.where(told, frames["begin"], frames["close"])
-    lengths = np.where(told, frames["begin_length"], frames["close_length"])
-    seconds = np.where(told, frames["begin_seconds"], frames["close_seconds"])
-    numbers = np.where(begins, np.where(told, frames["thread"], 0), np.maximum(frames["xid"], 0))
+    shown_begins = begins & (frames["begin"] >= 0)
+    offsets = np.where(shown_begins, frames["begin"], frames["close"])
+    lengths = np.where(shown_begins, frames["begin_length"], frames["close_length"])
+    seconds = np.where(shown_begins, frames["begin_seconds"], frames["close_seconds"])
+    numbers = np.where(begins, np.where(shown_begins, frames["thread"], 0), np.maximum(frames["xid"], 0))
     count = len(places)
     out = np.empty(count * (FRAME_BYTES_MAX + len(file)), np.uint8)
     starts, sizes = np.empty(count, np.int64), np.empty(count, np.int64)

@@ -212,11 +212,11 @@ def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
     types = cursor.take(count)
     codes, metadata = _layout(types, ByteCursor(cursor.take(cursor.packed()), "the metadata of the table map"))
     nullable = _bits(cursor.take((count + 7) // 8), count, lowest_first=True)
-    told = _LoggedFields()
+    fields = _LoggedFields()
     for field, value in _fields(cursor):
         if field in _READERS:
             content = ByteCursor(value, f"field {field} of the table map")
-            _READERS[field](told, content, codes)
+            _READERS[field](fields, content, codes)
             if content.left:
                 raise BinlogFormatError(f"{content.what} is {content.left} bytes longer than its columns need")
     return dataclasses.replace(
@@ -224,15 +224,15 @@ def _with_columns(named: TableMap, cursor: ByteCursor) -> TableMap:
         type_codes=codes,
         metadata=metadata,
         nullable=nullable,
-        unsigned=told.unsigned,
-        charsets=told.charsets,
-        labelled=told.labelled,
-        names=told.names,
-        labels=_labels(codes, told),
-        primary_key=told.primary_key,
-        key_prefixes=told.key_prefixes,
-        geometry_types=told.geometry_types,
-        visible=told.visible,
+        unsigned=fields.unsigned,
+        charsets=fields.charsets,
+        labelled=fields.labelled,
+        names=fields.names,
+        labels=_labels(codes, fields),
+        primary_key=fields.primary_key,
+        key_prefixes=fields.key_prefixes,
+        geometry_types=fields.geometry_types,
+        visible=fields.visible,
     )
 
 
@@ -301,19 +301,19 @@ def _columns_of(codes: tuple[int, ...], kinds: frozenset[int]) -> list[int]:
     return [index for index, code in enumerate(codes) if code in kinds]
 
 
-def _read_signedness(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_signedness(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     numeric = _columns_of(codes, NUMERIC)
     bits = dict(zip(numeric, _bits(value.rest(), len(numeric), lowest_first=False), strict=True))
-    told.unsigned = tuple(bits.get(index, False) for index in range(len(codes)))
+    fields.unsigned = tuple(bits.get(index, False) for index in range(len(codes)))
 
 
-def _read_visibility(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.visible = _bits(value.rest(), len(codes), lowest_first=False)
+def _read_visibility(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    fields.visible = _bits(value.rest(), len(codes), lowest_first=False)
 
 
-def _read_names(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_names(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     names = tuple(value.text(value.packed()) for _ in codes)
-    told.names = names
+    fields.names = names
 
 
 def _default_charset(value: ByteCursor) -> Charsets:
@@ -338,49 +338,49 @@ def _exactly(value: ByteCursor, count: int) -> tuple[int, ...]:
     return numbers
 
 
-def _read_default_charset(told: _LoggedFields, value: ByteCursor, _codes: tuple[int, ...]) -> None:
-    told.charsets = _default_charset(value)
+def _read_default_charset(fields: _LoggedFields, value: ByteCursor, _codes: tuple[int, ...]) -> None:
+    fields.charsets = _default_charset(value)
 
 
-def _read_column_charset(told: _LoggedFields, value: ByteCursor, _codes: tuple[int, ...]) -> None:
-    told.charsets = Charsets(each=_each(value))
+def _read_column_charset(fields: _LoggedFields, value: ByteCursor, _codes: tuple[int, ...]) -> None:
+    fields.charsets = Charsets(each=_each(value))
 
 
-def _read_labelled_default_charset(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.labelled = _default_charset(value).spread(len(_columns_of(codes, LABELLED)))
+def _read_labelled_default_charset(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    fields.labelled = _default_charset(value).spread(len(_columns_of(codes, LABELLED)))
 
 
-def _read_labelled_column_charset(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.labelled = _exactly(value, len(_columns_of(codes, LABELLED)))
+def _read_labelled_column_charset(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    fields.labelled = _exactly(value, len(_columns_of(codes, LABELLED)))
 
 
 def _label_lists(value: ByteCursor, count: int) -> list[list[bytes]]:
     return [[value.take(value.packed()) for _ in range(value.packed())] for _ in range(count)]
 
 
-def _read_set_labels(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.set_labels = _label_lists(value, codes.count(TypeCode.SET))
+def _read_set_labels(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    fields.set_labels = _label_lists(value, codes.count(TypeCode.SET))
 
 
-def _read_enum_labels(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.enum_labels = _label_lists(value, codes.count(TypeCode.ENUM))
+def _read_enum_labels(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    fields.enum_labels = _label_lists(value, codes.count(TypeCode.ENUM))
 
 
-def _read_geometry_types(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.geometry_types = _exactly(value, codes.count(TypeCode.GEOMETRY))
+def _read_geometry_types(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    fields.geometry_types = _exactly(value, codes.count(TypeCode.GEOMETRY))
 
 
-def _read_primary_key(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
-    told.primary_key = _checked_key(_each(value), value, codes)
-    told.key_prefixes = (0,) * len(told.primary_key)
+def _read_primary_key(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+    fields.primary_key = _checked_key(_each(value), value, codes)
+    fields.key_prefixes = (0,) * len(fields.primary_key)
 
 
-def _read_primary_key_with_prefix(told: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
+def _read_primary_key_with_prefix(fields: _LoggedFields, value: ByteCursor, codes: tuple[int, ...]) -> None:
     numbers = _each(value)
     if len(numbers) % 2:
         raise BinlogFormatError(f"{value.what} ends between a key column and its prefix")
-    told.primary_key = _checked_key(numbers[::2], value, codes)
-    told.key_prefixes = numbers[1::2]
+    fields.primary_key = _checked_key(numbers[::2], value, codes)
+    fields.key_prefixes = numbers[1::2]
 
 
 def _checked_key(key: tuple[int, ...], value: ByteCursor, codes: tuple[int, ...]) -> tuple[int, ...]:
@@ -405,13 +405,13 @@ _READERS: dict[int, Callable[[_LoggedFields, ByteCursor, tuple[int, ...]], None]
 }
 
 
-def _labels(codes: tuple[int, ...], told: _LoggedFields) -> tuple[tuple[str, ...], ...] | None:
+def _labels(codes: tuple[int, ...], fields: _LoggedFields) -> tuple[tuple[str, ...], ...] | None:
     """Decodes labels, each column's in its own charset. None if those of an enum or set were not logged."""
     waiting: dict[int, Iterator[list[bytes]]] = {
-        TypeCode.ENUM: iter(told.enum_labels or ()),
-        TypeCode.SET: iter(told.set_labels or ()),
+        TypeCode.ENUM: iter(fields.enum_labels or ()),
+        TypeCode.SET: iter(fields.set_labels or ()),
     }
-    collations = iter(told.labelled or ())
+    collations = iter(fields.labelled or ())
     labels: list[tuple[str, ...]] = []
     for code in codes:
         if code not in LABELLED:
@@ -421,7 +421,7 @@ def _labels(codes: tuple[int, ...], told: _LoggedFields) -> tuple[tuple[str, ...
         if raw is None:
             return None
         labels.append(tuple(_label(text, collation) for text in raw))
-    return tuple(labels) if told.names is not None else None
+    return tuple(labels) if fields.names is not None else None
 
 
 def _label(raw: bytes, collation: int) -> str:

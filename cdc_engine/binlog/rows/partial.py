@@ -51,8 +51,8 @@ _REASONS = {
 
 def refusal(status: int, column: Column, where: str) -> str:
     """Returns the sentence for an operator. `where`: file and offset of the event."""
-    told = _REASONS[status].format(column=column.name)
-    return f"the row event at {where} {told}; set binlog_row_image=FULL on the source"
+    what = _REASONS[status].format(column=column.name)
+    return f"the row event at {where} {what}; set binlog_row_image=FULL on the source"
 
 
 def key_null(column: Column, where: str, *, in_source: bool) -> str:

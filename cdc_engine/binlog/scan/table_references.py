@@ -61,16 +61,16 @@ class TableReferences:
         captured, cascades = self._captured(*name), self._history.cascades(*name)
         if not captured and not cascades:
             return NOT_CAPTURED, ()
-        told = name in self._stopped
+        reported = name in self._stopped
         try:
             version = self._history.resolve(table_map, position)
-            if told:
+            if reported:
                 raise _stopped_before(version)
         except NotATableError:
             return NOT_CAPTURED, ()
         except TableStoppedError as error:
             self._stopped.add(name)
-            own = (stopped_change(error, position),) if captured and not told else ()
+            own = (stopped_change(error, position),) if captured and not reported else ()
             index = self._index(error.version) if captured and error.version is not None else NOT_CAPTURED
             return index, (*own, *(stopped_change(each, position) for each in _unseen(cascades, error)))
         follows = captured and self._history.follows(*name)

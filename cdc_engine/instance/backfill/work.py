@@ -165,5 +165,5 @@ class BackfillReading:
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
         named = [name for name in self._asked.tables if name in self.refused and self._asked.all_or_none]
         if named or len(self.refused) == len(self.names):
-            told = "; ".join(f"{name}: {self.refused[name]}" for name in (named or self.names))
-            raise ActRefusedError(told or f"{self._config.name} captures no table yet")
+            refusals = "; ".join(f"{name}: {self.refused[name]}" for name in (named or self.names))
+            raise ActRefusedError(refusals or f"{self._config.name} captures no table yet")

@@ -459,14 +459,14 @@ class Engine:
                 parser.start(parser.position)
 
     def _tell(self, state: str, reason: str) -> None:
-        told = OPERATOR_WORDS.get(state) or engine_state(state)
+        reported = OPERATOR_WORDS.get(state) or engine_state(state)
         # only the parser stopped: it restarts at another position
-        begins_anew = told == EngineState.STOPPED and not self._stopping.is_set()
-        if begins_anew or not engine_follows(self._state, told):
+        begins_anew = reported == EngineState.STOPPED and not self._stopping.is_set()
+        if begins_anew or not engine_follows(self._state, reported):
             return  # that the parser then stops is less informative
-        self._state, self._reason, self._changed_at = told, reason, time.monotonic()
-        if told in ENDED:
-            log.error("engine_stopped", destination=self.name, state=told, reason=reason)
+        self._state, self._reason, self._changed_at = reported, reason, time.monotonic()
+        if reported in ENDED:
+            log.error("engine_stopped", destination=self.name, state=reported, reason=reason)
 
     def _held_by_another(self) -> str:
         holder = self._lease.holder()

@@ -31,13 +31,13 @@ def cannot_repeat(config: DestinationConfig, cascades: Iterable[Cascade]) -> dic
     """Returns the tables whose changes cannot be applied twice, by "database.table" with the reason: no key removes the duplicates.
     `cascades`: those of the history.
     """
-    told = {".".join(each.child): _of_cascade(each) for each in cascades}
+    reasons = {".".join(each.child): _of_cascade(each) for each in cascades}
     for name, table in config.tables.items():
         if table.history:
-            told[name] = "it has a history (`history: true`), whose versions would overlap"
+            reasons[name] = "it has a history (`history: true`), whose versions would overlap"
         if table.change_log:
-            told[name] = "it has a change log (`change_log: true`), which would have those changes twice"
-    return told
+            reasons[name] = "it has a change log (`change_log: true`), which would have those changes twice"
+    return reasons
 
 
 def _of_cascade(cascade: Cascade) -> str:

@@ -47,7 +47,7 @@ def begin_asking(connection: SourceConnection) -> None:
 def ask_clock(connection: SourceConnection) -> ClockAnswer:
     """Reads the clock. Raises SourceConnectionError, also if the account may not read the end of the binlog."""
     uuid = "CONCAT('mariadb-', @@server_id)" if connection.mariadb else "@@server_uuid"
-    told = connection.rows(f"SELECT UNIX_TIMESTAMP(NOW(6)) AS now, {uuid} AS uuid")[0]
+    answer = connection.rows(f"SELECT UNIX_TIMESTAMP(NOW(6)) AS now, {uuid} AS uuid")[0]
     renamed = not connection.mariadb and _number(connection.server_version) >= _number(RENAMED_SINCE)
     # Read after the time, so everything committed before the time is before this end.
     status = connection.first_of(*(reversed(END) if renamed else END))
@@ -55,12 +55,12 @@ def ask_clock(connection: SourceConnection) -> ClockAnswer:
         raise SourceConnectionError(
             f"{connection.source.address} does not say where its binlog ends: the user {connection.source.user} needs REPLICATION CLIENT"
         )
-    now_us, version = int(told["now"] * SECOND_US), connection.server_version
+    now_us, version = int(answer["now"] * SECOND_US), connection.server_version
     in_seconds = connection.mariadb or _number(version) < (COMMIT_TIMES_SINCE,)
     end = ServerFacts(
         version=version,
         mariadb=connection.mariadb,
-        server_uuid=str(told["uuid"]),
+        server_uuid=str(answer["uuid"]),
         gtid_enabled=False,
         file=str(status[0]["File"]),
         offset=int(status[0]["Position"]),

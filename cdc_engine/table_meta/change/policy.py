@@ -107,12 +107,12 @@ def decide(items: Sequence[Item], policy: Policy, approved: str = "") -> ChangeD
         words = [_approved(item, approved) if word == HOLD else word for item, word in zip(items, words, strict=True)]
     if HOLD in words:
         return ChangeDecision(PolicyAnswer.HELD)
-    told = [
+    planned = [
         dataclasses.replace(item.alteration, plan=word)
         for item, word in zip(items, words, strict=True)
         if item.alteration is not None
     ]
-    return ChangeDecision(PolicyAnswer.FOLLOW, tuple(words), tuple(told))
+    return ChangeDecision(PolicyAnswer.FOLLOW, tuple(words), tuple(planned))
 
 
 def _approved(item: Item, word: str) -> str:

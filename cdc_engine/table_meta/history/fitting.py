@@ -46,9 +46,9 @@ def fit(
     problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)
     if schema is not None and not problem:
         return _confirmed(table_map, schema), None
-    told = _told(table_map, columns, schema.charset if schema else "")
-    if told is not None and not (mariadb and (_has_row_times(told) or any(_hides_another(each) for each in columns))):
-        return told.version(), told
+    found = _told(table_map, columns, schema.charset if schema else "")
+    if found is not None and not (mariadb and (_has_row_times(found) or any(_hides_another(each) for each in columns))):
+        return found.version(), found
     if schema is None:
         reason = (
             "the schema history does not have the table at this position, and its table map has no column names "
@@ -82,8 +82,8 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
             f"the table map has {table_map.column_count} columns ({_shown([column.mysql_type for column in columns])}), the schema history "
             f"{len(schema.columns)} ({_shown([f'{column.name} {column.type}' for column in schema.columns])})"
         )
-    for index, (told, declared) in enumerate(zip(columns, schema.columns, strict=True)):
-        if difference := _column_difference(table_map, told, declared, mariadb=mariadb):
+    for index, (mapped, declared) in enumerate(zip(columns, schema.columns, strict=True)):
+        if difference := _column_difference(table_map, mapped, declared, mariadb=mariadb):
             return f"column {index + 1} ({declared.name}): {difference}"
     told_key = _told_key(table_map)
     if told_key is not None:  # every key of a system-versioned table contains the end time of its rows
@@ -95,14 +95,14 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
     return ""
 
 
-def _column_difference(table_map: TableMap, told: Column, declared: DeclaredColumn, *, mariadb: bool) -> str:
+def _column_difference(table_map: TableMap, mapped: Column, declared: DeclaredColumn, *, mariadb: bool) -> str:
     expected = declared.column()
     sides = (
-        ("", told.name, expected.name, table_map.names is not None),
-        ("", _layout(told), _layout(expected), not _same_layout(told, expected, mariadb=mariadb)),
-        ("", _sign(told), _sign(expected), table_map.unsigned is not None and _has_sign(expected)),
-        ("the character set ", told.charset, expected.charset, bool(told.charset and expected.charset)),
-        ("the labels ", _shown(told.labels), _shown(expected.labels), table_map.labels is not None),
+        ("", mapped.name, expected.name, table_map.names is not None),
+        ("", _layout(mapped), _layout(expected), not _same_layout(mapped, expected, mariadb=mariadb)),
+        ("", _sign(mapped), _sign(expected), table_map.unsigned is not None and _has_sign(expected)),
+        ("the character set ", mapped.charset, expected.charset, bool(mapped.charset and expected.charset)),
+        ("the labels ", _shown(mapped.labels), _shown(expected.labels), table_map.labels is not None),
     )
     for what, map_side, history_side, told_by_map in sides:
         if told_by_map and map_side != history_side:
@@ -114,13 +114,13 @@ def _column_difference(table_map: TableMap, told: Column, declared: DeclaredColu
 _TIMESTAMPS = (TypeCode.TIMESTAMP, TypeCode.TIMESTAMP2)
 
 
-def _same_layout(told: Column, expected: Column, *, mariadb: bool) -> bool:
-    if (told.type_code, told.metadata) == (expected.type_code, expected.metadata):
+def _same_layout(mapped: Column, expected: Column, *, mariadb: bool) -> bool:
+    if (mapped.type_code, mapped.metadata) == (expected.type_code, expected.metadata):
         return True
     if mariadb and expected.type_code == TypeCode.VECTOR:
         length_bytes = VECTOR_ITEM_BYTES * declared_type(expected.mysql_type).length
-        return (told.type_code, told.metadata) == (TypeCode.VARCHAR, length_bytes)
-    old = told.type_code == _OLD_FORMATS.get(TypeCode(expected.type_code), -1)
+        return (mapped.type_code, mapped.metadata) == (TypeCode.VARCHAR, length_bytes)
+    old = mapped.type_code == _OLD_FORMATS.get(TypeCode(expected.type_code), -1)
     return old and (mariadb or expected.metadata == 0)
 
 
@@ -133,11 +133,11 @@ def _hides_another(column: Column) -> bool:
     return column.type_code == TypeCode.STRING and column.charset == "binary" and column.metadata in HIDING_BYTES
 
 
-def _has_row_times(told: TableSchema) -> bool:
+def _has_row_times(schema: TableSchema) -> bool:
     """Returns whether a table may be system-versioned. Which of its rows are current depends on columns that only a schema identifies."""
-    times = [column.name for column in told.columns if column.type == "timestamp(6)" and not column.nullable]
-    return [column.name for column in told.columns[-2:]] == ["row_start", "row_end"] or (
-        len(times) > 1 and bool(set(told.key) & set(times))
+    times = [column.name for column in schema.columns if column.type == "timestamp(6)" and not column.nullable]
+    return [column.name for column in schema.columns[-2:]] == ["row_start", "row_end"] or (
+        len(times) > 1 and bool(set(schema.key) & set(times))
     )
 
 
@@ -168,8 +168,8 @@ def _confirmed(table_map: TableMap, schema: TableSchema) -> TableVersion:
         for declared, code, metadata in zip(schema.columns, table_map.type_codes, table_map.metadata, strict=True)
     )
     columns = tuple(
-        dataclasses.replace(column, nullable=column.nullable and (told or column.type_code not in _TIMESTAMPS))
-        for column, told in zip(columns, table_map.nullable, strict=True)
+        dataclasses.replace(column, nullable=column.nullable and (mapped or column.type_code not in _TIMESTAMPS))
+        for column, mapped in zip(columns, table_map.nullable, strict=True)
     )
     return table_version(schema.database, schema.table, columns, schema.key)
 

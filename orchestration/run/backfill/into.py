@@ -83,7 +83,7 @@ def _taken(config: SluiceConfig) -> set[str]:
 
 
 def run_into(
-    config: SluiceConfig, request: BackfillRequest, told: BackfillListener, folder: Path
+    config: SluiceConfig, request: BackfillRequest, listener: BackfillListener, folder: Path
 ) -> tuple[BackfillReading, RebuiltTable]:
     """Reads the changes and builds the table. Raises SluiceError or MergeFailedError with a sentence each; then nothing is left at the
     table's path.
@@ -107,12 +107,12 @@ def run_into(
             asked,
             folder,
             now_us=now_us,
-            progress=told.progress,
+            progress=listener.progress,
             find=find,
         )
         reading.read()
         (base,) = chosen
-        told.say(
+        listener.say(
             f"read from {reading.place.begin} to {reading.read_to}, after version {base.version} of {request.tables[0]}"
         )
         return reading, _build(config, request, reading, base, (path, folder))
@@ -129,15 +129,15 @@ def _from_a_version(
 
     place, ledger, directory = locate_interval(*asked), asked[1], config.destination_dir(request.destination)
     live = _live(config, request, ledger.ledger_id)
-    told = batches(read_commit(commit) for commit in live.commits_after(-1))
-    base = base_of(told, ledger.ledger_id, place.begin)
+    commits = batches(read_commit(commit) for commit in live.commits_after(-1))
+    base = base_of(commits, ledger.ledger_id, place.begin)
     if base is None:
         raise ConfigurationError(
             f"{request.tables[0]} has no version from {time_text(request.from_us)} or before in its log: use a later --from"
         )
     begin = Position.from_json(dict(base.end))
     if begin.file not in {log.file for log in place.files.logs}:
-        quiet = after_a_quiet_time(told, base, place.begin, place.cursor)
+        quiet = after_a_quiet_time(commits, base, place.begin, place.cursor)
         begin = quiet if quiet is not None and is_followed(ledger, directory, base.table) else begin
     if begin.file not in {log.file for log in place.files.logs}:
         raise PositionLostError(
@@ -149,12 +149,12 @@ def _from_a_version(
 
 
 def after_a_quiet_time(
-    told: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
+    commits: list[CommittedInterval], base: CommittedInterval, begin: Position, cursor: Position
 ) -> Position | None:
     """Returns the position to read from for a table without changes since its newest version, which includes all changes up to the
     cursor. None if the table has changed.
     """
-    later = [each for each in told if each.streamed and each.ledger == base.ledger and each.version > base.version]
+    later = [each for each in commits if each.streamed and each.ledger == base.ledger and each.version > base.version]
     return None if later else min(begin, cursor, key=lambda each: each.order_key)
 
 
@@ -207,7 +207,7 @@ def _build(
     up_to, place = reading.changed_up_to, reading.read_to if request.to_us is None else reading.place.end
     images = folded(name, segments, folder / "past.parquet", up_to, up_to) if segments else None
     at = f"{place} ({time_text(request.to_us)})" if request.to_us is not None else str(place)
-    told = f"{name} as it was at {at}: version {base.version} and what came after it, by `sluice backfill --into`; nothing writes to it."
+    comment = f"{name} as it was at {at}: version {base.version} and what came after it, by `sluice backfill --into`; nothing writes to it."
     live = _live(config, request, base.ledger)
     rows = build(
         PastState(
@@ -216,7 +216,7 @@ def _build(
             images=images,
             key=segments[0].key if segments else (),
             path=path,
-            told=told,
+            told=comment,
             folder=folder,
             record={"past_of": name, "ledger": base.ledger, "version": base.version, "up_to": place.to_json()},
             storage_options=storage_options(config.storage_options),

@@ -53,7 +53,7 @@ def run_backfill(
     ports: Ports,
     config: SluiceConfig,
     request: BackfillRequest,
-    told: BackfillListener,
+    listener: BackfillListener,
     *,
     run: str = "",
     wait_seconds: float = 0.0,
@@ -67,20 +67,20 @@ def run_backfill(
 
     directory, given = config.destination_dir(request.destination), config.destinations[request.destination]
     asked = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
-    told.say(str(request))
+    listener.say(str(request))
     if request.into:
         place_of(config, request)
     with folder_of(directory, wait_seconds) as folder:
         if request.into:
-            return _done(request, *run_into(config, request, told, folder))
+            return _done(request, *run_into(config, request, listener, folder))
         reading = BackfillReading(
-            given, directory, asked, folder, now_us=time.time_ns() // 1000, progress=told.progress
+            given, directory, asked, folder, now_us=time.time_ns() // 1000, progress=listener.progress
         )
         reading.read()
-        told.say(f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes")
+        listener.say(f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes")
         failpoints.reach(failpoints.BEFORE_BACKFILL)
-        with only_writer_of_rows_read(ports, config, request.destination, told.say) as refusal:
-            outcomes = _merge(config, request, reading, told, run, refusal)
+        with only_writer_of_rows_read(ports, config, request.destination, listener.say) as refusal:
+            outcomes = _merge(config, request, reading, listener, run, refusal)
         failpoints.reach(failpoints.AFTER_BACKFILL)
         return _done(request, reading, None, outcomes)
 
@@ -105,7 +105,7 @@ def _merge(  # noqa: PLR0917  one caller
     config: SluiceConfig,
     request: BackfillRequest,
     reading: BackfillReading,
-    told: BackfillListener,
+    listener: BackfillListener,
     run: str,
     refusal: Callable[[], str],
 ) -> list[TableReport]:
@@ -120,9 +120,9 @@ def _merge(  # noqa: PLR0917  one caller
 
     ledger_id, cursor = reading.catch_up()
     for name, why in reading.refused.items():
-        told.say(f"{name} is left out: {why}")
+        listener.say(f"{name} is left out: {why}")
     if not reading.tables:
-        told.say("no table has changes in that interval, apart from those left out: nothing to merge")
+        listener.say("no table has changes in that interval, apart from those left out: nothing to merge")
         return []
     folders: list[Path] = [batch.path for batch in reading.staged]
     interval = StagedInterval(
@@ -144,11 +144,11 @@ def _merge(  # noqa: PLR0917  one caller
     def done(outcome: TableReport) -> None:
         merged.append(outcome)
         failpoints.reach(failpoints.BETWEEN_BACKFILLED)
-        told.say(
+        listener.say(
             f"{outcome.name}: {outcome.source_rows} keys; {outcome.rows_inserted} rows inserted, {outcome.rows_updated} "
             f"updated, {outcome.rows_deleted} deleted"
         )
-        told.done(outcome)
+        listener.done(outcome)
 
     try:
         merge_backfill(

@@ -139,8 +139,8 @@ class MemberStream:
         if reading is not None and reading.pieces:
             return View(ahead_of(reading), newest_us=newest_us)
         clock_us = here.clock.reached_us(at) if reading is not None and feed.own is own else 0
-        told = "" if clock_us else here.clock.trouble or here.consumers.trouble()
-        return View(Ahead((), place, NOTHING), clock_us, newest_us, told=told)
+        trouble = "" if clock_us else here.clock.trouble or here.consumers.trouble()
+        return View(Ahead((), place, NOTHING), clock_us, newest_us, told=trouble)
 
     def wait(self, place: WindowPosition, seconds: float, given_up: Callable[[], bool]) -> None:
         """Waits until more may be available, at most for that time."""

@@ -14,10 +14,10 @@ from sluice.cdc_engine.instance.status import GroupFigures, MemberFigures
 def figures_of(members: Members, consumers: Sequence[ConsumerStatus]) -> GroupFigures:
     """Returns the current figures."""
     missing, known = members.missing(), members.known()
-    told = []
+    figures = []
     for name in members.names:
         here = known.get(name) if name not in missing else None
-        told.append(
+        figures.append(
             MemberFigures(
                 name=name,
                 missing=missing.get(name, ""),
@@ -26,7 +26,7 @@ def figures_of(members: Members, consumers: Sequence[ConsumerStatus]) -> GroupFi
             )
         )
     return GroupFigures(
-        members=tuple(told),
+        members=tuple(figures),
         waits_for=tuple(dict.fromkeys(each.waits_for for each in consumers if each.waits_for)),
         late=sum(each.late for each in consumers),
         barrier_us=min((each.barrier_us for each in consumers), default=0),

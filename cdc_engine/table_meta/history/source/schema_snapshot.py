@@ -387,10 +387,10 @@ def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], not
         and _is_cut(default, Default(default), notation, declared_type(column.type))
     ]  # fmt: skip
     asked = [column for column in cut if column.nullable]
-    told = dict(zip((column.name for column in asked), _asked(cursor, table, asked), strict=True)) if asked else {}
+    whole = dict(zip((column.name for column in asked), _asked(cursor, table, asked), strict=True)) if asked else {}
     if notation is not _Notation.EXPRESSION and len(asked) < len(cut):
-        told |= _printed(cursor, table, [column for column in cut if not column.nullable])
-    columns = tuple(dataclasses.replace(each, default=told.get(each.name, each.default)) for each in table.columns)
+        whole |= _printed(cursor, table, [column for column in cut if not column.nullable])
+    columns = tuple(dataclasses.replace(each, default=whole.get(each.name, each.default)) for each in table.columns)
     return dataclasses.replace(table, columns=columns)
 
 
