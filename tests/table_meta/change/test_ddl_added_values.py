@@ -54,7 +54,7 @@ def test_ddl_an_added_column_has_the_value_of_its_session(definition: str, value
         ("timestamp", StatementSession(explicit_timestamps=False), "server's settings"),
         ("timestamp DEFAULT NOW()", StatementSession(), "the binlog does not contain"),
         ("timestamp(1) DEFAULT NOW(1)", StatementSession(started_us=STARTED_US), "the binlog does not contain"),
-        ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US), "not known (not told)"),
+        ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US), "not known (the statement names none)"),
         ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US, time_zone="Nowhere/Else"), "Nowhere/Else"),
         ("datetime DEFAULT NOW()", StatementSession(started_us=STARTED_US, time_zone="SYSTEM, CET"), "SYSTEM, CET"),
         ("timestamp DEFAULT '2020-02-31 00:00:00'", SESSION, "no calendar has"),

@@ -121,7 +121,7 @@ def test_ddl_a_column_whose_values_in_old_rows_no_one_knows_stays_a_stop(
     history.rewind(at(150))
     (change,) = history.apply(UNREADABLE, "shop", at(200))
     assert (change.kind, change.state) == (TableChangeKind.STOPPED, "DDL_UNSUPPORTED")
-    assert "wave got values in rows already there" in change.reason
+    assert "rows that existed got values in the column wave" in change.reason
 
 
 def test_ddl_a_table_map_that_fits_nothing_known_is_answered_too(tmp_path: Path) -> None:
