@@ -43,7 +43,7 @@ def test_the_run_succeeds_once_everything_is_acked(tmp_path: Path, monkeypatch: 
     ("progress", "seconds_max", "why"),
     [
         (dataclasses.replace(DONE, stopped=("shop.t",)), 0.0, "not for stopped tables: shop.t"),
-        (dataclasses.replace(DONE, cursor=None), 1e-9, "shop has not caught up within 1e-09 s: nothing is acked yet; to reach: b.000007:500"),
+        (dataclasses.replace(DONE, cursor=None), 1e-9, "shop has not caught up within 1e-09 s: nothing is acked yet; to reach"),
     ],
 )  # fmt: skip
 def test_the_run_fails_with_a_sentence(
