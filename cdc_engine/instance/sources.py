@@ -10,7 +10,8 @@ from sluice.cdc_engine.config import DestinationConfig
 from sluice.cdc_engine.source.archive import Archive
 from sluice.cdc_engine.source.iam import iam_token
 from sluice.cdc_engine.source.server import Source
-from sluice.cdc_engine.source.settings import SourceConfig
+from sluice.cdc_engine.source.settings import SourceConfig, SshConfig
+from sluice.cdc_engine.source.tunnel import Bastion
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.parser.server_facts import ServerFacts
@@ -35,6 +36,18 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
         key_file=given.tls.key_file,
         server_id=given.server_id,
         installation=config.installation,
+        bastion=bastion_of(given.ssh) if given.ssh is not None else None,
+    )
+
+
+def bastion_of(given: SshConfig) -> Bastion:
+    """Returns the bastion in conf/."""
+    return Bastion(
+        host=given.host,
+        port=given.port,
+        user=given.user,
+        key_file=given.key_file,
+        known_hosts_file=given.known_hosts_file,
     )
 
 

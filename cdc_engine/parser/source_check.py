@@ -44,6 +44,10 @@ def check_source(source: Source, facts: ServerFacts, *, displaced: bool = False)
 def _setting_problems(facts: ServerFacts) -> list[str]:
     problems = []
     variables = facts.variables
+    if facts.provider.proxy:
+        problems.append(
+            "ProxySQL answers at this address, which does not forward replication: name the server itself in conf/"
+        )
     version, lowest = server_version(facts.version), MARIADB_VERSION_MIN if facts.mariadb else VERSION_MIN
     if version < lowest:
         problems.append(

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+from sluice.cdc_engine.source.tunnel import Bastion
+
 TlsMode = Literal["DISABLED", "PREFERRED", "REQUIRED", "VERIFY_CA", "VERIFY_IDENTITY"]
 
 NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "sluice:destination")
@@ -24,7 +26,8 @@ def no_password() -> str:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
     """A server and an identity. `password` is called for each new connection, and its result is stored nowhere. `installation`: the id of
-    the installation, or empty for a reader that does not dump. `server_id` 0: derived from installation and destination.
+    the installation, or empty for a reader that does not dump. `server_id` 0: derived from installation and destination. `bastion`: the
+    host through which the server is reached.
     """
 
     destination: str
@@ -38,6 +41,7 @@ class Source:
     key_file: Path | None = None
     server_id: int = 0
     installation: str = ""
+    bastion: Bastion | None = None
 
     @property
     def address(self) -> str:

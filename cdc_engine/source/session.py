@@ -17,6 +17,7 @@ from pymysql.cursors import DictCursor
 from sluice.cdc_engine import limits
 from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, SluiceError, SourceConnectionError
 from sluice.cdc_engine.source.server import Source
+from sluice.cdc_engine.source.tunnel import Tunnel, explained
 
 # Errors that another attempt does not resolve.
 ACCESS_DENIED = frozenset({1044, 1045, 1227, 1251, 1396, 1698, 2059, 2061, 3118})
@@ -26,8 +27,20 @@ class SourceSession(pymysql.connections.Connection):
     """PyMySQL's connection with additional commands. PyMySQL's type stubs omit what a subclass may use."""
 
     _execute_command: Callable[[int, bytes], None]
-    _force_close: Callable[[], None]
     _sock: Any
+    _tunnel: Tunnel | None = None
+
+    def connect_through(self, tunnel: Tunnel) -> None:
+        """Connects over a tunnel, which is closed with the session."""
+        with explained(tunnel):
+            self.connect(tunnel.socket)
+        self._tunnel = tunnel
+
+    def _force_close(self) -> None:
+        """PyMySQL calls it at every end of a connection."""
+        super()._force_close()  # type: ignore[misc]
+        if self._tunnel is not None:
+            self._tunnel.close()
 
     def _create_ssl_ctx(self, asked: ssl.SSLContext | dict[str, Any]) -> ssl.SSLContext:
         """Returns the TLS context. PyMySQL's own, without options, reads all authorities of the system and verifies against none: 27 ms
@@ -50,6 +63,8 @@ class SourceSession(pymysql.connections.Connection):
     def silent_for(self, seconds: float) -> None:
         """Sets how long the next read may wait for its first byte. TCP keep-alive detects a lost peer earlier."""
         self._sock.settimeout(seconds)
+        if self._tunnel is not None:  # ssh asks the bastion whether it is there
+            return
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, limits.KEEPALIVE_IDLE_SECONDS)
         self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, limits.KEEPALIVE_AGAIN_SECONDS)
 
@@ -65,9 +80,10 @@ def open_session(
 ) -> SourceSession:
     """Connects and logs in, with autocommit and text as utf8mb4.
 
-    Raises pymysql.err.MySQLError and OSError, and ConfigurationError for TLS files.
+    Raises pymysql.err.MySQLError and OSError; ConfigurationError for TLS files and a bastion's keys, SourceConnectionError for a bastion
+    that does not connect.
     """
-    return SourceSession(
+    session = SourceSession(
         host=source.host,
         port=source.port,
         user=source.user,
@@ -79,8 +95,12 @@ def open_session(
         write_timeout=limits.READ_TIMEOUT_SECONDS,
         cursorclass=DictCursor,
         program_name="sluice",
+        defer_connect=source.bastion is not None,
         **_tls(source),
     )
+    if source.bastion is not None:
+        session.connect_through(Tunnel(source.bastion, source.host, source.port))
+    return session
 
 
 def error_code(error: pymysql.err.MySQLError) -> int:

@@ -125,6 +125,29 @@ class TlsConfig(TlsFilesConfig):
     )
 
 
+def _plain_name(word: str) -> str:
+    if word.startswith("-") or any(each.isspace() for each in word):
+        raise ValueError(f"{word!r} cannot be a name for ssh: it begins with - or has a blank")
+    return word
+
+
+SshName = Annotated[str, Field(min_length=1), AfterValidator(_plain_name)]
+
+
+class SshConfig(Strict):
+    """A bastion: a host with an SSH server through which the server is reached, by the system's `ssh`."""
+
+    host: SshName = Field(description="Host name or IP address of the bastion.")
+    port: int = Field(22, ge=1, le=65535, description="Port of its SSH server.")
+    user: SshName = Field(description="Account on the bastion.")
+    key_file: LocalFile | None = Field(
+        None, description="File with the private key, without a passphrase. Default: ssh's agent and default keys."
+    )
+    known_hosts_file: LocalFile | None = Field(
+        None, description="File with the bastion's host key, which is always checked. Default: ssh's own files."
+    )
+
+
 class SourceConfig(Strict):
     """A MySQL or MariaDB server."""
 
@@ -143,6 +166,9 @@ class SourceConfig(Strict):
     )
     aws_region: str = Field("", description="Region of the token of `aws-iam`. Default: as boto3 finds it.")
     tls: TlsConfig = TlsConfig()
+    ssh: SshConfig | None = Field(
+        None, description="Bastion through which the server is reached. `host` and `port` are as the bastion sees them."
+    )
     server_id: int = Field(
         0,
         ge=0,

@@ -8,6 +8,7 @@ import pytest
 
 from sluice.cdc_engine.errors import ReplicaClashError, SourceCheckError
 from sluice.cdc_engine.parser.connection import SourceConnection
+from sluice.cdc_engine.parser.providers.facts import read_provider_facts
 from sluice.cdc_engine.parser.server_facts import Replica, ServerFacts, read_facts
 from sluice.cdc_engine.parser.source_check import check_source, server_version, source_warnings
 from sluice.cdc_engine.source.server import Source
@@ -227,3 +228,14 @@ def test_mixed_is_a_warning_and_a_problem_only_without_the_grants() -> None:
     assert "GRANT SELECT, SHOW VIEW, TRIGGER" in problems(hidden)[0]
     everything = dataclasses.replace(mixed, grants=("GRANT ALL PRIVILEGES ON *.* TO `u`@`%` WITH GRANT OPTION",))
     assert len(check_source(SOURCE, everything)) == 1
+
+
+@pytest.mark.managed
+def test_proxysql_is_refused_by_name() -> None:
+    def first_of(*statements: str) -> list[dict[str, str]]:
+        return [{"@@version_comment": "(ProxySQL)"}] if statements == ("SELECT @@version_comment LIMIT 1",) else []
+
+    found = read_provider_facts(first_of, "127.0.0.1", "8.0.31", {})
+    (problem,) = problems(dataclasses.replace(GOOD, provider=found))
+    assert problem.startswith("ProxySQL answers at this address")
+    assert not read_provider_facts(lambda *_: [{"@@version_comment": "Debian"}], "", "", {}).proxy

@@ -15,12 +15,16 @@ RETENTION_HOURS = "binlog retention hours"
 RDS_RETENTION = (f"SELECT name, value FROM mysql.rds_configuration WHERE name = '{RETENTION_HOURS}'",)
 RDS_PROCEDURE = ("CALL mysql.rds_show_configuration",)
 NOT_SET = "NULL"
+# ProxySQL answers this itself, in exactly these words, and passes other questions on.
+PROXY = ("SELECT @@version_comment LIMIT 1",)
+PROXYSQL = "(ProxySQL)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProviderFacts:
     """The marks of a server's provider. `host`: as conf/ names it. `version`: as the server greets. `rds_retention`: the value of
     `binlog retention hours`, NOT_SET if the server has no value; empty if this is not RDS or Aurora, or the account may not read it.
+    `proxy`: PROXYSQL if ProxySQL answers at this address.
     """
 
     host: str = ""
@@ -30,6 +34,7 @@ class ProviderFacts:
     datadir: str = ""
     aurora_version: str = ""
     rds_retention: str = ""
+    proxy: str = ""
 
     @property
     def amazon(self) -> bool:
@@ -48,11 +53,17 @@ def read_provider_facts(
 ) -> ProviderFacts:
     """Reads the facts. `first_of`: returns the rows of the first statement that the server supports and permits, or none.
 
-    One query, and a second one only at Amazon: an account with SELECT on everything can read the table, one without can call the
+    Two queries, and a third one only at Amazon: an account with SELECT on everything can read the table, one without can call the
     procedure if EXECUTE was granted.
     """
     marks = {name: variables.get(name, "") for name in MARK_VARIABLES}
-    facts = ProviderFacts(host=host, version=version, rds_retention=_retention(first_of(*RDS_RETENTION)), **marks)
+    facts = ProviderFacts(
+        host=host,
+        version=version,
+        rds_retention=_retention(first_of(*RDS_RETENTION)),
+        proxy=PROXYSQL if any(PROXYSQL in map(str, row.values()) for row in first_of(*PROXY)) else "",
+        **marks,
+    )
     if facts.amazon and not facts.rds_retention:
         return dataclasses.replace(facts, rds_retention=_retention(first_of(*RDS_PROCEDURE)))
     return facts

@@ -123,7 +123,7 @@ class Sharing:
 
 def key_of(source: Source) -> tuple[str, ...]:
     """Returns the key of a source. Sources with the same key may share a stream."""
-    return (source.address, source.user, source.tls_mode)
+    return (source.address, source.user, source.tls_mode, source.bastion.address if source.bastion else "")
 
 
 def has_caught_up(position: Position, facts: ServerFacts) -> bool:

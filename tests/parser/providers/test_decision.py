@@ -9,7 +9,13 @@ import pytest
 
 from sluice.cdc_engine.parser.providers.advice import ADVICE
 from sluice.cdc_engine.parser.providers.decision import Provider, provider_of, retention_of
-from sluice.cdc_engine.parser.providers.facts import RDS_PROCEDURE, RDS_RETENTION, ProviderFacts, read_provider_facts
+from sluice.cdc_engine.parser.providers.facts import (
+    PROXY,
+    RDS_PROCEDURE,
+    RDS_RETENTION,
+    ProviderFacts,
+    read_provider_facts,
+)
 
 pytestmark = pytest.mark.managed
 
@@ -88,4 +94,4 @@ def test_the_procedure_is_called_at_amazon_alone_and_where_the_table_may_not_be_
 
     facts = read_provider_facts(answers, RDS_HOST if amazon else "db1", "8.0.31", {})
     assert facts.rds_retention == ("24" if amazon else "")
-    assert asked == [*RDS_RETENTION, *(RDS_PROCEDURE if amazon else ())]
+    assert asked == [*RDS_RETENTION, *PROXY, *(RDS_PROCEDURE if amazon else ())]

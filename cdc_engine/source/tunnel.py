@@ -1,0 +1,152 @@
+"""Reaches a server through a bastion: one process of the system's `ssh` for each connection, whose input and output are the connection.
+
+The system's ssh is used because it knows every kind of key, certificate and agent, and needs no package. `ssh -W` opens no local port, so
+nobody else on this host can use the tunnel, and no port can be taken. It ends when either side closes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from sluice.cdc_engine import limits
+from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, SluiceError, SourceConnectionError
+
+# ssh asks the bastion after so many seconds of silence, and gives up after so many missed answers
+ALIVE_SECONDS, ALIVE_COUNT_MAX = 15, 3
+END_SECONDS_MAX = 5.0
+SSH_FAILED = 255  # the exit code of ssh for an error of its own
+TOLD_CHARS_MAX = 500
+_HOST_KEY = ("host key verification failed", "host key is known")
+_KEY = ("permission denied", "identity file", "invalid format", "error in libcrypto")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bastion:
+    """A host with an SSH server, from which the source can be reached. Without `key_file` ssh's agent and default keys are used, without
+    `known_hosts_file` the user's and the system's known hosts.
+    """
+
+    host: str
+    port: int
+    user: str
+    key_file: Path | None = None
+    known_hosts_file: Path | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.user}@{self.host}:{self.port}"
+
+
+class Tunnel:
+    """One connection through a bastion. `socket`: its end, which behaves as one that is connected to the server."""
+
+    def __init__(self, bastion: Bastion, host: str, port: int) -> None:
+        """Starts ssh. Raises ConfigurationError if there is none. What keeps it from connecting shows in `failure`."""
+        self._bastion, self._told = bastion, tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the process
+        self.socket, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                command(bastion, host, port),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=self._told,
+                start_new_session=True,
+            )
+        except OSError as error:
+            self.socket.close()
+            self._told.close()
+            raise ConfigurationError(
+                f"ssh for the bastion {bastion.address} cannot be started ({error.strerror}): install OpenSSH's client"
+            ) from error
+        finally:
+            theirs.close()
+
+    def failure(self) -> SluiceError | None:
+        """Returns why ssh has failed; None if it has not within a moment, so the reason is elsewhere."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if self._process.wait(END_SECONDS_MAX) == SSH_FAILED:
+                return failure_of(self._bastion, _text(self._told))
+        return None
+
+    def close(self) -> None:
+        """Ends ssh. May be called again."""
+        self.socket.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+            try:
+                self._process.wait(END_SECONDS_MAX)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self._told.close()
+
+
+@contextlib.contextmanager
+def explained(tunnel: Tunnel | None) -> Iterator[None]:
+    """Raises the bastion's failure instead of what it made of the connection, and closes the tunnel after any error."""
+    try:
+        yield
+    except BaseException as error:
+        failure = tunnel.failure() if tunnel is not None and isinstance(error, Exception) else None
+        if tunnel is not None:
+            tunnel.close()
+        if failure is not None:
+            raise failure from error
+        raise
+
+
+def command(bastion: Bastion, host: str, port: int) -> list[str]:
+    """Returns the call of ssh. It reads no configuration of its own, so conf/ alone decides, and never asks a person."""
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    options = {
+        "BatchMode": "yes",
+        "StrictHostKeyChecking": "yes",
+        "ConnectTimeout": str(limits.CONNECT_TIMEOUT_SECONDS),
+        "ServerAliveInterval": str(ALIVE_SECONDS),
+        "ServerAliveCountMax": str(ALIVE_COUNT_MAX),
+        "LogLevel": "ERROR",
+    }
+    if bastion.key_file is not None:
+        options |= {"IdentitiesOnly": "yes", "IdentityFile": _quoted(bastion.key_file)}
+    if bastion.known_hosts_file is not None:
+        options |= {"UserKnownHostsFile": _quoted(bastion.known_hosts_file), "GlobalKnownHostsFile": "none"}
+    told = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+    where = ["-p", str(bastion.port), "-l", bastion.user, "--", bastion.host]
+    return ["ssh", "-F", "none", "-T", "-W", target, *told, *where]
+
+
+def failure_of(bastion: Bastion, told: str) -> SluiceError:
+    """Returns the error for what ssh wrote before it ended."""
+    words = told.lower()
+    if any(each in words for each in _HOST_KEY):
+        where = bastion.known_hosts_file or "~/.ssh/known_hosts"
+        return ConfigurationError(
+            f"the host key of the bastion {bastion.address} is not the one in {where}: compare its fingerprint with that of the host, then "
+            f"add it (`ssh-keyscan -p {bastion.port} {bastion.host}`). ssh: {told}"
+        )
+    if any(each in words for each in _KEY):
+        key = bastion.key_file or "of the agent or the default files"
+        return AccessDeniedError(
+            f"the bastion {bastion.address} refused the key ({key}): it must be readable only by its owner, have no passphrase, and be in "
+            f"the account's authorized_keys. ssh: {told}"
+        )
+    return SourceConnectionError(
+        f"the bastion {bastion.address} did not connect: {told or 'ssh ended without a reason'}"
+    )
+
+
+def _text(told: IO[bytes]) -> str:
+    told.seek(0)
+    return " ".join(told.read(TOLD_CHARS_MAX).decode(errors="replace").split())
+
+
+def _quoted(path: Path) -> str:
+    """Returns a path as ssh's options take one: in quotes, and without the meaning of `%`."""
+    return '"' + str(path).replace("%", "%%") + '"'
