@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pymysql
 
-from sluice.cdc_engine.errors import ConfigurationError, SluiceError
+from sluice.cdc_engine.errors import AccessDeniedError, ConfigurationError, SluiceError
 from sluice.cdc_engine.limits import HEARTBEAT_QUERY_SECONDS_MAX as SECONDS_MAX
 from sluice.cdc_engine.source.server import Source
 from sluice.cdc_engine.source.session import SourceSession, error_code, open_session, session_error
@@ -20,7 +20,8 @@ class Heartbeat:
     def failure(self) -> str:
         """Returns why the source did not answer now, without secrets; empty if it did. After a failure the next call reconnects.
 
-        Raises ConfigurationError if this host cannot ask: its password, its TLS files or a package cannot be read.
+        Raises ConfigurationError if this host cannot ask: its password, its TLS files or a package cannot be read, or the source refuses
+        the account. A source that refuses is there: another one would have the same rotated password.
         """
         try:
             self._session = self._session or open_session(self._source, SECONDS_MAX, SECONDS_MAX)
@@ -28,7 +29,11 @@ class Heartbeat:
                 cursor.execute(self._sql)
                 cursor.fetchall()
         except pymysql.err.MySQLError as error:
-            failure = str(session_error(self._source, error_code(error), str(error.args[-1] if error.args else error)))
+            told = session_error(self._source, error_code(error), str(error.args[-1] if error.args else error))
+            if isinstance(told, AccessDeniedError):
+                self.close()
+                raise told from error
+            failure = str(told)
         except ConfigurationError:  # says nothing about the source, so it may not count as its failure
             self.close()
             raise

@@ -13,6 +13,7 @@ from sluice.cdc_engine.instance.failover.takeover import TakeoverAnswer
 from sluice.cdc_engine.parser.start_position import Epochs
 from sluice.cdc_engine.source.in_use import address_in_use
 from sluice.cdc_engine.source.server import Source
+from sluice.console.toolchain.database.server import DatabaseServer
 
 pytestmark = pytest.mark.secret
 
@@ -67,3 +68,20 @@ def test_failover_tls_files_that_cannot_be_read_never_count_as_a_failure_of_the_
     watch = watch_of(tmp_path, monkeypatch, BY_TLS, BY_FILE)
     assert not any(watch.beat_safely() for _ in range(5))
     assert "is not checked: the TLS files for 127.0.0.1:2 cannot be used" in watch.trouble()
+
+
+@pytest.mark.servers
+def test_failover_a_refused_password_never_counts_as_a_failure_of_the_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mysql80: DatabaseServer
+) -> None:
+    """It was rotated: the source is there, and its replicas have the same accounts."""
+    with mysql80.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE USER IF NOT EXISTS rotated IDENTIFIED BY 'new'")
+    refused = f"{{host: 127.0.0.1, port: {mysql80.port}, user: rotated, password_file: secret}}"
+    watch = watch_of(tmp_path, monkeypatch, refused, BY_TLS)
+    (tmp_path / "secret").write_text("old")
+    assert not any(watch.beat_safely() for _ in range(5))
+    assert f"is not checked: rotated@127.0.0.1:{mysql80.port} was refused" in watch.trouble()
+    (tmp_path / "secret").write_text("new")
+    assert not any(watch.beat_safely() for _ in range(5))
+    assert watch.trouble() == ""
