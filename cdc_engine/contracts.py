@@ -310,9 +310,11 @@ class Consumer:
 class OutstandingBatch:
     """A staged batch that waits for its ack: one record of the ledger, with everything that a run needs to know of its batch.
 
-    (ledger_id, end, delivery) identifies one delivery permanently: `delivery` never repeats, over restarts and rollbacks. `path`: the
-    staged directory, relative to the destination's directory; a batch that is delivered again keeps it. `tables`: the "database.table"
-    names to merge from it.
+    (ledger_id, batch_id, delivery) identifies one delivery: `delivery` never repeats, over restarts and rollbacks. A batch that is
+    delivered again keeps `batch_id` and `path`: the staged directory, relative to the destination's directory. `tables`: the
+    "database.table" names to merge from it. `appendable`: `end` and `path` are not fixed until its run takes it, because the changes that
+    arrive until then may be appended. `first_end`: order key of the end with which it was staged first, which is never above `end`; with
+    it the name is permanent, also if an older ledger is restored, which gives the same numbers to other changes.
     """
 
     ledger_id: str
@@ -324,6 +326,8 @@ class OutstandingBatch:
     rows: int
     bytes: int
     tables: tuple[str, ...] = ()
+    appendable: bool = False
+    first_end: int = -1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

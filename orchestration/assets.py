@@ -36,9 +36,8 @@ from sluice.orchestration.base.table_catalog import (
     source_schema,
 )
 from sluice.orchestration.checks.stopped import FlowingTables, quarantine_evaluation, quarantines
-from sluice.orchestration.run.claim import claim_of, with_what_came
-from sluice.orchestration.run.drain_run import DrainRun, drain
-from sluice.orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer
+from sluice.orchestration.run.drain_run import DrainRun, claim_of, drain
+from sluice.orchestration.run.merge_run import MergedTable, failure, merge_one, only_writer, take
 
 MergeJob = dg.JobDefinition | UnresolvedAssetJobDefinition
 
@@ -48,11 +47,9 @@ MERGE_CONFIG = {
     "ledger": dg.Field(
         str, is_required=False, description="The ledger of the batch. Runs of another ledger settle nothing."
     ),
-    "epoch": dg.Field(int, is_required=False, description="The epoch of the batch's end position."),
-    "end_file": dg.Field(str, is_required=False, description="The binlog file of its end position."),
-    "end_offset": dg.Field(int, is_required=False, description="The offset of its end position, bytes."),
+    "batch": dg.Field(int, is_required=False, description="The id of the batch in its ledger."),
+    "first_end": dg.Field(int, is_required=False, description="The order key up to which it was staged first."),
     "delivery": dg.Field(int, is_required=False, description="The number of this delivery. It never repeats."),
-    "path": dg.Field(str, is_required=False, description="The staged directory, relative to the destination's."),
 }
 DELTA_KINDS = {"deltalake", "spark"}
 
@@ -301,14 +298,13 @@ def _merged(
         if reference.destination != destination:
             raise BatchReferenceError(f"{reference} is not of {destination}, whose job this is; nothing was written")
         say, run = context.log.info, context.run.run_id
-        runs = config.destinations[destination].runs
-        claim = claim_of(context.instance, run, runs)
-        if runs == DRAIN:
+        if config.destinations[destination].runs == DRAIN:
+            claim = claim_of(context.instance, run)
             yield from drain(DrainRun(ports=ports, config=config, claim=claim, run=run, say=say), reference)
             return
         with only_writer(ports, config, destination, say):
-            whole = with_what_came(ports, config.destination_dir(destination), reference, claim, say)
-            yield from merge_one(ports, config, whole, say, run=run)
+            take(ports, config, reference, say)
+            yield from merge_one(ports, config, reference, say, run=run)
     except (BatchReferenceError, MergeFailedError) as error:
         raise failure(error) from None
 

@@ -1,4 +1,4 @@
-"""Simulates a run's requests to its engine: appending new changes to its batch. Used by `world`."""
+"""Simulates a run's requests to its engine: it takes its batch. Used by `world`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from benchmarks.histories.faults import Actor, Crash
 from sluice.cdc_engine.errors import BatchNotFoundError
 from sluice.orchestration.base.batch_reference import BatchReference
-from sluice.orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
+from sluice.orchestration.base.ports import Offer, RunEngineAwayError
 
 if TYPE_CHECKING:
     from benchmarks.histories.world import Installation
@@ -25,7 +25,7 @@ class PlayedFeed:
     def ack(self, reference: BatchReference) -> None:
         raise NotImplementedError
 
-    def append_to(self, reference: BatchReference) -> BatchReference:
+    def take(self, reference: BatchReference, *, append: bool) -> None:
         engine = self._line.host.engine
         if engine is None or not engine.holds_lease:
             raise RunEngineAwayError("no engine answers")
@@ -34,7 +34,7 @@ class PlayedFeed:
                 batch = engine.outstanding()
                 if batch is None or not reference.names(batch):
                     raise BatchNotFoundError("it is not outstanding any more")
-                return BatchReference.of(reference.destination, engine.append_to(batch))
+                engine.take(batch, append=append)
         except Crash:
             self._line.die()
-            raise RequestUnansweredError("the engine died") from None
+            raise RunEngineAwayError("the engine died") from None

@@ -19,7 +19,15 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from pathlib import Path
 
 from sluice.cdc_engine.contracts import NOTHING, Batch, ClientIdentity, OutstandingBatch, Staged, StoppedTable
-from sluice.cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, NotStartedError, Remedy, SluiceError
+from sluice.cdc_engine.errors import (
+    BatchNotFoundError,
+    CanalServiceError,
+    LeaseLostError,
+    MetaError,
+    NotStartedError,
+    Remedy,
+    SluiceError,
+)
 from sluice.cdc_engine.handlers.calls import Calls, LedgerLine
 from sluice.cdc_engine.meta.ledger import Ledger
 from sluice.cdc_engine.meta.manager import MetaManager, stops
@@ -28,7 +36,7 @@ from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.staging.batches import StagedBatches
 from sluice.cdc_engine.states import TableState, way_out
-from sluice.cdc_engine.telemetry.spans import ACK, APPEND, ROLLBACK
+from sluice.cdc_engine.telemetry.spans import ACK, ROLLBACK
 from sluice.cdc_engine.telemetry.traces import Traces
 
 logger = logging.getLogger(__name__)
@@ -46,7 +54,7 @@ ENDS = "the engine of {} was stopped in this moment"
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchLimits:
     """The limits of a batch. `appendable_bytes_max`: bytes of row events up to which a batch is kept in memory, and staged again together
-    with the changes that arrive while its run starts.
+    with the changes that arrive until its run takes it.
     """
 
     bytes_max: int
@@ -76,8 +84,9 @@ class HandOut:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"stage-{client.destination}")
         self._lock = threading.Lock()
         self._running: Future[OutstandingBatch | None] | None = None
-        self._appendable: tuple[int, list[Batch]] | None = None  # delivery and parts of a batch that is not merged yet
-        self._replaced: OutstandingBatch | None = None  # what the batch in flight was before it was appended to
+        self._appendable: tuple[int, list[Batch]] | None = None  # delivery and parts of a batch that no run has taken
+        self._taking: tuple[int, Future[OutstandingBatch]] | None = None  # the delivery that a run is taking
+        self._runs_take = False  # whether runs reach this engine; without it their batches have a fixed end
         self.first_commit_time_us = 0  # of the outstanding batch; 0 when none
         self.trouble: SluiceError | None = None  # why the last try to stage a batch failed; None once one succeeds
 
@@ -86,16 +95,18 @@ class HandOut:
         head = self._meta.ledger.head
         return head if head is not None and head.path else None
 
-    def next(self, timeout_seconds: float) -> OutstandingBatch | None:
+    def next(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
         """Returns the outstanding batch, or else the next one if it is staged within the timeout. Raises the errors of staging;
         NotStartedError after `close`, of which the caller may not know yet.
+
+        `appendable`: changes may be appended to the next batch until its run takes it.
         """
         with self._lock:
             head = self.outstanding()
             if head is not None and not self._handlers.owed(self._line()):
                 return head
             if self._running is None or self._succeeded(self._running):
-                self._running = self._begin()
+                self._running = self._begin(appendable=appendable)
             running = self._running
         try:
             batch = running.result(timeout_seconds)
@@ -109,56 +120,66 @@ class HandOut:
                     self._running = None
         return batch
 
-    def _begin(self) -> Future[OutstandingBatch | None]:
+    def _begin(self, *, appendable: bool) -> Future[OutstandingBatch | None]:
         try:
-            return self._pool.submit(self._try_next)
+            return self._pool.submit(functools.partial(self._try_next, appendable=appendable))
         except RuntimeError:  # raised by a pool that was shut down
             raise NotStartedError(ENDS.format(self._client.destination)) from None
 
-    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """Appends the changes since then to a batch and returns it as another delivery that replaced it; returns it unchanged if nothing
-        arrived or it is not staged again.
+    def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
+        """Fixes the end of a batch, which its run calls before it merges anything, and returns the batch. Every later call returns the
+        same.
 
-        Called by its run, once, before it starts to merge. Only a small batch that this process made and handed out once is extended.
-        Raises CanalServiceError if the batch is not outstanding any more; another SluiceError if it is not known whether the ledger has
-        the longer batch.
+        With `append` the batch gets the changes that arrived since it was staged, if this process has staged it. Raises CanalServiceError
+        if this delivery is not outstanding any more, and another SluiceError if it is not known whether its end is fixed; then the call
+        may be repeated.
         """
         with self._lock:
-            head, appendable, self._appendable = self.outstanding(), self._appendable, None
-            if head is None or head.delivery != batch.delivery:
+            self._runs_take, head, appendable = True, self.outstanding(), self._appendable
+            if head is None or (head.batch_id, head.delivery) != (batch.batch_id, batch.delivery):
                 raise BatchNotFoundError(f"delivery {batch.delivery} is not outstanding any more")
-            if appendable is None or appendable[0] != head.delivery:
+            if not head.appendable:
                 return head
-            try:
-                staging = self._pool.submit(self._append_to, head, appendable[1])
-            except RuntimeError:  # raised by a pool that was shut down
-                return head
+            taking = self._taking[1] if self._taking is not None and self._taking[0] == head.delivery else None
+            if taking is None or taking.done():
+                parts = appendable[1] if append and appendable is not None and appendable[0] == head.delivery else []
+                self._appendable = None
+                try:
+                    taking = self._pool.submit(self._take, head, parts)
+                except RuntimeError:  # raised by a pool that was shut down
+                    raise NotStartedError(ENDS.format(self._client.destination)) from None
+                self._taking = head.delivery, taking
         try:
-            return staging.result()
-        except (MetaError, LeaseLostError):
-            raise  # a write that was not confirmed: the ledger may have the longer batch all the same
-        except (SluiceError, CancelledError) as error:
+            return taking.result()
+        except CancelledError:
+            raise NotStartedError(ENDS.format(self._client.destination)) from None
+
+    def _take(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch:
+        try:
+            if longer := self._append_to(head, parts) if parts else None:
+                return longer
+        except (CanalServiceError, MetaError, LeaseLostError):
+            raise  # the batch was settled meanwhile, or it is not known whether the ledger has the longer batch
+        except SluiceError as error:
             logger.warning(
                 "nothing was appended to delivery %d of %s; the waiting changes are in the next batch: %s",
                 head.delivery,
                 self._client.destination,
                 error,
             )
-            return head  # unchanged, if it is still outstanding: its run checks that
+        return _of(self._meta.update(lambda ledger: ledger.taken(head)), head)
 
-    def _append_to(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch:
-        """Stages both parts together and replaces the batch with one write of the ledger: a crash leaves one of the two batches.
-
-        The files of the replaced batch stay until the other batch is acked: no file may disappear while a run reads it, even if that run
-        should have ended.
+    def _append_to(self, head: OutstandingBatch, parts: list[Batch]) -> OutstandingBatch | None:
+        """Stages the batch together with what follows it, and replaces its record with one write of the ledger: a crash leaves the batch
+        as it was, or the longer one with a fixed end. Returns None if nothing follows that can be appended.
         """
-        begun_ns, found = time.time_ns(), head
+        begun_ns, found = time.time_ns(), None
 
         def keep(part: Batch) -> bool:
             nonlocal found
             if part.end is None or not part.slices:
                 return False
-            longer = dataclasses.replace(head, delivery=self._meta.ledger.next_delivery, end=part.end)
+            longer = dataclasses.replace(head, end=part.end)
             rest = iter([*parts[1:], part])
             staged = self._stage(parts[0], longer, lambda _: next(rest, NOTHING))
             with contextlib.ExitStack() as undo:
@@ -173,7 +194,7 @@ class HandOut:
                     tables=staged.tables,
                 )
                 self._batches.publish(staged.path, head.ledger_id)
-                found = self._meta.update(lambda ledger: ledger.appended_to(head, longer, part.start)).outstanding[0]
+                found = _of(self._meta.update(lambda ledger: ledger.taken(head, longer, part.start)), head)
                 undo.pop_all()
             return True
 
@@ -182,16 +203,15 @@ class HandOut:
         if min(bytes_left, events_left) > 0:
             bytes_max = min(bytes_left, self._limits.appendable_bytes_max)
             self._service.append_to(self._client, parts[-1], bytes_max, events_left, keep)
-        if found is not head:
-            self._traces.settled(head, APPEND, begun_ns)
-            self._traces.staged(found, begun_ns)
-            self._replaced = head
+        if found is not None:
+            self._traces.appended(found, begun_ns)
+            self._remove(head)  # no run reads the files of a batch that it has not taken
         return found
 
     def ack(self, batch: OutstandingBatch) -> None:
-        begun_ns, self._appendable = time.time_ns(), None
+        begun_ns, self._appendable, batch = time.time_ns(), None, self._now(batch)
         self._handlers.will_be("after", batch, self._line())
-        self._service.ack(self._client, batch.batch_id)
+        self._service.ack(self._client, batch.batch_id, batch.delivery)
         self.first_commit_time_us = 0
         self._traces.settled(batch, ACK, begun_ns)
         self._remove(batch)
@@ -204,11 +224,17 @@ class HandOut:
         """
         why, begun_ns, self._appendable = READ_BADLY if damaged else NOT_MERGED, time.time_ns(), None
         self._handlers.will_be("retry", batch, self._line(), why)
-        if not damaged and self._batches.is_whole(batch):
-            self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id))
+        batch = self._now(batch)
+        whole = self._batches.is_whole(batch)
+        if batch.appendable:
+            self._runs_take = False  # its run ended without taking it: it may run where it does not reach the engine
+            batch = self._now(batch)  # a late request of that run may have replaced it amid the look
+            whole = self._batches.is_whole(batch)
+        if not damaged and whole:
+            self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, batch.delivery))
             self._traces.settled(batch, ROLLBACK, begun_ns, why)
             return
-        self._service.rollback(self._client, batch.batch_id)
+        self._service.rollback(self._client, batch.batch_id, batch.delivery)
         self.first_commit_time_us = 0
         self._traces.settled(batch, ROLLBACK, begun_ns, why)
         self._remove(batch)
@@ -224,7 +250,8 @@ class HandOut:
         stops = [_stop_at(batch.start, name, *why) for name, why in reasons.items()]
 
         def stopped(ledger: Ledger) -> Ledger:
-            return functools.reduce(Ledger.stop_table, stops, ledger.redeliver(batch.batch_id, without=reasons.keys()))
+            again = ledger.redeliver(batch.batch_id, batch.delivery, without=reasons.keys())
+            return functools.reduce(Ledger.stop_table, stops, again)
 
         self._meta.update(stopped)
         self._traces.settled(batch, ROLLBACK, begun_ns, why)
@@ -248,16 +275,16 @@ class HandOut:
         """
         return staging.done() and staging.exception() is None
 
-    def _try_next(self) -> OutstandingBatch | None:
+    def _try_next(self, *, appendable: bool) -> OutstandingBatch | None:
         try:
-            batch = self._stage_next()
+            batch = self._stage_next(appendable=appendable)
         except SluiceError as error:
             self.trouble = None if error.remedy is Remedy.CALLER else error
             raise
         self.trouble = None
         return batch
 
-    def _stage_next(self) -> OutstandingBatch | None:
+    def _stage_next(self, *, appendable: bool) -> OutstandingBatch | None:
         self._handlers.tell(self._line())
         head = self.outstanding()
         if head is not None:
@@ -276,15 +303,17 @@ class HandOut:
             rest = _Rest(self._service, self._client, self._limits)
             staged = self._stage(batch, record, rest)
             undo.callback(self._batches.remove, staged.path, record.ledger_id)
-            handed_out = self._keep(batch, record, staged)
+            fixed = not appendable or not self._runs_take or staged.stopped or self._handlers.any
+            handed_out = self._keep(batch, record, staged, [] if fixed else rest.parts or [])
             undo.pop_all()
         if handed_out is not None:
             self._traces.staged(handed_out, taken_ns)
-            if rest.parts and not staged.stopped and not self._handlers.any:
-                self._appendable = handed_out.delivery, rest.parts
         return handed_out
 
-    def _keep(self, batch: Batch, record: OutstandingBatch, staged: Staged) -> OutstandingBatch | None:
+    def _keep(
+        self, batch: Batch, record: OutstandingBatch, staged: Staged, parts: list[Batch]
+    ) -> OutstandingBatch | None:
+        """Publishes a batch and records it in the ledger. `parts`: what it was staged from, if changes may be appended to it."""
         for stopped in staged.stopped:
             name = f"{stopped.database}.{stopped.table}"
             how = way_out(stopped.state, self._client.destination, name)
@@ -305,11 +334,17 @@ class HandOut:
 
         def described(ledger: Ledger) -> Ledger:
             return ledger.staged(
-                record.batch_id, path=path, rows=staged.rows, size_bytes=staged.size_bytes, tables=staged.tables
+                record.batch_id,
+                path=path,
+                rows=staged.rows,
+                size_bytes=staged.size_bytes,
+                tables=staged.tables,
+                appendable=bool(parts),
             )
 
         self._handlers.before(_of(described(self._meta.ledger), record))
         self._batches.publish(staged.path, record.ledger_id)
+        self._appendable = (record.delivery, parts) if parts else None
         self.first_commit_time_us = staged.first_commit_time_us
         return _of(self._meta.update(described), record)
 
@@ -317,12 +352,16 @@ class HandOut:
         ledger = self._meta.ledger
         return LedgerLine(ledger_id=ledger.ledger_id, cursor=ledger.cursor, outstanding=ledger.outstanding)
 
+    def _now(self, batch: OutstandingBatch) -> OutstandingBatch:
+        """Returns the ledger's record of a batch, which a run may have taken since the caller read it."""
+        head = self._meta.ledger.head
+        same = head is not None and (head.batch_id, head.delivery) == (batch.batch_id, batch.delivery)
+        return head if head is not None and same else batch
+
     def _remove(self, batch: OutstandingBatch) -> None:
-        """Removes the files of a settled batch, and those of the batch that it was before it was appended to."""
-        for each in (batch, self._replaced):
-            if each is not None and each.path:
-                self._batches.remove(self._directory / each.path, each.ledger_id)
-        self._replaced = None
+        """Removes the files of a batch that is settled or that a longer one has replaced."""
+        if batch.path:
+            self._batches.remove(self._directory / batch.path, batch.ledger_id)
 
 
 class _Rest:

@@ -2,10 +2,11 @@
 
 `server` changes it through a `MetaManager`, `instance` sets cursor, epoch and stopped tables, `client` reads it.
 
-    subscribe ─▶ hand_out ─▶ staged ─▶ ack          the cursor moves to the batch's end
-                     ▲           ├────▶ redeliver    the same staged files again, under a new delivery
-                     │           └────▶ rollback     all batches in flight are removed; their changes are handed out again
+    subscribe ─▶ hand_out ─▶ staged ─▶ taken ─▶ ack        the cursor moves to the batch's end
+                     ▲                   ├────▶ redeliver  the same staged files again, under a new delivery
+                     │                   └────▶ rollback   all batches in flight are removed; their changes are handed out again
 
+A batch is `staged` with its final end, or `appendable`: then its run takes it, which fixes the end, before it merges anything.
 Guarantees: batch ids, deliveries and the epoch only rise, over rollbacks and restarts. Only `set_cursor` can move the cursor backward.
 Batches are acked in the order in which they were handed out, and each begins exactly at the end of the previous one.
 
@@ -167,45 +168,65 @@ class Ledger:
             raise MetaError(f"changes up to {end} do not continue the batch up to {batch.end}")
         return dataclasses.replace(self, outstanding=(*self.outstanding[:-1], dataclasses.replace(batch, end=end)))
 
-    def staged(self, batch_id: int, *, path: str, rows: int, size_bytes: int, tables: tuple[str, ...]) -> Ledger:
+    def staged(
+        self,
+        batch_id: int,
+        *,
+        path: str,
+        rows: int,
+        size_bytes: int,
+        tables: tuple[str, ...],
+        appendable: bool = False,
+    ) -> Ledger:
         """Records what was staged for a batch in flight. Raises BatchNotFoundError."""
         self._outstanding(batch_id, "staged")
         outstanding = tuple(
-            dataclasses.replace(each, path=path, rows=rows, bytes=size_bytes, tables=tables)
+            dataclasses.replace(
+                each,
+                path=path,
+                rows=rows,
+                bytes=size_bytes,
+                tables=tables,
+                appendable=appendable,
+                first_end=each.end.order_key,
+            )
             if each.batch_id == batch_id
             else each
             for each in self.outstanding
         )
         return dataclasses.replace(self, outstanding=outstanding)
 
-    def appended_to(self, batch: OutstandingBatch, longer: OutstandingBatch, start: Position | None) -> Ledger:
-        """Replaces the staged `batch` by the staged `longer`, which holds the same changes and those that follow, from `start` on.
+    def taken(
+        self, batch: OutstandingBatch, longer: OutstandingBatch | None = None, start: Position | None = None
+    ) -> Ledger:
+        """Fixes the end of an appendable batch, which its run takes: as it is staged, or with `longer`, which holds the same changes and
+        those that follow them, from `start` on.
 
-        `longer` has the next delivery. Raises BatchNotFoundError, BatchNotFirstError, NotContinuousError or MetaError.
+        Raises BatchNotFoundError if this delivery is not in flight any more; BatchNotFirstError if its end is fixed, or if another batch
+        follows it; NotContinuousError or MetaError if `longer` does not continue it.
         """
-        there = self._outstanding(batch.batch_id, "appended to")
-        if there.delivery != batch.delivery or not there.path or len(self.outstanding) > 1:
+        there = self._first(batch.batch_id, "taken", batch.delivery)
+        if not there.appendable or len(self.outstanding) > 1:
             raise BatchNotFirstError(
-                f"batch {batch.batch_id} cannot be appended to: it is not staged, its delivery changed, or another batch is in flight"
+                f"the end of batch {batch.batch_id} is fixed already, or another batch is in flight after it"
             )
-        if start is not None and _place(start) != _place(there.end):
-            raise NotContinuousError(f"changes from {start} on do not follow the batch up to {there.end}: {READ_AGAIN}")
-        if longer.end.epoch != there.end.epoch or longer.end.order_key <= there.end.order_key:
-            raise MetaError(f"changes up to {longer.end} do not continue the batch up to {there.end}")
-        if longer.delivery != self.next_delivery or not longer.path:
-            raise MetaError(f"a batch that is appended to becomes delivery {self.next_delivery}, not {longer.delivery}")
-        return dataclasses.replace(
-            self,
-            outstanding=(dataclasses.replace(longer, batch_id=self.next_batch_id, start=there.start),),
-            next_batch_id=self.next_batch_id + 1,
-            next_delivery=self.next_delivery + 1,
-        )
+        taken = dataclasses.replace(there, appendable=False)
+        if longer is not None:
+            if start is not None and _place(start) != _place(there.end):
+                raise NotContinuousError(
+                    f"changes from {start} on do not follow the batch up to {there.end}: {READ_AGAIN}"
+                )
+            if longer.end.epoch != there.end.epoch or longer.end.order_key <= there.end.order_key or not longer.path:
+                raise MetaError(f"changes up to {longer.end} do not continue the batch up to {there.end}")
+            content = {name: getattr(longer, name) for name in ("end", "path", "rows", "bytes", "tables")}
+            taken = dataclasses.replace(taken, **content)
+        return dataclasses.replace(self, outstanding=(taken,))
 
-    def ack(self, batch_id: int) -> Ledger:
-        """Removes the head and moves the cursor to its end. Raises BatchNotFoundError, or BatchNotFirstError if another batch is the
-        head.
+    def ack(self, batch_id: int, delivery: int | None = None) -> Ledger:
+        """Removes the head and moves the cursor to its end. With `delivery` only if it is that delivery of the batch. Raises
+        BatchNotFoundError, or BatchNotFirstError if another batch is the head.
         """
-        batch = self._first(batch_id, "acked")
+        batch = self._first(batch_id, "acked", delivery)
         read_again = self.given_up is not None and batch.end.order_key >= self.given_up.order_key
         return dataclasses.replace(
             self,
@@ -215,28 +236,23 @@ class Ledger:
             given_up=None if read_again else self.given_up,
         )
 
-    def redeliver(self, batch_id: int, without: Collection[str] = ()) -> Ledger:
-        """Hands out all batches in flight again from their staged files, under new ids and deliveries.
+    def redeliver(self, batch_id: int, delivery: int | None = None, *, without: Collection[str] = ()) -> Ledger:
+        """Hands out all batches in flight again from their staged files, under new deliveries. Their ends are fixed: they may be merged in
+        part.
 
-        `without`: "database.table" of tables that stopped meanwhile. Raises BatchNotFoundError, or BatchNotFirstError if the batch is not
-        the head.
+        `without`: "database.table" of tables that stopped meanwhile. Raises as `ack` does.
         """
-        self._first(batch_id, "delivered again")
+        self._first(batch_id, "delivered again", delivery)
         again = tuple(
             dataclasses.replace(
                 batch,
-                batch_id=self.next_batch_id + place,
                 delivery=self.next_delivery + place,
                 tables=tuple(name for name in batch.tables if name not in without),
+                appendable=False,
             )
             for place, batch in enumerate(self.outstanding)
         )
-        return dataclasses.replace(
-            self,
-            outstanding=again,
-            next_batch_id=self.next_batch_id + len(again),
-            next_delivery=self.next_delivery + len(again),
-        )
+        return dataclasses.replace(self, outstanding=again, next_delivery=self.next_delivery + len(again))
 
     def rollback(self) -> Ledger:
         """Removes all batches in flight: their changes are handed out again under new ids and deliveries."""
@@ -256,13 +272,13 @@ class Ledger:
             self, outstanding=(), given_up=max(ends, key=lambda end: end.order_key, default=None)
         )
 
-    def rollback_one(self, batch_id: int) -> Ledger:
+    def rollback_one(self, batch_id: int, delivery: int | None = None) -> Ledger:
         """Does the same as `rollback` if the batch is the head. Later batches are removed with it, because they are handed out again
         after it.
 
-        In Canal they stay and can never be acked. Raises BatchNotFoundError, or BatchNotFirstError if another batch is the head.
+        In Canal they stay and can never be acked. Raises as `ack` does.
         """
-        self._first(batch_id, "rolled back")
+        self._first(batch_id, "rolled back", delivery)
         return self.rollback()
 
     def stop_table(self, stopped: StoppedTable) -> Ledger:
@@ -355,8 +371,12 @@ class Ledger:
                 return batch
         raise BatchNotFoundError(f"batch {batch_id} cannot be {verb}: it does not wait for an ack; get a new batch")
 
-    def _first(self, batch_id: int, verb: str) -> OutstandingBatch:
+    def _first(self, batch_id: int, verb: str, delivery: int | None = None) -> OutstandingBatch:
         batch, first = self._outstanding(batch_id, verb), self.outstanding[0]
+        if delivery not in {batch.delivery, None}:
+            raise BatchNotFoundError(
+                f"delivery {delivery} of batch {batch_id} cannot be {verb}: delivery {batch.delivery} of it was handed out since"
+            )
         if batch is not first:
             raise BatchNotFirstError(
                 f"batch {batch_id} cannot be {verb} before batch {first.batch_id}: keep their order"

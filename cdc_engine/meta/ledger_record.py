@@ -88,11 +88,15 @@ def _group_consumer(record: Any) -> GroupConsumer:
 
 
 def _outstanding(record: Any) -> OutstandingBatch:
-    fields = _checked(OutstandingBatch, record)
+    if not isinstance(record, dict):
+        raise ValueError("a batch is not a record")
+    # Earlier versions write neither of the two.
+    fields = _checked(OutstandingBatch, {"appendable": False, "first_end": -1, **record})
     if not all(isinstance(table, str) for table in fields["tables"]):
         raise ValueError("tables of a batch are not strings")
     places = {"start": _position(fields["start"]), "end": _position(fields["end"]), "tables": tuple(fields["tables"])}
-    return OutstandingBatch(**{**fields, **places})
+    batch = OutstandingBatch(**{**fields, **places})
+    return dataclasses.replace(batch, first_end=batch.end.order_key) if batch.first_end < 0 and batch.path else batch
 
 
 def _stopped(record: Any) -> StoppedTable:
@@ -108,6 +112,7 @@ def _position(record: Any) -> Position:
 JSON_TYPES = {
     "int": int,
     "str": str,
+    "bool": bool,
     "TableState": str,
 }
 NO_OTHERS: Mapping[str, type] = {}

@@ -223,8 +223,9 @@ class CanalService:
                 destination.store.ack(batch.end)
             return batch
 
-    def ack(self, client: ClientIdentity, batch_id: int) -> None:
-        """Acks a batch: writes its end as the cursor to the ledger, then frees it in the store. Batch -1 has no effect.
+    def ack(self, client: ClientIdentity, batch_id: int, delivery: int | None = None) -> None:
+        """Acks a batch: writes its end as the cursor to the ledger, then frees it in the store. Batch -1 has no effect. With `delivery`
+        only if it is that delivery of the batch.
 
         Raises BatchNotFoundError, BatchNotFirstError if an earlier batch waits, or MetaError if the ledger cannot be written; the batch
         then still waits.
@@ -233,20 +234,20 @@ class CanalService:
         if batch_id == -1:
             return
         with destination.settling:
-            ledger = destination.meta.update(lambda ledger: ledger.ack(batch_id))
+            ledger = destination.meta.update(lambda ledger: ledger.ack(batch_id, delivery))
             if ledger.cursor is not None:
                 destination.store.ack(ledger.cursor)
 
-    def rollback(self, client: ClientIdentity, batch_id: int | None = None) -> None:
+    def rollback(self, client: ClientIdentity, batch_id: int | None = None, delivery: int | None = None) -> None:
         """Returns all batches in flight. Their changes are handed out again under new ids, possibly in batches of other sizes.
 
-        With `batch_id` only if that batch is the first one (BatchNotFoundError, BatchNotFirstError); the later ones are rolled back with
-        it. Waits for a get that is under way. If the batches are from before a restart, the store does not have them: `rewind` then
-        starts the reader again at the cursor. Without `rewind` the destination is stopped and NotStartedError is raised.
+        With `batch_id`, and `delivery`, only if that batch is the first one (BatchNotFoundError, BatchNotFirstError); the later ones are
+        rolled back with it. Waits for a get that is under way. If the batches are from before a restart, the store does not have them:
+        `rewind` then starts the reader again at the cursor. Without `rewind` the destination is stopped and NotStartedError is raised.
         """
         destination = self._subscribed(client)
         with destination.taking, destination.settling:
-            ledger = destination.meta.update(lambda ledger: _rolled_back(ledger, batch_id))
+            ledger = destination.meta.update(lambda ledger: _rolled_back(ledger, batch_id, delivery))
             if ledger.cursor is None or destination.store.go_back(ledger.cursor):
                 destination.store.rollback()
             elif destination.rewind is not None:
@@ -309,5 +310,5 @@ def _handed_out_and_acked(ledger: Ledger, end: Position, start: Position | None)
     return ledger.hand_out(end, start).ack(ledger.next_batch_id)
 
 
-def _rolled_back(ledger: Ledger, batch_id: int | None) -> Ledger:
-    return ledger.rollback() if batch_id is None else ledger.rollback_one(batch_id)
+def _rolled_back(ledger: Ledger, batch_id: int | None, delivery: int | None) -> Ledger:
+    return ledger.rollback() if batch_id is None else ledger.rollback_one(batch_id, delivery)

@@ -3,9 +3,10 @@ between processes.
 
     batch                  from taking it until it is acked or rolled back; one trace per delivery
     ├── stage              until its files can be merged
+    ├── append             changes that arrived until its run took it are staged with it
     ├── run                in the run's process; one per try of this delivery
     │   └── merge TABLE
-    └── ack · rollback     the write of the ledger; or append: a longer batch replaced it before any run began it
+    └── ack · rollback     the write of the ledger
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import structlog
 
 from sluice.cdc_engine.contracts import OutstandingBatch
 from sluice.cdc_engine.telemetry.run_spans import spans_of_runs
-from sluice.cdc_engine.telemetry.spans import BATCH, STAGE, Span, Trace, Value
+from sluice.cdc_engine.telemetry.spans import APPEND, BATCH, STAGE, Span, Trace, Value
 
 log = structlog.get_logger()
 MANIFEST = "manifest.json"  # written when the batch is staged
@@ -41,6 +41,10 @@ class Traces:
                 self._taken = {batch.delivery: taken_ns}  # one batch at a time
             stage = Span(path=(BATCH, STAGE), name=STAGE, start_ns=taken_ns, end_ns=time.time_ns())
             self._send(batch, [stage])
+
+    def appended(self, batch: OutstandingBatch, begun_ns: int) -> None:
+        """Traces that changes were appended to the batch when its run took it."""
+        self._send(batch, [Span(path=(BATCH, APPEND), name=APPEND, start_ns=begun_ns, end_ns=time.time_ns())])
 
     def settled(self, batch: OutstandingBatch, word: str, begun_ns: int, error: str = "") -> None:
         """Traces that the ledger has the batch's end. `begun_ns`: before the ledger was written. `error`: why the batch is handed out

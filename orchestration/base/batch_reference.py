@@ -2,9 +2,11 @@
 sensor finds it again in run tags.
 
 A reference is passed as run config (what the run merges), as run tags (how the sensor finds the runs of a batch), and as the run key
-(Dagster's daemon starts one run per key). (ledger, end, delivery) identifies one delivery permanently. A batch that is handed out again
-after a rollback has another delivery number, so Dagster, which also remembers the keys of failed runs, starts it. A run of a ledger that
-was lost does not settle batches of the ledger that replaced it.
+(Dagster's daemon starts one run per key). (ledger, batch, first end, delivery) identifies one delivery permanently. It does not contain
+the batch's end, which is fixed when the run takes the batch. A batch that is handed out again after a rollback has another delivery
+number, so Dagster, which also remembers the keys of failed runs, starts it. A run of a ledger that was lost does not settle batches of the
+ledger that replaced it. If an older ledger is restored, it gives the same numbers again. A run that succeeded before then settles a batch
+only if it ends where its own one was staged first, and so has only changes that the run merged.
 """
 
 from __future__ import annotations
@@ -14,8 +16,6 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from sluice.cdc_engine.position import file_number, order_key
-
 if TYPE_CHECKING:
     from sluice.cdc_engine.contracts import OutstandingBatch
 
@@ -23,15 +23,12 @@ if TYPE_CHECKING:
 # The queue, which has one run per destination (dagster.yaml), and people, who filter runs by it.
 DESTINATION_TAG = "sluice/destination"
 BATCH_TAG = "sluice/batch"  # the ticks: the runs of a batch, by one indexed query
-# The ticks: which runs take further batches; a value below. The tag of the batch names the one that a run is at. DRAIN: the run takes
-# those that follow its own too. BATCH: its own alone, with what arrived while it started.
+# The ticks: with the value DRAIN, the run also takes the batches that follow its own. The tag of the batch names the one that it is at.
 RUNS_TAG = "sluice/runs"
-DRAIN, BATCH = "drain", "batch"
+DRAIN = "drain"
 
 _DESTINATION = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _LEDGER = re.compile(r"[0-9a-f]{12}")
-_END = re.compile(r"(?P<file>[^/\\:\s]{1,200}\.\d{1,9}):(?P<offset>\d{1,10})")
-_PATH = re.compile(r"staging/[A-Za-z0-9._-]{1,200}")
 
 
 class BatchReferenceError(ValueError):
@@ -40,49 +37,35 @@ class BatchReferenceError(ValueError):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchReference:
-    """The name of one delivery of one batch. `path`: its staged directory, relative to the destination's directory.
+    """The name of one delivery of one batch. `batch`: its id in the ledger, which all its deliveries have. `first_end`: the order key up to
+    which it was staged first.
 
     Raises BatchReferenceError if a part is invalid.
     """
 
     destination: str
     ledger: str
-    epoch: int
-    end_file: str
-    end_offset: int
+    batch: int
+    first_end: int
     delivery: int
-    path: str
 
     def __post_init__(self) -> None:
         for what, good in (
             ("destination", _DESTINATION.fullmatch(self.destination)),
             ("ledger", _LEDGER.fullmatch(self.ledger)),
-            ("end position", _END.fullmatch(self.end)),
+            ("batch id", self.batch >= 0),
+            ("first end", self.first_end >= 0),
             ("delivery", self.delivery >= 0),
-            ("path", _PATH.fullmatch(self.path) and ".." not in self.path),
         ):
             if not good:
                 raise BatchReferenceError(f"{dataclasses.asdict(self)} does not name a batch: its {what} is not valid")
-        try:
-            order_key(self.epoch, file_number(self.end_file), self.end_offset)
-        except Exception as error:
-            raise BatchReferenceError(f"{dataclasses.asdict(self)} does not name a batch: {error}") from error
-
-    @property
-    def end(self) -> str:
-        """Returns the end position as `file:offset`."""
-        return f"{self.end_file}:{self.end_offset}"
-
-    @property
-    def end_order_key(self) -> int:
-        return order_key(self.epoch, file_number(self.end_file), self.end_offset)
 
     @property
     def run_key(self) -> str:
-        return f"{self.destination}:{self.ledger}:{self.epoch}:{self.end}:{self.delivery}"
+        return f"{self.destination}:{self.ledger}:{self.batch}:{self.first_end}:{self.delivery}"
 
     def __str__(self) -> str:
-        return f"delivery {self.delivery} up to {self.end}@{self.epoch} of {self.destination}"
+        return f"delivery {self.delivery} of batch {self.batch} of {self.destination}"
 
     def to_tags(self) -> dict[str, str]:
         return {DESTINATION_TAG: self.destination, BATCH_TAG: self.run_key}
@@ -97,7 +80,7 @@ class BatchReference:
         if set(config) != names:
             raise BatchReferenceError(f"a batch is named by {sorted(names)}, not by {sorted(config)}")
         for name, value in config.items():
-            wanted = int if name in {"epoch", "end_offset", "delivery"} else str
+            wanted = int if name in {"batch", "first_end", "delivery"} else str
             if type(value) is not wanted:
                 raise BatchReferenceError(f"{name} of a batch must be {wanted.__name__}, not {type(value).__name__}")
         return cls(**config)
@@ -112,11 +95,9 @@ class BatchReference:
         return cls(
             destination=destination,
             ledger=batch.ledger_id,
-            epoch=batch.end.epoch,
-            end_file=batch.end.file,
-            end_offset=batch.end.offset,
+            batch=batch.batch_id,
+            first_end=batch.first_end,
             delivery=batch.delivery,
-            path=batch.path,
         )
 
 

@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 VARIABLE = "SLUICE_FAILPOINTS"
-BEFORE_CLAIM = "before_claim"  # a run got its next batch, or its own was extended; no run's tags name it
+BEFORE_CLAIM = "before_claim"  # a run that drains got its next batch; no run's tags name it
+BEFORE_TAKE = "before_take"  # the run holds the lock and has not requested its batch; its end may not be fixed
+AFTER_TAKE = "after_take"  # the ledger has the end of the batch; its run does not know it
 BEFORE_MERGE = "before_merge"  # the run holds the lock and has the oldest batch; nothing is written
 BETWEEN_TABLES = "between_tables"  # some tables have their Delta commit, others are being merged
 AFTER_MERGE = "after_merge"  # every Delta commit exists; the run has not ended

@@ -73,14 +73,17 @@ class EngineHandle(Protocol):
     def outstanding(self) -> OutstandingBatch | None:
         """Returns the oldest batch in flight, or None. Repeatable."""
 
-    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
-        """Returns the batch in flight, or the next one when it is staged; None if the timeout passes first."""
+    def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
+        """Returns the batch in flight, or the next one when it is staged; None if the timeout passes first.
 
-    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """Returns the batch in flight extended by the changes since its end, as a new delivery that replaces it.
+        `appendable`: the end of the next batch need not be fixed until its run takes it.
+        """
 
-        Returns `batch` itself if there are no changes, or if it must not be extended: it is large, or was extended before. Raises
-        CanalServiceError as `ack` does.
+    def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
+        """Fixes the end of the batch, which its run calls before it merges, and returns the batch; every later call returns the same.
+
+        `append`: changes that arrived since the batch was staged are appended first, if it is appendable. Raises CanalServiceError as
+        `ack` does. After any other error the call may be repeated.
         """
 
     def ack(self, batch: OutstandingBatch) -> None:
@@ -138,33 +141,26 @@ class Offer:
 class RunEngine(Protocol):
     """A destination's engine as a run uses it: the contract of `EngineHandle`, with batches passed by reference.
 
-    Each call raises RunEngineAwayError if no engine receives the request, RequestUnansweredError if no answer arrives, and a SluiceError if
-    the engine refuses. `hand_out` and `ack` may be repeated after each of these.
+    Each call raises RunEngineAwayError if no engine answers the request, which may be executed all the same, and a SluiceError if the
+    engine refuses. Every call may be repeated after each of these.
     """
 
     def hand_out(self, timeout_seconds: float) -> Offer:
-        """Like `EngineHandle.hand_out`."""
+        """Like `EngineHandle.hand_out`, for a batch whose end is fixed."""
 
-    def append_to(self, reference: BatchReference) -> BatchReference:
-        """Like `EngineHandle.append_to`. Raises BatchNotFoundError if the batch is no longer in flight.
-
-        After RequestUnansweredError the engine may still extend the batch at any later time: the run must end before it writes.
-        """
+    def take(self, reference: BatchReference, *, append: bool) -> None:
+        """Like `EngineHandle.take`. Raises BatchNotFoundError if the batch is no longer in flight."""
 
     def ack(self, reference: BatchReference) -> None:
         """Acks a batch that is merged into all of its tables. Raises BatchNotFoundError if it is no longer in flight."""
 
 
 class RunEngineAwayError(Exception):
-    """No engine receives a run's request: its host has died or was replaced by another process. The ticks settle what is merged."""
+    """No engine answers a run's request: its host stalls, has died, or was replaced by another process. The ticks settle what is
+    merged.
+    """
 
     code = "RUN_ENGINE_AWAY"
-
-
-class RequestUnansweredError(RunEngineAwayError):
-    """An engine received a request and did not answer: it may have executed it, or may still execute it."""
-
-    code = "REQUEST_UNANSWERED"
 
 
 class DestinationFiles(Protocol):

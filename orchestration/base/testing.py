@@ -23,7 +23,6 @@ from sluice.orchestration.base.ports import (
     MergeOrder,
     Offer,
     Ports,
-    RequestUnansweredError,
     RunEngineAwayError,
     SparkAwayError,
 )
@@ -101,11 +100,10 @@ class FakeEngine:
         self.tables = tables
         self.state = FakeState()
         self.head: OutstandingBatch | None = None
-        self.next_delivery = 1
+        self.next_batch_id = self.next_delivery = 1
         self.acked_up_to = 4
         self.captured_up_to = 4
         self.acked: list[int] = []
-        self.handed_out_again: set[int] = set()  # deliveries that must not be extended
         self.rolled_back: list[int] = []
         self.damaged: list[int] = []
         self.stopped: dict[str, tuple[str, str]] = {}
@@ -124,13 +122,13 @@ class FakeEngine:
     def outstanding(self) -> OutstandingBatch | None:
         return self.head
 
-    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
+    def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
         self.longest_wait_seconds = max(self.longest_wait_seconds, timeout_seconds)
         if self.head is None and self.captured_up_to > self.acked_up_to:
             end = min(self.captured_up_to, self.acked_up_to + BATCH_CHANGES_MAX)
             self.head = OutstandingBatch(
                 ledger_id=LEDGER_ID,
-                batch_id=self.next_delivery,
+                batch_id=self.next_batch_id,
                 delivery=self.next_delivery,
                 start=position(self.acked_up_to),
                 end=position(end),
@@ -138,26 +136,26 @@ class FakeEngine:
                 rows=end - self.acked_up_to,
                 bytes=100,
                 tables=self.tables,
+                appendable=appendable,
+                first_end=position(end).order_key,
             )
+            self.next_batch_id += 1
             self.next_delivery += 1
         return self.head
 
-    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
+    def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
         self._must_be_head(batch)
-        end = min(self.captured_up_to, batch.end.offset + BATCH_CHANGES_MAX)
-        if end > batch.end.offset and batch.delivery not in self.handed_out_again:
-            number = self.next_delivery
-            path, rows = f"staging/1-1-{end}-{number}", end - batch.start.offset
-            grown = dataclasses.replace(
-                batch, batch_id=number, delivery=number, end=position(end), path=path, rows=rows
-            )
-            self.head, self.next_delivery = grown, number + 1
-            self.handed_out_again.add(number)
-        return self.head or batch
+        head = self.head or batch
+        if head.appendable:
+            end = min(self.captured_up_to, head.end.offset + BATCH_CHANGES_MAX) if append else head.end.offset
+            path, rows = f"staging/1-1-{end}-{head.delivery}", end - head.start.offset
+            head = dataclasses.replace(head, end=position(end), path=path, rows=rows, appendable=False)
+        self.head = head
+        return head
 
     def ack(self, batch: OutstandingBatch) -> None:
         self._must_be_head(batch)
-        self.acked_up_to = batch.end.offset
+        self.acked_up_to = (self.head or batch).end.offset
         self.acked.append(batch.delivery)
         self.head = None
 
@@ -178,8 +176,7 @@ class FakeEngine:
     def _deliver_again(self, tables: tuple[str, ...]) -> None:
         number = self.next_delivery
         if self.head is not None:
-            self.head = dataclasses.replace(self.head, batch_id=number, delivery=number, tables=tables)
-            self.handed_out_again.add(number)
+            self.head = dataclasses.replace(self.head, delivery=number, tables=tables, appendable=False)
         self.next_delivery += 1
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
@@ -229,13 +226,12 @@ class FakeHost:
 class FakeRunEngine:
     """Implements `ports.RunEngine` over a fake engine. `leave`: runs are told to end; `calls`: the requests, in order.
 
-    `away`: no engine receives requests; `unanswered`: it receives them and does not answer. `before`: called with each call's name before
-    the call.
+    `away`: no engine answers requests. `before`: called with each call's name before the call.
     """
 
     def __init__(self, engine: FakeEngine) -> None:
         self.engine = engine
-        self.away = self.unanswered = False
+        self.away = False
         self.leave = ""
         self.calls: list[str] = []
         self.before: Callable[[str], None] = lambda _: None
@@ -243,15 +239,17 @@ class FakeRunEngine:
     def hand_out(self, timeout_seconds: float) -> Offer:
         self._called("hand_out")
         batch = self.engine.hand_out(timeout_seconds)
+        if batch is not None and batch.appendable:
+            batch = self.engine.take(batch, append=False)
         if self.leave:
             return Offer(leave=self.leave)
         return Offer(reference=BatchReference.of("shop", batch) if batch else None)
 
-    def append_to(self, reference: BatchReference) -> BatchReference:
-        self._called(f"append_to {reference.delivery}")
+    def take(self, reference: BatchReference, *, append: bool) -> None:
+        self._called(f"take {reference.delivery}")
         if self.engine.head is None or not reference.names(self.engine.head):
             raise BatchNotFoundError(f"{reference} is not outstanding any more")
-        return BatchReference.of("shop", self.engine.append_to(self.engine.head))
+        self.engine.take(self.engine.head, append=append)
 
     def ack(self, reference: BatchReference) -> None:
         self._called(f"ack {reference.delivery}")
@@ -264,8 +262,6 @@ class FakeRunEngine:
         self.before(name)
         if self.away:
             raise RunEngineAwayError("no engine of shop answers")
-        if self.unanswered:
-            raise RequestUnansweredError("the engine of shop has not answered for 10 s")
 
 
 class FakeFiles:

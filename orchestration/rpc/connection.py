@@ -15,17 +15,12 @@ from sluice.orchestration.rpc.access import channel_to
 from sluice.orchestration.rpc.wire import CALL, FORM, SERVICE, error_of, to_bytes
 
 ANSWER_SECONDS_MAX = 10.0  # in addition to the requested wait: the engine syncs its ledger, and the machine may be busy
-_REFUSED = {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNIMPLEMENTED}
 
 
 class EngineAwayError(SluiceError):
-    """No engine's process answers, or it rejects the caller. `may_execute`: the request may have reached it, and may be executed later."""
+    """No engine's process answers, or it rejects the caller. The request may be executed all the same, now or later."""
 
     code = "ENGINE_AWAY"
-
-    def __init__(self, message: str, *, may_execute: bool = True) -> None:
-        super().__init__(message)
-        self.may_execute = may_execute
 
 
 class Connection:
@@ -52,20 +47,10 @@ class Connection:
         try:
             answer = self._opened()(request, timeout=seconds_max, metadata=metadata)
         except grpc.RpcError as error:
-            code = error.code() if isinstance(error, grpc.Call) else None
-            raise EngineAwayError(self._why(error, seconds_max), may_execute=code not in _REFUSED) from None
+            raise EngineAwayError(self._why(error, seconds_max)) from None
         if refusal := answer.get("error"):
             raise error_of(refusal)
         return answer["value"]
-
-    def connect(self, seconds_max: float) -> None:
-        """Waits until the server's process has accepted the connection. Raises EngineAwayError, in which case nothing was sent."""
-        self._opened()
-        try:
-            grpc.channel_ready_future(self._channel).result(seconds_max)
-        except grpc.FutureTimeoutError:
-            why = f"the engine's process at {self.address} accepts no connection within {seconds_max:g} s"
-            raise EngineAwayError(why, may_execute=False) from None
 
     def close(self) -> None:
         with self._lock:

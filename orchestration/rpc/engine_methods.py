@@ -26,7 +26,8 @@ def _batch(request: Record) -> OutstandingBatch:
 
 
 def _hand_out(engine: EngineHandle, request: Record) -> Record | None:
-    return batch_to_json(engine.hand_out(min(float(request["timeout_seconds"]), HAND_OUT_SECONDS_MAX)))
+    seconds = min(float(request["timeout_seconds"]), HAND_OUT_SECONDS_MAX)
+    return batch_to_json(engine.hand_out(seconds, appendable=bool(request["appendable"])))
 
 
 def _stop_tables(engine: EngineHandle, request: Record) -> None:
@@ -37,7 +38,7 @@ METHODS: dict[str, Method] = {
     "status": lambda engine, _: state_to_json(engine.status()),
     "outstanding": lambda engine, _: batch_to_json(engine.outstanding()),
     "hand_out": _hand_out,
-    "append_to": lambda engine, request: batch_to_json(engine.append_to(_batch(request))),
+    "take": lambda engine, request: batch_to_json(engine.take(_batch(request), append=bool(request["append"]))),
     "ack": lambda engine, request: engine.ack(_batch(request)),
     "rollback": lambda engine, request: engine.rollback(_batch(request), damaged=bool(request["damaged"])),
     "stop_tables": _stop_tables,

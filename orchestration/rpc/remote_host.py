@@ -38,11 +38,12 @@ class RemoteEngine:
     def outstanding(self) -> OutstandingBatch | None:
         return batch_of(self._ask("outstanding"))
 
-    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
-        return batch_of(self._ask("hand_out", timeout_seconds, timeout_seconds=timeout_seconds))
+    def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
+        answer = self._ask("hand_out", timeout_seconds, timeout_seconds=timeout_seconds, appendable=appendable)
+        return batch_of(answer)
 
-    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
-        return batch_of(self._ask("append_to", batch=batch_to_json(batch))) or batch
+    def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
+        return batch_of(self._ask("take", batch=batch_to_json(batch), append=append)) or batch
 
     def ack(self, batch: OutstandingBatch) -> None:
         self._ask("ack", batch=batch_to_json(batch))

@@ -1,8 +1,4 @@
-"""Sends a run's requests to its engine: implements `ports.RunEngine`. See `run_endpoint`.
-
-A request is sent only over a connection that the engine's process has accepted. So if no connection is made, nothing was requested; after
-every other failure the engine may have executed the request.
-"""
+"""Sends a run's requests to its engine: implements `ports.RunEngine`. See `run_endpoint`."""
 
 from __future__ import annotations
 
@@ -12,11 +8,9 @@ from typing import Any
 
 from sluice.cdc_engine.config import EngineConfig
 from sluice.orchestration.base.batch_reference import BatchReference
-from sluice.orchestration.base.ports import Offer, RequestUnansweredError, RunEngineAwayError
+from sluice.orchestration.base.ports import Offer, RunEngineAwayError
 from sluice.orchestration.rpc.connection import Connection, EngineAwayError
-from sluice.orchestration.rpc.run_endpoint import ACK, APPEND, HAND_OUT, RUN_ENDPOINT_FILE
-
-CONNECT_SECONDS_MAX = 2.0  # on the loopback address; a stopped process accepts no gRPC connection
+from sluice.orchestration.rpc.run_endpoint import ACK, HAND_OUT, RUN_ENDPOINT_FILE, TAKE
 
 
 class RunCaller:
@@ -32,8 +26,8 @@ class RunCaller:
         reference = answer["reference"]
         return Offer(reference=BatchReference.from_config(reference) if reference else None, leave=answer["leave"])
 
-    def append_to(self, reference: BatchReference) -> BatchReference:
-        return BatchReference.from_config(self._ask(APPEND, reference=reference.to_config()))
+    def take(self, reference: BatchReference, *, append: bool) -> None:
+        self._ask(TAKE, reference=reference.to_config(), append=append)
 
     def ack(self, reference: BatchReference) -> None:
         self._ask(ACK, reference=reference.to_config())
@@ -48,16 +42,14 @@ class RunCaller:
             return self._connected().ask(self._destination, method, wait_seconds, arguments)
         except EngineAwayError as error:
             self.close()
-            kind = RequestUnansweredError if error.may_execute else RunEngineAwayError
-            raise kind(f"{self._destination}: {error}") from error
+            raise RunEngineAwayError(f"{self._destination}: {error}") from error
 
     def _connected(self) -> Connection:
-        """Returns a connection that the engine's process has accepted. Raises RunEngineAwayError or EngineAwayError: nothing was sent."""
+        """Returns a connection to the endpoint that the file names now. Raises RunEngineAwayError."""
         address, self._token = self._endpoint()
         if self._connection is None or self._connection.address != address:
             self.close()
             self._connection = Connection(address, EngineConfig(), lambda: self._token)
-            self._connection.connect(CONNECT_SECONDS_MAX)
         return self._connection
 
     def _endpoint(self) -> tuple[str, str]:

@@ -1,10 +1,10 @@
-"""The RPC endpoint of a code server. Runs use it to append new changes to their batch, or to take and ack batch after batch.
+"""The RPC endpoint of a code server. Runs use it to take their batch, and those that drain to get and ack batch after batch.
 
 It listens on the loopback address, with a token in `run-endpoint.json` of each destination's directory, readable by its owner only. The
 ticks open it, and the end of the process closes it. Batches are passed by reference, so a run needs nothing but a connection.
 `run_caller` is the client. The token ends with the process: whoever gets the port afterwards learns nothing from a run that calls it.
 
-Correctness does not depend on it. A run that finds it closed ends, and the ticks settle what it merged by the run's record.
+Correctness does not depend on it. A run that finds it closed ends, and the ticks settle its batch by the run's record.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING
 
 from sluice.cdc_engine.errors import (
     BatchNotFoundError,
-    CanalServiceError,
     EngineStartingError,
     LeaseLostError,
     SluiceError,
 )
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import BatchReference
-from sluice.orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
+from sluice.orchestration.base.ports import RunEngineAwayError
 from sluice.orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
 from sluice.orchestration.rpc.server import RpcServer
 
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-HAND_OUT, APPEND, ACK = "run_hand_out", "run_append", "run_ack"
+HAND_OUT, TAKE, ACK = "run_hand_out", "run_take", "run_ack"
 RUN_ENDPOINT_FILE = "run-endpoint.json"
 LOOPBACK = "127.0.0.1"
 HAND_OUT_SECONDS_MAX = 5.0
@@ -64,7 +63,7 @@ class RunEndpoint:
         self._ticked[directory.name] = time.monotonic()
         with self._lock:
             if self._server is None:
-                methods = {HAND_OUT: self._hand_out, APPEND: self._append_to, ACK: self._ack}
+                methods = {HAND_OUT: self._hand_out, TAKE: self._take, ACK: self._ack}
                 self._server = RpcServer(
                     *(self._engine_of, methods, self._token),
                     listen=f"{LOOPBACK}:0",
@@ -91,6 +90,8 @@ class RunEndpoint:
         if leave := self._why_leave(destination):
             return {"reference": None, "leave": leave}
         batch = engine.hand_out(min(float(request["timeout_seconds"]), HAND_OUT_SECONDS_MAX))
+        if batch is not None and batch.appendable:  # a tick has requested it
+            batch = engine.take(batch, append=False)
         reference = None if batch is None else BatchReference.of(destination, batch).to_config()
         return {"reference": reference, "leave": ""}
 
@@ -105,18 +106,10 @@ class RunEndpoint:
             )
         return ""
 
-    def _append_to(self, engine: EngineHandle, request: Record) -> Record:
-        reference, batch = _named(engine, request)
-        try:
-            longer = batch if self._closing() else engine.append_to(batch)
-        except CanalServiceError:
-            raise  # refused before anything was written
-        except Exception as error:
-            # The ledger or the engine's host did not answer, or a defect: the extension may have been written.
-            if not isinstance(error, SluiceError):
-                _log.exception("%s could not be extended", reference)
-            raise RequestUnansweredError(f"{getattr(error, 'code', type(error).__name__)}: {error}") from error
-        return BatchReference.of(reference.destination, longer).to_config()
+    def _take(self, engine: EngineHandle, request: Record) -> None:
+        _, batch = _named(engine, request)
+        engine.take(batch, append=bool(request["append"]) and not self._closing())
+        failpoints.reach(failpoints.AFTER_TAKE)
 
     def _ack(self, engine: EngineHandle, request: Record) -> None:
         reference, batch = _named(engine, request)

@@ -11,13 +11,13 @@ from sluice.cdc_engine.contracts import OutstandingBatch, StoppedTable
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.states import TableState
-from sluice.orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
+from sluice.orchestration.base.ports import RunEngineAwayError
 
 if TYPE_CHECKING:
     from sluice.orchestration.base.ports import EngineSnapshot
 
 SERVICE, CALL = "sluice.Engine", "Call"
-FORM = 4  # version of requests and answers; others are refused with a message
+FORM = 5  # version of requests and answers; others are refused with a message
 
 Record = dict[str, Any]
 
@@ -64,7 +64,6 @@ _DISTINGUISHED: dict[str, type[SluiceError] | type[RunEngineAwayError]] = {
         errors.NotStartedError,
         errors.SourceConnectionError,
         errors.StagingError,
-        RequestUnansweredError,
         RunEngineAwayError,
     )
 }

@@ -12,9 +12,7 @@
 | sent an ack of d that was not answered | in flight or acked | it ends well: as in the second or the third row |
 | sent a request for d that was not answered | in flight later | it ends well, its tags naming what it merged: the ticks request a run |
 
-A run of one batch that was extended is in the same situation as a run that drains and was handed its next batch. If its request was not
-answered, it fails before it writes: its tags name the batch that it was started for, which is rolled back unless another has replaced it.
-So a run must never end well while its tags name a batch that it did not merge.
+A run must never end well while its tags name a batch that it did not merge.
 """
 
 from __future__ import annotations

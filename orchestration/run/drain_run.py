@@ -13,15 +13,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import dagster as dg
 
 from sluice.cdc_engine.errors import BatchNotFoundError, SluiceError
 from sluice.orchestration.base import failpoints
-from sluice.orchestration.base.batch_reference import BatchReference
+from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference
 from sluice.orchestration.base.ports import MergeFailedError, Ports, RunEngine, RunEngineAwayError
 from sluice.orchestration.run import drain_rules
-from sluice.orchestration.run.claim import BatchClaim
-from sluice.orchestration.run.merge_run import MergedTable, merge_one, only_writer
+from sluice.orchestration.run.merge_run import MergedTable, merge_one, only_writer, take
 
 if TYPE_CHECKING:
     from sluice.cdc_engine.config import SluiceConfig
@@ -35,6 +36,24 @@ POLL_SECONDS = 0.05
 NEWS_SECONDS = 60.0  # interval between two sentences about a long merge
 
 Answer = TypeVar("Answer")
+
+
+class BatchClaim(Protocol):
+    def __call__(self, reference: BatchReference) -> str:
+        """Makes the run's tags name the batch. Returns why the run may not take any batch now, or an empty text."""
+
+
+def claim_of(instance: dg.DagsterInstance, run_id: str) -> BatchClaim:
+    """Returns the claim of a Dagster run, which works only while the run counts as STARTED."""
+
+    def claim(reference: BatchReference) -> str:
+        run = instance.get_run_by_id(run_id)
+        if run is None or run.status != dg.DagsterRunStatus.STARTED:
+            return f"Dagster shows this run as {run.status.value if run else 'removed'}"
+        instance.add_run_tags(run_id, {**reference.to_tags(), RUNS_TAG: DRAIN})
+        return ""
+
+    return claim
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +76,7 @@ def drain(work: DrainRun, first: BatchReference) -> Iterator[MergedTable]:
     directory = work.config.destination_dir(first.destination)
     _claim(work, first)
     with work.ports.files().drain_lock(directory) as alone:
-        yield from _merged(work, directory, first)
+        yield from _merged(work, directory, first, is_first=True)
         if not alone:
             work.say("another run is attached and drains; this one ends with its batch")
             return
@@ -79,11 +98,15 @@ def _rest(work: DrainRun, directory: Path, feed: RunEngine, first: BatchReferenc
             yield from _merged(work, directory, reference)
 
 
-def _merged(work: DrainRun, directory: Path, reference: BatchReference) -> Iterator[MergedTable]:
-    """Merges one batch under the run lock and logs one line about it."""
+def _merged(
+    work: DrainRun, directory: Path, reference: BatchReference, *, is_first: bool = False
+) -> Iterator[MergedTable]:
+    """Merges one batch under the run lock and logs one line about it. `is_first`: its end may not be fixed."""
     _give_way(work, directory)
     begun, tables, rows = time.monotonic(), 0, 0
     with only_writer(work.ports, work.config, reference.destination, work.say):
+        if is_first:
+            take(work.ports, work.config, reference, work.say)
         for merged in merge_one(work.ports, work.config, reference, _news(work.say), run=work.run):
             tables, rows = tables + 1, rows + merged.outcome.source_rows
             yield merged

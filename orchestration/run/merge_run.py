@@ -1,8 +1,8 @@
-"""Merges one batch at a time, by its reference. Nothing is written unless the batch is the oldest batch in flight.
+"""Merges one batch at a time, by its reference. Nothing is written unless the batch is the oldest batch in flight and its end is fixed.
 
 `assets` calls it inside a run. The run lock makes the run the destination's only writer, even if the process of a run that Dagster gave
-up on still works. Under the lock it reads the ledger and refuses a batch that was acked or rolled back, so an old run that is
-re-executed, or one that starts late, changes nothing. A run that merges several batches repeats `merge_one` for each.
+up on still works. Under the lock it takes the batch, reads the ledger and refuses a batch that was acked or rolled back, so an old run
+that is re-executed, or one that starts late, changes nothing. A run that merges several batches repeats `merge_one` for each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 
 from sluice.batch_manifest.table_report import TableReport
-from sluice.cdc_engine.errors import SluiceError
+from sluice.cdc_engine.errors import BatchNotFoundError, SluiceError
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE
 from sluice.cdc_engine.telemetry.otlp import is_wanted
 from sluice.cdc_engine.telemetry.run_spans import RunSpans
@@ -27,10 +27,13 @@ from sluice.orchestration.base.ports import (
     MergeFailedError,
     MergeOrder,
     Ports,
+    RunEngineAwayError,
     SparkAwayError,
 )
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sluice.cdc_engine.config import SluiceConfig
     from sluice.cdc_engine.contracts import OutstandingBatch
 
@@ -40,6 +43,8 @@ FAILED_TABLES = "failed_tables"  # "database.table" → why that table failed
 # How long a run waits for another one, whose process may run though Dagster considers it dead, or which publishes the rows of a large
 # table.
 RUN_LOCK_SECONDS_MAX = 600.0
+TAKE_SECONDS_MAX = 30.0  # how long a run repeats its request: an engine's process restarts within this time
+TAKE_PAUSE_SECONDS = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,6 +64,43 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
     raise MergeFailedError(
         f"{reference} was already acked or rolled back ({now} is handed out now); nothing was written"
     )
+
+
+def take(ports: Ports, config: SluiceConfig, reference: BatchReference, say: Callable[[str], None]) -> None:
+    """Requests that the engine fixes the end of the batch, after the changes that arrived while this run started.
+
+    The caller holds the run lock and has written nothing. If no engine answers, a batch whose end is fixed already can be merged all the
+    same. Raises MergeFailedError for another one: the engine may fix its end at any later time, unless a tick rolls it back before.
+    """
+    directory = config.destination_dir(reference.destination)
+    head = _head(ports, directory, reference)
+    failpoints.reach(failpoints.BEFORE_TAKE)
+    deadline = time.monotonic() + TAKE_SECONDS_MAX
+    while True:
+        try:
+            append = not ports.conf_changed(reference.destination)
+            ports.feed(directory, reference.destination).take(reference, append=append)
+        except BatchNotFoundError:
+            return  # `merge_one` refuses it, with what is handed out now
+        except (RunEngineAwayError, SluiceError) as error:
+            if not head.appendable:
+                say(f"{reference} is merged as it was staged, without newer changes: {error}")
+                return
+            if time.monotonic() >= deadline:
+                raise MergeFailedError(
+                    f"nothing was written: the engine did not fix the end of {reference} ({error}); the batch is handed "
+                    "out again, and nothing has to be done"
+                ) from error
+        else:
+            return
+        time.sleep(TAKE_PAUSE_SECONDS)
+
+
+def _head(ports: Ports, directory: Path, reference: BatchReference) -> OutstandingBatch:
+    try:
+        return refuse_unless_head(reference, ports.files().head_of_line(directory))
+    except SluiceError as error:
+        raise MergeFailedError(f"{error}; nothing was written") from error
 
 
 @contextlib.contextmanager
@@ -108,14 +150,13 @@ def merge_one(
     `run`: the run's id, which the commits record.
     """
     directory = config.destination_dir(reference.destination)
-    try:
-        head = refuse_unless_head(reference, ports.files().head_of_line(directory))
-    except SluiceError as error:
-        raise MergeFailedError(f"{error}; nothing was written") from error
+    head = _head(ports, directory, reference)
+    if head.appendable:
+        raise MergeFailedError(f"the end of {reference} is not fixed, because no run has taken it; nothing was written")
     say(f"merging {reference}: {head.rows} rows, {head.bytes} bytes, tables {', '.join(head.tables) or 'none'}")
     failpoints.reach(failpoints.BEFORE_MERGE)
     merged: list[MergedTable] = []
-    spans = RunSpans(directory / reference.path if is_wanted() else None, reference.delivery, run)
+    spans = RunSpans(directory / head.path if is_wanted() else None, reference.delivery, run)
 
     def done(outcome: TableReport) -> None:
         lag_seconds = max(0.0, time.time() - outcome.last_commit_time_us / 1e6)
@@ -132,7 +173,7 @@ def merge_one(
             return str(error)
         return ""
 
-    stored = config.ledger_location(reference.destination).staged_url(reference.ledger, reference.path)
+    stored = config.ledger_location(reference.destination).staged_url(reference.ledger, head.path)
     if (
         stored
         and not config.ledger_location(reference.destination).is_apart
@@ -145,7 +186,7 @@ def merge_one(
     order = MergeOrder(
         config=config,
         destination=reference.destination,
-        batch_dir=directory / reference.path,
+        batch_dir=directory / head.path,
         stored=stored,
         tables=head.tables,
         refusal=refusal,

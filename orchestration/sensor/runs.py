@@ -19,7 +19,6 @@ from dagster._core.storage.dagster_run import RunRecord as StoredRun
 from dagster._core.storage.tags import RUN_KEY_TAG
 
 from sluice.orchestration.base.batch_reference import (
-    BATCH,
     BATCH_TAG,
     DRAIN,
     RUNS_TAG,
@@ -81,7 +80,7 @@ class Said:
 def _ends(newest: Sequence[StoredRun], delivery: str) -> list[tuple[str, DagsterRunStatus]]:
     """Returns delivery and status of the runs, newest first, down to a run that failed with `delivery` but was started for another batch.
 
-    Such a run drained, or its batch was extended, which happens only to a batch that never failed. Whatever precedes it succeeded.
+    Such a run drained: it took a batch that never failed. Whatever precedes it succeeded.
     """
     ends, found = [], False
     for run in (each.dagster_run for each in newest):
@@ -177,10 +176,6 @@ class RunStore:
         """Returns the open runs that also take the batches after their own."""
         return [run for run in self.open_runs() if run.drains]
 
-    def takers(self) -> list[RunRecord]:
-        """Returns the open runs that may take, or have taken, another batch than the one in their tags."""
-        return [run for run in self.open_runs() if run.drains or run.grows]
-
     def end(self, run_id: str, reason: str) -> None:
         """Marks a run FAILED and requests that its process, if any, stops. A run that has ended meanwhile stays as it is.
 
@@ -216,7 +211,6 @@ class RunStore:
             state_seconds=state_seconds,
             silent_seconds=silent_seconds,
             drains=run.tags.get(RUNS_TAG) == DRAIN,
-            grows=run.tags.get(RUNS_TAG) == BATCH,
         )
 
     def _silent_seconds(self, run_id: str, state_seconds: float) -> float:

@@ -38,7 +38,7 @@ class RunRecord:
     """What is known about one run. `state_seconds`: time in this status; `silent_seconds`: time since its last event of any kind.
 
     `lock_free_seconds`: how long this process has seen the run lock free while the run had this status; 0 while the lock is held.
-    `drains`: it also takes the batches after its own. `grows`: it extends its own batch, which gives it another delivery.
+    `drains`: it also takes the batches after its own.
     """
 
     run_id: str
@@ -47,12 +47,11 @@ class RunRecord:
     silent_seconds: float = 0.0
     lock_free_seconds: float = 0.0
     drains: bool = False
-    grows: bool = False
 
     @property
     def takes_it_next(self) -> str:
-        """The reason why a tick leaves a batch to this run."""
-        return f"run {self.run_id[:8]} {'drains and takes it next' if self.drains else 'has it next'}"
+        """The reason why a tick leaves a batch to this run, which drains."""
+        return f"run {self.run_id[:8]} drains and takes it next"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,16 +137,15 @@ def strongest(runs: Sequence[RunRecord]) -> str:
     return ranked[0].status.value if ranked else ""
 
 
-def decide(runs: Sequence[RunRecord], takers: Sequence[RunRecord] = ()) -> Decision:
+def decide(runs: Sequence[RunRecord], draining: Sequence[RunRecord] = ()) -> Decision:
     """Returns what happens to a batch; `runs` are all runs with the tags of exactly this delivery, in any order.
 
-    `takers`: the open runs of the destination that may take another batch than the one they were started for. They get a batch that has
-    no run.
+    `draining`: the open runs of the destination that also take the batches after their own. They get a batch that has no run.
     """
     order = list(RunVerdict)
     ranked = sorted(runs, key=lambda run: order.index(verdict_of(run)))
     if not ranked or verdict_of(ranked[0]) is RunVerdict.REISSUE:
-        return _taken_next(takers) or Reissue()
+        return _taken_next(draining) or Reissue()
     run = ranked[0]
     match verdict_of(run):
         case RunVerdict.ACK:
@@ -160,8 +158,8 @@ def decide(runs: Sequence[RunRecord], takers: Sequence[RunRecord] = ()) -> Decis
             return Rollback(run.run_id, f"run {run.run_id[:8]} ended as {run.status.value}")
 
 
-def _taken_next(takers: Sequence[RunRecord]) -> SettleWait | EndRun | None:
-    for run in takers:
+def _taken_next(draining: Sequence[RunRecord]) -> SettleWait | EndRun | None:
+    for run in draining:
         if why := overdue(run):
             return EndRun(run.run_id, why)
         return SettleWait(run.run_id, run.takes_it_next)

@@ -24,7 +24,7 @@ import dagster as dg
 from sluice.cdc_engine.errors import CanalServiceError, EngineStartingError, LeaseLostError, SluiceError
 from sluice.cdc_engine.limits import TICK_SECONDS_MAX
 from sluice.orchestration.base import failpoints
-from sluice.orchestration.base.batch_reference import BATCH, DRAIN, RUNS_TAG, BatchReference
+from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference
 from sluice.orchestration.base.table_catalog import checkable, delta_key
 from sluice.orchestration.checks.chart import Point
 from sluice.orchestration.checks.observations import AssetEvent, PublishedObservations, due, failures
@@ -209,7 +209,8 @@ class Ticker:
         if waiting_for := self._settle(engine, runs, deadline):
             return waiting_for
         engine.tell_waiting("")
-        batch = engine.hand_out(max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS))
+        seconds = max(0.0, deadline - time.monotonic() - HAND_OUT_RESERVE_SECONDS)
+        batch = engine.hand_out(seconds, appendable=True)
         if batch is None:
             return "nothing waits"
         return self._taken_meanwhile(runs, batch) or self.request(batch)
@@ -219,8 +220,8 @@ class Ticker:
 
         The order matters: a run may have got the batch just now, or have taken it and ended.
         """
-        if takers := runs.takers():
-            return takers[0].takes_it_next
+        if draining := runs.draining():
+            return draining[0].takes_it_next
         taken = runs.of_batch(BatchReference.of(self._line.destination, batch))
         if isinstance(decide(taken), Reissue):
             return ""
@@ -239,12 +240,12 @@ class Ticker:
     def _settle(self, engine: EngineHandle, runs: RunStore, deadline: float) -> str:
         """Acks or rolls back batches whose runs have ended. Returns why to wait, or an empty text if the next batch is to be handed out."""
         last_look = deadline - HAND_OUT_RESERVE_SECONDS
-        while (batch := engine.outstanding()) is not None:  # its run may extend it meanwhile
+        while (batch := engine.outstanding()) is not None:
             reference = BatchReference.of(self._line.destination, batch)
             records = runs.of_batch(reference)
             engine.tell_run(batch, strongest(records))
             decision = decide(records)
-            match decide(records, runs.takers()) if isinstance(decision, Reissue) else decision:
+            match decide(records, runs.draining()) if isinstance(decision, Reissue) else decision:
                 case Ack(run_id):
                     _log.info("run %s merged %s: acked", run_id, reference)
                     failpoints.reach(failpoints.BEFORE_ACK)
@@ -301,7 +302,7 @@ class Ticker:
             run_config={"ops": {self._line.op_name: {"config": reference.to_config()}}},
             tags={
                 **reference.to_tags(),
-                RUNS_TAG: DRAIN if self._line.drains else BATCH,
+                **({RUNS_TAG: DRAIN} if self._line.drains else {}),
                 "dagster/max_retries": "0",
             },
             asset_selection=defined or None,

@@ -9,9 +9,11 @@ import pytest
 from sluice.orchestration.base.failpoints import (
     AFTER_ACK,
     AFTER_MERGE,
+    AFTER_TAKE,
     BEFORE_ACK,
     BEFORE_CLAIM,
     BEFORE_MERGE,
+    BEFORE_TAKE,
     BETWEEN_TABLES,
 )
 from tests.acceptance.fix_kills import DATABASE, Death, KillBench, named
@@ -24,6 +26,8 @@ BATCH: Sequence[Sequence[Death]] = [
     [("run", BEFORE_MERGE), ("engine host", AFTER_MERGE), ("spark", AFTER_ACK)],
     [("spark", BEFORE_MERGE), ("mysql", BETWEEN_TABLES), ("engine host", AFTER_ACK)],
     [("engine host", BEFORE_MERGE)],
+    [("run", BEFORE_TAKE), ("engine host", AFTER_TAKE), ("run", AFTER_MERGE)],
+    [("engine host", BEFORE_TAKE), ("mysql", AFTER_TAKE), ("spark", BETWEEN_TABLES)],
 ]
 DRAIN: Sequence[Sequence[Death]] = [
     [("run", BEFORE_CLAIM), ("spark", BETWEEN_TABLES), ("mysql", AFTER_MERGE), ("engine host", BEFORE_ACK)],

@@ -23,13 +23,13 @@ class Subject:
     def __init__(self, engine: EngineHandle, change: Callable[[], None], table: str) -> None:
         self.engine, self.change, self.table = engine, change, table
 
-    def batch(self) -> OutstandingBatch:
+    def batch(self, *, appendable: bool = False) -> OutstandingBatch:
         """The batch of one more change."""
         self.change()
-        return self.handed_out()
+        return self.handed_out(appendable=appendable)
 
-    def handed_out(self) -> OutstandingBatch:
-        return wait_for("a batch is staged", lambda: self.engine.hand_out(0.5))
+    def handed_out(self, *, appendable: bool = False) -> OutstandingBatch:
+        return wait_for("a batch is staged", lambda: self.engine.hand_out(0.5, appendable=appendable))
 
 
 @pytest.fixture(params=["fake", "real"])
@@ -115,23 +115,29 @@ def test_it_says_how_it_is_and_listens_to_what_it_is_told(subject: Subject) -> N
     assert subject.engine.directory.is_dir()
 
 
-def test_a_batch_grows_once_under_another_delivery_and_never_after_a_rollback(subject: Subject) -> None:
-    batch = subject.batch()
-    events, fake = subject.engine.status().ring_events, isinstance(subject.engine, FakeEngine)
+def test_a_batch_is_taken_once_with_what_came_and_keeps_its_end(subject: Subject) -> None:
+    fake = isinstance(subject.engine, FakeEngine)
+    before = subject.batch()
+    assert not before.appendable
+    assert subject.engine.take(before) == before, "from now on the engine knows that runs take their batches"
+    subject.engine.ack(before)
+    batch = subject.batch(appendable=True)
+    assert batch.appendable
+    events = subject.engine.status().ring_events
     subject.change()
     wait_for("more has come", lambda: fake or subject.engine.status().ring_events > events)
-    longer = subject.engine.append_to(batch)
-    assert longer == subject.engine.outstanding() == subject.engine.hand_out(0.0)
-    assert (longer.start, longer.rows) == (batch.start, 2)
-    assert longer.delivery > batch.delivery
-    with pytest.raises(CanalServiceError):
-        subject.engine.ack(batch)
-    with pytest.raises(CanalServiceError):
-        subject.engine.append_to(batch)
+    taken = subject.engine.take(batch)
+    assert taken == subject.engine.outstanding() == subject.engine.hand_out(0.0)
+    assert (taken.batch_id, taken.delivery, taken.start) == (batch.batch_id, batch.delivery, batch.start)
+    assert (taken.rows, taken.appendable) == (2, False)
     subject.change()
-    assert subject.engine.append_to(longer) == longer
-    subject.engine.rollback(longer)
+    assert subject.engine.take(batch) == taken, "every later request has the same answer"
+    subject.engine.rollback(batch)
     again = subject.handed_out()
-    assert subject.engine.append_to(again) == again
+    assert (again.batch_id, again.end, again.path) == (taken.batch_id, taken.end, taken.path)
+    assert subject.engine.take(again) == again
+    for act in (subject.engine.take, subject.engine.ack, subject.engine.rollback):
+        with pytest.raises(CanalServiceError):
+            act(taken)
     subject.engine.ack(again)
-    assert subject.handed_out().start == longer.end
+    assert subject.handed_out().start == taken.end

@@ -1,11 +1,13 @@
-"""A batch that is staged later than its caller waits for is handed out once; one that nobody has begun takes along what came since."""
+"""A batch that is staged later than its caller waits for is handed out once; a run takes it with what came since it was staged."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from sluice.cdc_engine.errors import (
     HandlerError,
     LeaseLostError,
     MetaError,
+    NotStartedError,
     SluiceError,
     StagingError,
 )
@@ -71,7 +74,7 @@ class Late:
         self.staged.append([number for part in parts[:-1] for number in numbers_in(part)])
         if self.trouble is not None:
             raise self.trouble
-        path = self.folder / str(record.delivery)
+        path = self.folder / f"{record.end.offset}-{record.delivery}"
         path.mkdir()
         return Staged(
             path=path,
@@ -192,164 +195,290 @@ def test_the_longer_a_batch_was_staged_the_longer_it_waits_for_more() -> None:
     assert more_seconds(60.0) == GET_SECONDS
 
 
-class Young(Late):
-    """One without handlers, whose staging does not wait, with a batch of the change 0 out."""
+class Open(Late):
+    """One without handlers, whose staging does not wait, with an appendable batch of the change 1 out; a run has taken one before."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.may_end.set()
         self.hand_out.close()
         self.hand_out = self.made()
+        before = self.next_of_one()
+        assert not before.appendable, "no run has reached this engine yet"
+        assert self.hand_out.take(before) == before
+        self.hand_out.ack(before)
         self.first = self.next_of_one()
+        assert self.first.appendable
 
     def next_of_one(self) -> OutstandingBatch:
         self.come(1)
-        return wait_for("a batch is staged", lambda: self.hand_out.next(60.0))
+        return self.next()
+
+    def next(self) -> OutstandingBatch:
+        return wait_for("a batch is staged", lambda: self.hand_out.next(60.0, appendable=True))
 
     def come(self, changes: int) -> None:
         """So many, a transaction each."""
         self.store.put(self.source.block([1] * changes))
 
+    @property
+    def head(self) -> OutstandingBatch:
+        head = self.hand_out.outstanding()
+        assert head is not None
+        return head
+
+    def restart(self) -> None:
+        self.hand_out.close()
+        self.hand_out = self.made()
+
+    def folders(self) -> set[str]:
+        return {path.name for path in self.folder.glob("[0-9]*")}
+
 
 @pytest.fixture
-def young(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Young]:
-    monkeypatch.setattr(StagedBatches, "is_whole", lambda *_: True)
-    made = Young(tmp_path)
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
+    monkeypatch.setattr(StagedBatches, "is_whole", lambda _, batch: (tmp_path / batch.path).is_dir())
+    made = Open(tmp_path)
     yield made
     made.hand_out.close()
 
 
-def test_a_batch_grows_by_what_came_since_it_was_cut(young: Young) -> None:
-    young.come(2)
-    longer = young.hand_out.append_to(young.first)
-    assert young.hand_out.outstanding() == longer
-    assert (longer.delivery, longer.start) == (2, young.first.start)
-    assert longer.end.offset > young.first.end.offset
-    assert young.staged == [[0], [0, 1, 2]]
-    assert (young.folder / young.first.path).is_dir(), "a run may still read it"
-    with pytest.raises(BatchNotFoundError):
-        young.hand_out.ack(young.first)
-    young.hand_out.ack(longer)
-    assert not (young.folder / young.first.path).exists()
-    young.next_of_one()
-    assert young.staged[-1] == [3], "nothing twice, nothing left out"
-    assert young.meta.ledger.given_up is None
+def test_a_run_takes_its_batch_with_what_came_since_it_was_staged(shop: Open) -> None:
+    shop.come(2)
+    taken = shop.hand_out.take(shop.first)
+    assert shop.head == taken
+    assert (taken.batch_id, taken.delivery, taken.start) == (2, 2, shop.first.start)
+    assert (taken.end.offset > shop.first.end.offset, taken.appendable) == (True, False)
+    assert shop.staged == [[0], [1], [1, 2, 3]]
+    assert shop.folders() == {taken.path}, "nobody reads the files of a batch that was not taken"
+    shop.hand_out.ack(taken)
+    assert not shop.folders()
+    shop.next_of_one()
+    assert shop.staged[-1] == [4], "nothing twice, nothing left out"
+    assert shop.meta.ledger.given_up is None
 
 
-def test_a_batch_grows_once_and_not_where_nothing_came(young: Young) -> None:
-    assert young.hand_out.append_to(young.first) == young.first
-    young.come(1)
-    assert young.hand_out.append_to(young.first) == young.first, "its run may have begun it by now"
-    assert young.staged == [[0]]
+def test_every_later_request_has_the_same_answer(shop: Open) -> None:
+    shop.come(1)
+    taken = shop.hand_out.take(shop.first)
+    shop.come(1)
+    assert shop.hand_out.take(shop.first) == shop.hand_out.take(taken) == taken
+    shop.restart()
+    assert shop.hand_out.take(shop.first) == taken, "from the ledger"
+    assert shop.staged[-1] == [1, 2]
 
 
-@pytest.mark.parametrize("again", ["rollback", "stop_tables", "restart", "handlers"])
-def test_a_batch_that_may_be_merged_in_part_stays_as_it_is(young: Young, again: str) -> None:
-    match again:
-        case "rollback":
-            young.hand_out.rollback(young.first)
-        case "stop_tables":
-            young.hand_out.stop_tables(young.first, {"shop.items": ("DDL_UNSUPPORTED", "a reason")})
-        case "restart":
-            young.hand_out.close()
-            young.hand_out = young.made()
-        case "handlers":  # they are told of each hand-out
-            young.hand_out.ack(young.first)
-            young.hand_out.close()
-            young.hand_out = young.made(handlers=young.calls())
-            young.next_of_one()
-    head = young.hand_out.outstanding() or young.hand_out.next(60.0)
-    assert head is not None
-    young.come(1)
-    assert young.hand_out.append_to(head) == head
+def test_a_request_that_is_repeated_while_it_is_carried_out_has_the_same_answer(shop: Open) -> None:
+    shop.come(1)
+    shop.may_end.clear()
+    with ThreadPoolExecutor(2) as requests:
+        both = [requests.submit(shop.hand_out.take, shop.first) for _ in range(2)]
+        shop.may_end.set()
+        one, other = (each.result(60) for each in both)
+    assert one == other == shop.head
+    assert shop.staged[1:] == [[1], [1, 2]], "it was staged once"
+
+
+@pytest.mark.parametrize("why", ["nothing came", "not wanted", "restart"])
+def test_a_batch_is_taken_as_it_was_staged(shop: Open, why: str) -> None:
+    if why != "nothing came":
+        shop.come(1)
+    if why == "restart":
+        shop.restart()
+    taken = shop.hand_out.take(shop.first, append=why != "not wanted")
+    assert taken == dataclasses.replace(shop.first, appendable=False)
+    assert shop.head == taken
+    shop.come(1)
+    assert shop.hand_out.take(shop.first) == taken
+    assert shop.staged == [[0], [1]]
+
+
+@pytest.mark.parametrize("again", ["rollback", "stop_tables"])
+def test_a_batch_that_may_be_merged_in_part_keeps_its_end(shop: Open, again: str) -> None:
+    shop.come(1)
+    taken = shop.hand_out.take(shop.first)
+    if again == "rollback":
+        shop.hand_out.rollback(taken)
+    else:
+        shop.hand_out.stop_tables(taken, {"shop.items": ("DDL_UNSUPPORTED", "a reason")})
+    head = shop.head
+    assert (head.batch_id, head.end, head.path) == (taken.batch_id, taken.end, taken.path)
+    assert head.delivery > taken.delivery
+    shop.come(1)
+    assert shop.hand_out.take(head) == head
+    for act in (shop.hand_out.take, shop.hand_out.ack, shop.hand_out.rollback):
+        with pytest.raises(BatchNotFoundError):
+            act(taken)
+
+
+def test_a_batch_has_a_fixed_end_after_a_run_that_did_not_take_it(shop: Open) -> None:
+    """Runs that do not reach the engine fail once, and not with every other batch."""
+    shop.hand_out.rollback(shop.first)
+    head = shop.head
+    assert not head.appendable
+    shop.hand_out.ack(head)
+    batch = shop.next_of_one()
+    assert not batch.appendable
+    shop.hand_out.take(batch)
+    shop.hand_out.ack(batch)
+    assert shop.next_of_one().appendable, "a run has reached it"
+
+
+def test_a_batch_with_handlers_has_a_fixed_end(shop: Open) -> None:
+    """They are told of each hand-out."""
+    shop.hand_out.ack(shop.first)
+    shop.hand_out.close()
+    shop.hand_out = shop.made(handlers=shop.calls())
+    batch = shop.next_of_one()
+    shop.hand_out.take(batch)
+    shop.hand_out.ack(batch)
+    assert not shop.next_of_one().appendable
+
+
+def test_a_batch_that_the_caller_does_not_want_appendable_has_a_fixed_end(shop: Open) -> None:
+    shop.hand_out.ack(shop.first)
+    shop.come(1)
+    batch = wait_for("a batch is staged", lambda: shop.hand_out.next(60.0))
+    assert not batch.appendable
 
 
 @pytest.mark.parametrize("hindrance", ["a full disk", "a table that stops"])
-def test_what_cannot_be_staged_with_it_is_the_next_batch(young: Young, hindrance: str) -> None:
+def test_what_cannot_be_staged_with_it_is_the_next_batch(shop: Open, hindrance: str) -> None:
     if hindrance == "a full disk":
-        young.trouble = StagingError("no space left")
+        shop.trouble = StagingError("no space left")
     else:
         stop = StoppedTable(database="shop", table="items", state=TableState.DDL_UNSUPPORTED, reason="", position=START)
-        young.stops = (stop,)
-    young.come(1)
-    assert young.hand_out.append_to(young.first) == young.first
-    young.trouble, young.stops = None, ()
-    assert not [path for path in young.folder.glob("[0-9]*") if path.name != young.first.path]
-    young.hand_out.ack(young.first)
-    assert wait_for("the next batch", lambda: young.hand_out.next(60.0)).start == young.first.end
-    assert young.staged[-1] == [1]
+        shop.stops = (stop,)
+    shop.come(1)
+    taken = shop.hand_out.take(shop.first)
+    assert taken == dataclasses.replace(shop.first, appendable=False)
+    shop.trouble, shop.stops = None, ()
+    assert shop.folders() == {taken.path}
+    shop.hand_out.ack(taken)
+    assert shop.next().start == taken.end
+    assert shop.staged[-1] == [2]
 
 
 @pytest.mark.found
 @pytest.mark.parametrize("error", [MetaError("the ledger did not answer"), LeaseLostError("another host has it")])
-def test_an_append_whose_ledger_write_is_not_confirmed_is_no_answer(
-    young: Young, monkeypatch: pytest.MonkeyPatch, error: SluiceError
+def test_a_request_whose_ledger_write_is_not_confirmed_has_no_answer_and_may_be_repeated(
+    shop: Open, monkeypatch: pytest.MonkeyPatch, error: SluiceError
 ) -> None:
     """Number 3: a write that nobody answered may be in the ledger, and the run was told that its batch is as it was."""
-    young.come(1)
+    shop.come(1)
 
     def fail(_: object) -> Ledger:
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(young.meta, "update", fail)
-        with pytest.raises(type(error)):
-            young.hand_out.append_to(young.first)
-    assert (young.folder / young.first.path).is_dir()
-    young.hand_out.rollback(young.first)
-    head = young.hand_out.outstanding()
-    assert head is not None
-    assert (head.path, head.end) == (young.first.path, young.first.end)
+        patch.setattr(shop.meta, "update", fail)
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                shop.hand_out.take(shop.first)
+    assert shop.head == shop.first
+    assert shop.hand_out.take(shop.first) == dataclasses.replace(shop.first, appendable=False)
+    shop.hand_out.ack(shop.head)
+    shop.next()
+    assert shop.staged[-1] == [2]
 
 
-def test_a_batch_that_is_rolled_back_while_it_grows_comes_again_as_it_was(young: Young) -> None:
-    young.come(1)
-    stage = young.hand_out._stage
+@pytest.mark.parametrize("order", ["rolled back, then staged", "staged, then rolled back"])
+def test_a_rollback_amid_a_late_request_leaves_one_batch_whatever_comes_first(shop: Open, order: str) -> None:
+    """The run got no answer and failed, a tick rolls its batch back, and the engine still carries the request out."""
+    shop.come(1)
+    stage, late = shop.hand_out._stage, order == "staged, then rolled back"
 
     def beside_a_tick(batch: Batch, record: OutstandingBatch, more: Callable[[Batch], Batch]) -> Staged:
-        young.hand_out.rollback(young.first)
+        shop.hand_out.rollback(shop.first)
         return stage(batch, record, more)
 
-    young.hand_out._stage = beside_a_tick
-    young.hand_out.append_to(young.first)
-    young.hand_out._stage = stage
-    head = young.hand_out.outstanding()
-    assert head is not None
-    assert (head.path, head.end) == (young.first.path, young.first.end)
-    assert (young.folder / head.path).is_dir()
-    young.hand_out.ack(head)
-    wait_for("the next batch", lambda: young.hand_out.next(60.0))
-    assert young.staged[-1] == [1]
+    if late:
+        taken = shop.hand_out.take(shop.first)
+        shop.hand_out.rollback(shop.first)
+    else:
+        shop.hand_out._stage = beside_a_tick
+        with pytest.raises(BatchNotFoundError):
+            shop.hand_out.take(shop.first)
+        shop.hand_out._stage, taken = stage, shop.first
+    head = shop.head
+    assert (head.path, head.end, head.appendable, head.delivery) == (taken.path, taken.end, False, 3)
+    assert shop.folders() == {head.path}
+    shop.hand_out.ack(head)
+    if late:
+        shop.come(1)
+    shop.next()
+    assert shop.staged[-1] == ([3] if late else [2])
 
 
-@pytest.mark.parametrize(("appendable_bytes_max", "staged"), [(1 << 20, [1, 2, 3, 4]), (20, [1, 2, 3])])
-def test_a_batch_of_several_parts_grows_while_it_is_little_and_keeps_its_limit(
-    young: Young, appendable_bytes_max: int, staged: list[int]
+def test_a_request_that_replaces_the_files_amid_a_rollback_does_not_look_like_damage(
+    shop: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    young.hand_out.ack(young.first)
-    young.hand_out.close()
+    """The rollback has looked for the files that the batch had before it was taken."""
+    shop.come(1)
+    shop.may_end.clear()
+    is_whole = StagedBatches.is_whole
+    with ThreadPoolExecutor(1) as requests:
+        request = requests.submit(shop.hand_out.take, shop.first)
+        wait_for("the request is carried out", lambda: shop.hand_out._taking)
+
+        def beside_a_request(batches: StagedBatches, batch: OutstandingBatch) -> bool:
+            shop.may_end.set()
+            request.result(60)
+            return is_whole(batches, batch)
+
+        monkeypatch.setattr(StagedBatches, "is_whole", beside_a_request)
+        shop.hand_out.rollback(shop.first)
+    assert (shop.head.delivery, shop.head.batch_id) == (3, 2)
+    assert shop.staged[-1] == [1, 2]
+    assert shop.folders() == {shop.head.path}
+
+
+def test_an_ack_after_a_request_moves_to_the_end_that_was_taken(shop: Open) -> None:
+    """The caller read the batch before its run took it."""
+    shop.come(1)
+    taken = shop.hand_out.take(shop.first)
+    shop.hand_out.ack(shop.first)
+    assert shop.meta.ledger.cursor == taken.end
+    assert not shop.folders()
+
+
+def test_a_closed_hand_out_refuses_a_request(shop: Open) -> None:
+    shop.hand_out.close()
+    with pytest.raises(NotStartedError):
+        shop.hand_out.take(shop.first)
+    assert shop.head == shop.first
+
+
+@pytest.mark.parametrize(("appendable_bytes_max", "staged"), [(1 << 20, [2, 3, 4, 5]), (20, [2, 3, 4])])
+def test_a_batch_of_several_parts_is_appended_to_while_it_is_little_and_keeps_its_limit(
+    shop: Open, appendable_bytes_max: int, staged: list[int]
+) -> None:
+    shop.hand_out.ack(shop.hand_out.take(shop.first))
+    shop.hand_out.close()
     limits = BatchLimits(bytes_max=1 << 20, events_max=4, appendable_bytes_max=appendable_bytes_max)
-    young.hand_out = young.made(limits=limits)
-    young.source.time_us = 0  # a backlog: what follows is asked for, part after part
-    young.come(3)
-    batch = young.hand_out.next(60.0)
-    assert batch is not None
-    young.come(2)
-    young.hand_out.append_to(batch)
-    assert young.staged[-1] == staged, "the last one is beyond the events of a batch"
+    shop.hand_out = shop.made(limits=limits)
+    with pytest.raises(BatchNotFoundError):
+        shop.hand_out.take(shop.first)
+    shop.source.time_us = 0  # a backlog: what follows is requested, part after part
+    shop.come(3)
+    batch = shop.next()
+    assert batch.appendable is (appendable_bytes_max > 20)
+    shop.come(2)
+    shop.hand_out.take(batch)
+    assert shop.staged[-1] == staged, "the last one is beyond the events of a batch"
 
 
 @pytest.mark.found
 def test_a_table_that_stops_is_logged_by_its_name_with_the_way_out(
-    young: Young, caplog: pytest.LogCaptureFixture
+    shop: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Number 29: the log said "table stopped", once for each table, without a name."""
     stop = StoppedTable(
         database="shop", table="items", state=TableState.DDL_UNSUPPORTED, reason="no plan", position=START
     )
-    young.stops, young.stops_at_once = (stop,), True
-    young.hand_out.ack(young.first)
-    young.next_of_one()
+    shop.stops, shop.stops_at_once = (stop,), True
+    shop.hand_out.ack(shop.first)
+    shop.next_of_one()
     (said,) = [each.getMessage() for each in caplog.records if "stopped" in each.getMessage()]
     assert said.startswith("the table shop.items of shop stopped: DDL_UNSUPPORTED: no plan (")
     assert "sluice schema resume shop shop.items" in said

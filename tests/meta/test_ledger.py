@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
 
 from sluice.cdc_engine.contracts import ClientIdentity, OutstandingBatch
 from sluice.cdc_engine.errors import BatchNotFirstError, BatchNotFoundError, MetaError, SluiceError
 from sluice.cdc_engine.meta.ledger import EPOCH_MAX, Ledger
+from sluice.cdc_engine.meta.ledger_record import ledger_from_text, ledger_to_text
 from sluice.cdc_engine.states import TableState
 from tests.fix_ledgers import CLIENT, LEDGER, at, stopped
 
@@ -105,18 +107,19 @@ def test_identity_a_staged_batch_that_is_given_up_is_remembered_until_it_was_rea
     assert not ledger.hand_out(at(20)).rollback().unfinished  # nobody could merge what was not staged
 
 
-def test_identity_what_is_delivered_again_is_the_same_batch_under_another_name(ledger: Ledger) -> None:
+def test_identity_what_is_delivered_again_is_the_same_batch_under_another_delivery(ledger: Ledger) -> None:
     before = staged_up_to(ledger, 20).hand_out(at(30))
     again = before.redeliver(1, without={"shop.audit"})
     (first, second), (old, _) = again.outstanding, before.outstanding
-    assert (first.batch_id, first.delivery, second.batch_id, second.delivery) == (3, 3, 4, 4)
+    assert (first.batch_id, first.delivery, second.batch_id, second.delivery) == (1, 3, 2, 4)
     assert (first.start, first.end, first.path, first.tables) == (old.start, old.end, old.path, ("shop.orders",))
     assert not again.unfinished
-    with pytest.raises(BatchNotFoundError):
-        again.ack(1)
+    for settle in (Ledger.ack, Ledger.redeliver, Ledger.rollback_one):
+        with pytest.raises(BatchNotFoundError, match="delivery 3 of it was handed out since"):
+            settle(again, 1, 1)
     with pytest.raises(BatchNotFirstError):
-        again.redeliver(4)
-    assert again.ack(3).cursor == at(20)
+        again.redeliver(2)
+    assert again.ack(1, 3).cursor == at(20)
 
 
 def staged_up_to(ledger: Ledger, offset: int) -> Ledger:
@@ -175,45 +178,54 @@ def test_subscribing_again_replaces_the_filter(ledger: Ledger) -> None:
 
 
 def longer_than(ledger: Ledger, end: int, **changes: object) -> OutstandingBatch:
-    grown = {"delivery": ledger.next_delivery, "end": at(end), "path": "staging/longer", "rows": 9, **changes}
-    return dataclasses.replace(ledger.outstanding[0], **grown)  # type: ignore[arg-type]
+    longer = {"end": at(end), "path": "staging/longer", "rows": 9, **changes}
+    return dataclasses.replace(ledger.outstanding[0], **longer)  # type: ignore[arg-type]
 
 
-def staged(ledger: Ledger) -> Ledger:
-    return ledger.hand_out(at(10)).staged(1, path="staging/x", rows=1, size_bytes=1, tables=("shop.orders",))
+def staged(ledger: Ledger, *, appendable: bool = True) -> Ledger:
+    content = {"path": "staging/x", "rows": 1, "size_bytes": 1, "tables": ("shop.orders",)}
+    return ledger.hand_out(at(10)).staged(1, appendable=appendable, **content)  # type: ignore[arg-type]
 
 
-def test_a_longer_batch_takes_the_place_of_one_that_is_out_as_another_delivery(ledger: Ledger) -> None:
+def test_the_end_of_an_appendable_batch_is_fixed_when_it_is_taken(ledger: Ledger) -> None:
     before = staged(ledger)
-    after = before.appended_to(before.outstanding[0], longer_than(before, 20), at(10))
-    (batch,) = after.outstanding
-    assert (batch.batch_id, batch.delivery, batch.start, batch.end, batch.path) == (
-        2,
-        2,
-        at(4),
-        at(20),
-        "staging/longer",
+    as_staged, longer = (
+        before.taken(before.outstanding[0]),
+        before.taken(before.outstanding[0], longer_than(before, 20), at(10)),
     )
-    assert (after.next_batch_id, after.next_delivery, after.cursor) == (3, 3, at(4))
-    assert after.given_up is None, "all that was staged is staged"
-    assert after.ack(2).cursor == at(20)
-    with pytest.raises(BatchNotFoundError):
-        after.ack(1)
+    for after, end, path, rows in ((as_staged, 10, "staging/x", 1), (longer, 20, "staging/longer", 9)):
+        (batch,) = after.outstanding
+        assert (batch.batch_id, batch.delivery, batch.start, batch.appendable) == (1, 1, at(4), False)
+        assert (batch.end, batch.path, batch.rows) == (at(end), path, rows)
+        assert batch.first_end == at(10).order_key, "its name stays"
+        assert (after.next_batch_id, after.next_delivery, after.cursor) == (2, 2, at(4))
+        assert after.ack(1, 1).cursor == at(end)
+        with pytest.raises(BatchNotFirstError, match="fixed already"):
+            after.taken(batch)
 
 
-def test_what_is_not_the_same_batch_and_more_takes_no_place(ledger: Ledger) -> None:
+def test_a_batch_that_may_be_merged_or_whose_longer_form_does_not_fit_is_not_taken(ledger: Ledger) -> None:
     out = staged(ledger)
     batch, longer = out.outstanding[0], longer_than(out, 20)
     for wrong, longer_one, start in (
         (ledger.hand_out(at(10)), longer, at(10)),  # not staged
+        (staged(ledger, appendable=False), longer, at(10)),
         (out.redeliver(1), longer, at(10)),  # handed out again meanwhile
         (out.ack(1), longer, at(10)),
         (out.hand_out(at(15)), longer, at(10)),  # another waits behind it
         (out, longer, at(11)),  # a gap
         (out, longer_than(out, 10), at(10)),  # nothing more
         (out, dataclasses.replace(longer, end=at(20, epoch=2)), at(10)),
-        (out, longer_than(out, 20, delivery=1), at(10)),
         (out, longer_than(out, 20, path=""), at(10)),
     ):
         with pytest.raises(SluiceError):
-            wrong.appended_to(batch, longer_one, start)
+            wrong.taken(batch, longer_one, start)
+    assert not out.redeliver(1).outstanding[0].appendable, "it may be merged in part by now"
+
+
+def test_a_batch_in_the_ledger_of_an_earlier_version_has_a_fixed_end(ledger: Ledger) -> None:
+    text = ledger_to_text(staged(ledger))
+    record = json.loads(text)
+    del record["outstanding"][0]["appendable"], record["outstanding"][0]["first_end"]
+    assert ledger_from_text(text, "shop") == staged(ledger)
+    assert ledger_from_text(json.dumps(record), "shop") == staged(ledger, appendable=False)

@@ -97,6 +97,8 @@ def test_the_file_has_the_documented_keys(tmp_path: Path) -> None:
     assert record["consumers"] == [{"client_id": 7, "filter": "a", "cursor": at(6).to_json()}]
     assert set(record["outstanding"][0]) == {
         "ledger_id",
+        "appendable",
+        "first_end",
         "batch_id",
         "delivery",
         "start",

@@ -48,7 +48,6 @@ class NumberEngine:
         self.directory = directory
         self._meta = FileLedger(directory)
         self._lock = threading.Lock()
-        self._appendable = 0
         self._meta.update(lambda ledger: ledger.restarted(lambda _: True))
 
     def status(self) -> FakeState:
@@ -57,30 +56,31 @@ class NumberEngine:
     def outstanding(self) -> OutstandingBatch | None:
         return self._meta.ledger.head
 
-    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
+    def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
         assert timeout_seconds < TICK_SECONDS_MAX
         deadline = time.monotonic() + timeout_seconds
         while True:
             with self._lock:
                 if self._meta.ledger.head is None:
-                    self._stage_next()
+                    self._stage_next(appendable=appendable)
                 if self._meta.ledger.head is not None or time.monotonic() >= deadline:
                     return self._meta.ledger.head
             threading.Event().wait(0.05)
 
-    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
-        pass_gate(self.directory, "append", str(batch.delivery))
+    def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
+        pass_gate(self.directory, "take", str(batch.delivery))
         with self._lock:
             head, end = self._meta.ledger.head, int((self.directory / "captured").read_text())
             if head is None or head.delivery != batch.delivery:
                 raise BatchNotFoundError(f"delivery {batch.delivery} is not outstanding any more")
-            if head.delivery != self._appendable or end * NUMBER_BYTES <= head.end.offset:
+            if not head.appendable:
                 return head
-            place = dataclasses.replace(head.end, offset=end * NUMBER_BYTES)
-            path, numbers = self._write(self._meta.ledger.next_delivery, head.start.offset // NUMBER_BYTES, end)
-            number = self._meta.ledger.next_delivery
-            longer = dataclasses.replace(head, delivery=number, end=place, path=path, rows=numbers)
-            return self._meta.update(lambda ledger: ledger.appended_to(head, longer, head.end)).outstanding[0]
+            longer = None
+            if append and end * NUMBER_BYTES > head.end.offset:
+                place = dataclasses.replace(head.end, offset=end * NUMBER_BYTES)
+                path, numbers = self._write(head.delivery, head.start.offset // NUMBER_BYTES, end)
+                longer = dataclasses.replace(head, end=place, path=path, rows=numbers)
+            return self._meta.update(lambda ledger: ledger.taken(head, longer)).outstanding[0]
 
     def _write(self, delivery: int, taken: int, end: int) -> tuple[str, int]:
         """The numbers in (taken, end]; their folder, and how many they are."""
@@ -90,7 +90,7 @@ class NumberEngine:
         atomically(self.directory / path / "manifest.json", json.dumps(numbers))
         return path, len(numbers)
 
-    def _stage_next(self) -> None:
+    def _stage_next(self, *, appendable: bool) -> None:
         cursor = self._meta.ledger.cursor or Position(epoch=1, file=FILE, offset=FIRST * NUMBER_BYTES)
         end, taken = int((self.directory / "captured").read_text()), cursor.offset // NUMBER_BYTES
         if end <= taken:
@@ -100,20 +100,20 @@ class NumberEngine:
         path, rows = self._write(batch.delivery, taken, end)
 
         def staged(ledger: Ledger) -> Ledger:
-            return ledger.staged(batch.batch_id, path=path, rows=rows, size_bytes=1, tables=(TABLE,))
+            number = batch.batch_id
+            return ledger.staged(number, path=path, rows=rows, size_bytes=1, tables=(TABLE,), appendable=appendable)
 
         self._meta.update(staged)
-        self._appendable = batch.delivery
 
     def ack(self, batch: OutstandingBatch) -> None:
-        self._meta.update(lambda ledger: ledger.ack(batch.batch_id))
+        self._meta.update(lambda ledger: ledger.ack(batch.batch_id, batch.delivery))
 
     def rollback(self, batch: OutstandingBatch, *, damaged: bool = False) -> None:
         again = Ledger.rollback_one if damaged else Ledger.redeliver
-        self._meta.update(lambda ledger: again(ledger, batch.batch_id))
+        self._meta.update(lambda ledger: again(ledger, batch.batch_id, batch.delivery))
 
     def stop_tables(self, batch: OutstandingBatch, reasons: Mapping[str, tuple[str, str]]) -> None:
-        self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, without=reasons.keys()))
+        self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, batch.delivery, without=reasons.keys()))
 
     def tell_lake(self, troubles: tuple[str, ...]) -> None:
         """Nobody looks at its status."""

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.orchestration.base.batch_reference import BATCH_TAG, BatchReference, BatchReferenceError, check_tags
+from sluice.orchestration.base.batch_reference import (
+    BATCH_TAG,
+    BatchReference,
+    BatchReferenceError,
+    changes_of,
+    check_tags,
+)
 from sluice.orchestration.base.testing import FakeEngine
 
 references = st.builds(
     BatchReference,
     destination=st.from_regex(r"[a-z][a-z0-9_]{0,20}", fullmatch=True),
     ledger=st.from_regex(r"[0-9a-f]{12}", fullmatch=True),
-    epoch=st.integers(0, (1 << 14) - 1),
-    end_file=st.builds("{}.{:06d}".format, st.sampled_from(["mysql-bin", "b", "my.bin"]), st.integers(0, 1_000_000)),
-    end_offset=st.integers(0, (1 << 33) - 1),
+    batch=st.integers(0, 10**9),
+    first_end=st.integers(0, (1 << 63) - 1),
     delivery=st.integers(0, 10**9),
-    path=st.from_regex(r"staging/[a-z0-9][a-z0-9.-]{0,40}", fullmatch=True).filter(lambda path: ".." not in path),
 )
 GOOD = {
     "destination": "shop",
     "ledger": "0123456789ab",
-    "epoch": 1,
-    "end_file": "mysql-bin.000042",
-    "end_offset": 4711,
+    "batch": 5,
+    "first_end": 4711,
     "delivery": 7,
-    "path": "staging/1-42-4711-7",
 }
 
 
@@ -40,7 +43,7 @@ def test_config_gives_the_same_reference_back(reference: BatchReference) -> None
 @given(references, references)
 def test_different_hand_outs_have_different_run_keys(one: BatchReference, other: BatchReference) -> None:
     def name(it: BatchReference) -> tuple[object, ...]:
-        return (it.destination, it.ledger, it.epoch, it.end, it.delivery)
+        return (it.destination, it.ledger, it.batch, it.first_end, it.delivery)
 
     assert (one.run_key == other.run_key) == (name(one) == name(other))
     assert one.to_tags()[BATCH_TAG] == one.run_key
@@ -53,19 +56,13 @@ def test_different_hand_outs_have_different_run_keys(one: BatchReference, other:
         {"destination": ""},
         {"ledger": ""},
         {"ledger": "another one."},
-        {"epoch": -1},
-        {"epoch": 1 << 14},
-        {"epoch": True},
-        {"epoch": "1"},
-        {"end_file": "mysql-bin"},
-        {"end_file": "../mysql-bin.000001"},
-        {"end_offset": 1 << 33},
-        {"end_offset": -4},
+        {"batch": -1},
+        {"batch": True},
+        {"batch": "1"},
+        {"first_end": -1},
         {"delivery": -1},
-        {"path": "/etc/passwd"},
-        {"path": "staging/../../x"},
-        {"path": "staging/a/b"},
-        {"path": ""},
+        {"delivery": 1.5},
+        {"end_offset": 4711},
         {"password": "x"},
     ],
 )
@@ -105,8 +102,12 @@ def test_it_names_its_own_hand_out_only(tmp_path: Any) -> None:
     assert first is not None
     reference = BatchReference.of("shop", first)
     assert reference.names(first)
+    assert reference.names(dataclasses.replace(first, end=first.start, path="staging/longer")), (
+        "its end is not its name"
+    )
     engine.rollback(first)
     second = engine.hand_out(0)
     assert second is not None
     assert second.end == first.end
     assert not reference.names(second)
+    assert changes_of(reference.to_tags()) == changes_of(BatchReference.of("shop", second).to_tags())

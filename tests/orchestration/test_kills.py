@@ -17,6 +17,7 @@ import pytest
 from dagster import DagsterRunStatus as S
 
 from sluice.cdc_engine import destination_files
+from sluice.cdc_engine.contracts import OutstandingBatch
 from sluice.orchestration.base import failpoints
 from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG
 from tests.orchestration.fix_stack import DagsterStack, stack
@@ -30,7 +31,7 @@ __all__ = ["stack"]
 @pytest.fixture
 def shop(stack: DagsterStack) -> Iterator[DagsterStack]:
     yield stack
-    for gate in ("before", "after", "append"):
+    for gate in ("before", "after", "take"):
         stack.open(gate)
     stack.wait_until_acked(int((stack.directory / "captured").read_text()))
     stack.require_lake_equals_source()
@@ -69,23 +70,50 @@ def test_a_killed_run_is_rolled_back_and_its_changes_come_again(shop: DagsterSta
     _kill_a_run(shop, gate)
 
 
-def test_a_run_killed_before_it_claims_what_its_batch_has_become(shop: DagsterStack) -> None:
-    gate = shop.failpoints / failpoints.BEFORE_CLAIM
+def _held_at(shop: DagsterStack, point: str) -> tuple[OutstandingBatch, int, Path]:
+    """A run or its engine stands at a point of the request for a batch, with more changes than were staged. Returns the batch as it was
+    staged, the number of the last change, and the gate.
+    """
+    gate = shop.failpoints / point
+    gate.with_suffix(".reached").unlink(missing_ok=True)
     gate.touch()
     shop.capture(4)
-    cut = wait_for("a batch is cut", shop.head)
+    staged = wait_for("a batch is staged", shop.head)
     end = shop.capture(2)  # while its run starts
-    victim = wait_for("the batch has grown", lambda: _written(gate.with_suffix(".reached")))
-    grown = shop.head()
-    assert grown is not None
-    assert (grown.start, grown.rows, grown.delivery) == (cut.start, 6, cut.delivery + 1)
-    os.kill(int(victim), signal.SIGKILL)
+    wait_for("the run requests its batch", lambda: _written(gate.with_suffix(".reached")))
+    return staged, end, gate
+
+
+@pytest.mark.parametrize("point", [failpoints.BEFORE_TAKE, failpoints.AFTER_TAKE])
+def test_a_run_killed_beside_its_request_is_rolled_back_and_its_batch_comes_again(
+    shop: DagsterStack, point: str
+) -> None:
+    staged, end, gate = _held_at(shop, point)
+    taken = shop.head()
+    assert taken is not None
+    assert (taken.batch_id, taken.delivery, taken.start) == (staged.batch_id, staged.delivery, staged.start)
+    assert (taken.rows, taken.appendable) == ((4, True) if point == failpoints.BEFORE_TAKE else (6, False))
+    (run,) = shop.runs_of(staged.delivery)
+    os.kill(_process_of_run(shop), signal.SIGKILL)
+    wait_for("the batch has another delivery", lambda: (head := shop.head()) is None or head.delivery > staged.delivery)
     gate.unlink()
     shop.wait_until_acked(end)
-    (dead,), (next_one,) = shop.runs_of(cut.delivery), shop.runs_of(grown.delivery)
-    assert shop.wait_until_ended(dead.run_id).status is S.FAILURE
-    assert shop.wait_until_ended(next_one.run_id).status is S.SUCCESS
-    assert shop.lake()[-1]["batch"].endswith(f"-{grown.delivery}"), "it was never rolled back"
+    assert shop.wait_until_ended(run.run_id).status is S.FAILURE
+    merged = [line["batch"] for line in shop.lake()]
+    assert Path(taken.path).name in merged, "the batch that came again has the end that it had"
+
+
+def test_a_request_that_is_repeated_after_the_engine_died_has_the_same_answer(shop: DagsterStack) -> None:
+    staged, end, gate = _held_at(shop, failpoints.AFTER_TAKE)
+    taken = shop.head()
+    assert taken is not None
+    shop.kill_code_server()
+    gate.unlink()
+    shop.capture(3)  # belongs to the next batch: the end is fixed
+    shop.code_server = shop.start_code_server()
+    shop.wait_until_acked(end)
+    merged = next(line for line in shop.lake() if line["batch"] == Path(taken.path).name)
+    assert (len(merged["numbers"]), taken.delivery) == (6, staged.delivery)
 
 
 @pytest.mark.found
@@ -93,22 +121,33 @@ def test_a_run_killed_before_it_claims_what_its_batch_has_become(shop: DagsterSt
 def test_a_run_whose_engine_stalls_amid_its_request_ends_before_it_writes(shop: DagsterStack, stopped: bool) -> None:
     """Number 3: the run gave up waiting, merged the batch as it was, and the engine replaced it amid the merge."""
     before = shop.lake()
-    shop.shut("append")
+    shop.shut("take")
     shop.capture(4)
-    server = shop.reached("append")
+    server = shop.reached("take")
     asked = delivery(shop)
     end = shop.capture(2)
     if stopped:
         os.kill(server, signal.SIGSTOP)
     try:
         (run,) = shop.runs_of(asked)
-        assert shop.wait_until_ended(run.run_id).status is S.FAILURE
+        assert shop.wait_until_ended(run.run_id, 90).status is S.FAILURE
         assert shop.lake() == before
     finally:
-        shop.open("append")
+        shop.open("take")
         os.kill(server, signal.SIGCONT)
     shop.wait_until_acked(end)
     assert shop.runs_of(asked)[0].status is S.FAILURE
+
+
+def _process_of_run(shop: DagsterStack) -> int:
+    """The process that has the file of the run lock open; the code server opens it for a moment only."""
+    lock = str(shop.directory / "run.lock")
+    (found,) = [
+        each.pid
+        for each in shop.left_over()
+        if each.pid != shop.code_server.pid and any(file.path == lock for file in each.open_files())
+    ]
+    return found
 
 
 def _written(path: Path) -> str:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from sluice.cdc_engine.binlog.block import end_position
-from sluice.cdc_engine.contracts import Batch
+from sluice.cdc_engine.contracts import Batch, OutstandingBatch
 from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.server.service import CanalService
 from sluice.cdc_engine.store.memory_store import MemoryEventStore
@@ -164,7 +164,11 @@ class HandOut(RuleBasedStateMachine):
         self.taken, self.parts = batch, [batch]
         self.model.get(numbers_in(batch), staged=stage)
         if stage:
-            self.meta.update(lambda ledger: ledger.staged(record.batch_id, path="x", rows=1, size_bytes=1, tables=()))
+            self._staged(record.batch_id)
+
+    def _staged(self, batch_id: int, *, appendable: bool = False) -> OutstandingBatch:
+        content: dict[str, Any] = {"path": "x", "rows": 1, "size_bytes": 1, "tables": (), "appendable": appendable}
+        return self.meta.update(lambda ledger: ledger.staged(batch_id, **content)).outstanding[0]
 
     @precondition(lambda self: self.model.handed_out and not self.model.handed_out[-1][1])
     @rule(events=LIMITS, kept=st.booleans())
@@ -183,8 +187,8 @@ class HandOut(RuleBasedStateMachine):
         self.model.get_more(numbers_in(part))
 
     @rule(events=st.integers(1, 5), done=st.booleans())
-    def append_to(self, events: int, *, done: bool) -> None:
-        """The one batch that waits, of parts that are kept, grows by what follows it, or its reader thinks better of it."""
+    def take(self, events: int, *, done: bool) -> None:
+        """The one batch that waits, of parts that are kept, is taken with what follows it, or as it is staged."""
         while self.model.handed_out:
             self.ack()
         self.get(events, stage=False)
@@ -192,9 +196,8 @@ class HandOut(RuleBasedStateMachine):
             return
         self.get_more(events, kept=True)
         number = self.meta.ledger.outstanding[0].batch_id
-        staged = self.meta.update(lambda ledger: ledger.staged(number, path="x", rows=1, size_bytes=1, tables=()))
+        head = self._staged(number, appendable=True)
         self.model.handed_out = [(self.model.handed_out[0][0], True)]
-        head = staged.outstanding[0]
 
         def keep(part: Batch) -> bool:
             if not done or part.end is None:
@@ -202,14 +205,17 @@ class HandOut(RuleBasedStateMachine):
             count = self.model.handed_out[0][0]
             content = [number for each in self.parts for number in numbers_in(each)]
             assert content == list(range(self.model.acked, self.model.acked + count)), "the store has kept all of it"
-            longer = dataclasses.replace(head, delivery=self.meta.ledger.next_delivery, end=part.end, path="y")
-            record = self.meta.update(lambda ledger: ledger.appended_to(head, longer, part.start)).outstanding[0]
-            self.last_id, self.last_delivery, self.end = record.batch_id, record.delivery, part.end.order_key
+            longer = dataclasses.replace(head, end=part.end, path="y")
+            record = self.meta.update(lambda ledger: ledger.taken(head, longer, part.start)).outstanding[0]
+            assert (record.batch_id, record.delivery, record.end) == (head.batch_id, head.delivery, part.end)
+            self.end = part.end.order_key
             self.taken, self.parts = part, [*self.parts, part]
             self.model.append_to(numbers_in(part))
             return True
 
         self.service.append_to(CLIENT, self.taken, 1 << 40, events, keep)
+        if self.meta.ledger.outstanding[0].appendable:
+            self.meta.update(lambda ledger: ledger.taken(head))
 
     @precondition(lambda self: self.model.handed_out)
     @rule()

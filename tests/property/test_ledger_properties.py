@@ -19,26 +19,29 @@ MOVES = st.lists(
     st.one_of(
         st.tuples(st.just("hand_out"), OFFSETS),
         st.tuples(st.sampled_from(["ack", "rollback_one", "redeliver", "staged"]), IDS),
-        st.tuples(st.sampled_from(["set_cursor", "stop", "appended_to"]), OFFSETS),
-        st.tuples(st.sampled_from(["rollback", "restarted", "begin_epoch", "subscribe", "resume"]), st.just(0)),
+        st.tuples(st.sampled_from(["set_cursor", "stop", "taken_with_more"]), OFFSETS),
+        st.tuples(
+            st.sampled_from(["rollback", "restarted", "begin_epoch", "subscribe", "resume", "taken"]), st.just(0)
+        ),
     ),
     max_size=40,
 )
 
 
-def appended_to(ledger: Ledger, number: int) -> Ledger:
+def taken(ledger: Ledger, number: int) -> Ledger:
     if ledger.head is None:
         return ledger
-    longer = dataclasses.replace(ledger.head, delivery=ledger.next_delivery, end=at(number), path="staging/y")
-    return ledger.appended_to(ledger.head, longer, ledger.head.end)
+    longer = dataclasses.replace(ledger.head, end=at(number), path="staging/y") if number else None
+    return ledger.taken(ledger.head, longer, ledger.head.end)
 
 
 TRANSITIONS: dict[str, Callable[[Ledger, int], Ledger]] = {
     "hand_out": lambda ledger, number: ledger.hand_out(at(number)),
     "staged": lambda ledger, number: ledger.staged(
-        number, path="staging/x", rows=number, size_bytes=number, tables=("shop.t",)
+        number, path="staging/x", rows=number, size_bytes=number, tables=("shop.t",), appendable=number % 2 == 0
     ),
-    "appended_to": appended_to,
+    "taken": taken,
+    "taken_with_more": taken,
     "ack": Ledger.ack,
     "rollback_one": Ledger.rollback_one,
     "redeliver": Ledger.redeliver,
@@ -70,6 +73,11 @@ def test_promises_hold_under_any_order(moves: list[tuple[str, int]]) -> None:
         assert before.cursor is not None
         if move != "set_cursor":
             assert ledger.cursor.order_key >= before.cursor.order_key
+        now = {each.batch_id: each for each in ledger.outstanding}
+        for each in before.outstanding:
+            if not each.appendable and each.path and each.batch_id in now:
+                end_and_path = (now[each.batch_id].end, now[each.batch_id].path)
+                assert move == "staged" or end_and_path == (each.end, each.path), "a fixed end never moves"
         deliveries = {each.delivery for each in ledger.outstanding} - {each.delivery for each in before.outstanding}
         assert not deliveries & handed_out
         handed_out |= deliveries

@@ -1,4 +1,4 @@
-"""A run whose request to append to its batch is not answered: a real engine, which stalls amid it, its RPC endpoint, ticks and Spark."""
+"""A run whose request to take its batch is not answered: a real engine, which stalls amid it, its RPC endpoint, ticks and Spark."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from sluice.orchestration.base.ports import Ports
 from sluice.orchestration.code_location import build_definitions
 from sluice.orchestration.rpc import connection, run_endpoint
 from sluice.orchestration.rpc.run_caller import RunCaller
+from sluice.orchestration.run import merge_run
 from sluice.orchestration.run.spark_merge import spark_merge
 from sluice.spark_jobs.batch import run_batch
 from sluice.spark_jobs.merging.merge import merge_table
@@ -154,16 +155,22 @@ def shop(
 @pytest.mark.servers
 @pytest.mark.spark
 @pytest.mark.found
-@pytest.mark.parametrize("when", ["before the run ends", "before its tick", "after its tick"])
+@pytest.mark.parametrize(
+    "when", ["before the next request", "before the run ends", "before its tick", "after its tick"]
+)
 def test_a_run_whose_request_was_not_answered_writes_nothing(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """Number 3: the engine stalls amid the append, the run merges the old batch, the engine replaces it, and cascades are lost."""
+    """Number 3: the engine stalls amid the request, the run merges the old batch, the engine replaces it, and cascades are lost.
+
+    A run that repeats its request gets the answer of the first one, and merges the longer batch.
+    """
     name, stall = shop.captured.database, Stall(monkeypatch)
     shop.captured.run(f"DELETE FROM {name}.g WHERE id = 1")
     request = shop.request()
     cut = shop.engine.outstanding()
     assert cut is not None
+    assert cut.appendable
     shop.captured.run(
         f"INSERT INTO {name}.g VALUES (3, '')",
         f"INSERT INTO {name}.c VALUES (30, 3)",
@@ -173,10 +180,12 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
 
     def end() -> None:
         stall.end()
-        wait_for("the engine has appended", lambda: (head := shop.engine.outstanding()) is None or head != cut)
+        wait_for("the engine has carried it out", lambda: (head := shop.engine.outstanding()) is None or head != cut)
 
+    repeats = when == "before the next request"
     monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 1.0)
-    append_to, merged = RunCaller.append_to, threading.Event()
+    monkeypatch.setattr(merge_run, "TAKE_SECONDS_MAX", 60.0 if repeats else 0.0)
+    take, merged = RunCaller.take, threading.Event()
 
     def merge_g_and_end(session: Any, batch: Any, staged: Any, *rest: Any, **kept: Any) -> Any:
         if not staged.name.endswith(".g"):
@@ -187,21 +196,21 @@ def test_a_run_whose_request_was_not_answered_writes_nothing(
         merged.set()
         return report
 
-    def ask_and_end(asks: RunCaller, reference: Any) -> Any:
+    def ask_and_end(asks: RunCaller, reference: Any, *, append: bool) -> None:
         try:
-            return append_to(asks, reference)
+            take(asks, reference, append=append)
         except BaseException:
-            if when == "before the run ends":
+            if repeats or when == "before the run ends":
                 end()
             raise
 
     before = shop.versions()
     with monkeypatch.context() as patch:
         patch.setattr(run_batch, "merge_table", merge_g_and_end)
-        patch.setattr(RunCaller, "append_to", ask_and_end)
+        patch.setattr(RunCaller, "take", ask_and_end)
         result = shop.run(request)
-    assert not result.success
-    assert shop.versions() == before, "nothing was written"
+    assert result.success is repeats
+    assert (shop.versions() == before) is not repeats, "a run that fails has written nothing"
     match when:
         case "before its tick":
             end()

@@ -272,12 +272,15 @@ class Engine:
         """Returns the first outstanding batch, once it is staged; repeatable."""
         return self._handing_out().outstanding()
 
-    def hand_out(self, timeout_seconds: float) -> OutstandingBatch | None:
-        """Returns the outstanding batch, or else the next one as soon as it is staged; None if none is ready within the timeout."""
+    def hand_out(self, timeout_seconds: float, *, appendable: bool = False) -> OutstandingBatch | None:
+        """Returns the outstanding batch, or else the next one as soon as it is staged; None if none is ready within the timeout.
+
+        `appendable`: the end of the next batch need not be fixed until its run takes it.
+        """
         deadline = time.monotonic() + timeout_seconds
         while True:
             self._carry_out()
-            batch = self._handing_out().next(max(0.0, deadline - time.monotonic()))
+            batch = self._handing_out().next(max(0.0, deadline - time.monotonic()), appendable=appendable)
             if batch is not None or time.monotonic() >= deadline:
                 return batch
 
@@ -287,13 +290,13 @@ class Engine:
         steering = Steering(parts=parts, hand_out=hand_out, still=self._steering, read_again=self._read_again)
         self._acts.carry_out(self._state, steering)
 
-    def append_to(self, batch: OutstandingBatch) -> OutstandingBatch:
-        """Appends the changes since then to the batch and returns it as another delivery; returns it unchanged if nothing is to be
-        appended. Called by its run before it starts to merge.
+    def take(self, batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
+        """Fixes the end of a batch, with `append` after the changes that arrived since it was staged, and returns the batch. Called by its
+        run before it merges; may be repeated.
 
         Raises CanalServiceError if the batch is not outstanding any more.
         """
-        return self._handing_out().append_to(batch)
+        return self._handing_out().take(batch, append=append)
 
     def ack(self, batch: OutstandingBatch) -> None:
         """Acks a batch. Raises CanalServiceError if the batch is not outstanding any more."""

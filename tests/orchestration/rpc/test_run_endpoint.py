@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +12,13 @@ import pytest
 from sluice.cdc_engine.contracts import OutstandingBatch
 from sluice.cdc_engine.errors import BatchNotFoundError, LeaseLostError, MetaError, SluiceError, StagingError
 from sluice.orchestration.base.batch_reference import BatchReference
-from sluice.orchestration.base.ports import RequestUnansweredError, RunEngineAwayError
+from sluice.orchestration.base.ports import RunEngineAwayError
 from sluice.orchestration.base.testing import FakeEngine, FakeHost
-from sluice.orchestration.rpc import connection, run_caller, run_endpoint
+from sluice.orchestration.rpc import connection, run_endpoint
 from sluice.orchestration.rpc.access import RUN_REQUEST_BYTES_MAX
 from sluice.orchestration.rpc.connection import EngineAwayError
 from sluice.orchestration.rpc.run_caller import RunCaller
 from sluice.orchestration.rpc.run_endpoint import RUN_ENDPOINT_FILE, RunEndpoint
-from tests.waiting import wait_for
 
 
 class House:
@@ -67,85 +65,84 @@ def test_a_batch_of_another_ledger_or_delivery_is_not_acked(house: House) -> Non
     house.engine.capture(5)
     reference = house.caller.hand_out(0.0).reference
     assert reference is not None
-    for other in ({"ledger": "ffffffffffff"}, {"delivery": 7}, {"end_offset": 5}):
+    for other in ({"ledger": "ffffffffffff"}, {"delivery": 7}, {"batch": 5}):
         with pytest.raises(BatchNotFoundError):
             house.caller.ack(BatchReference(**{**reference.to_config(), **other}))
     assert house.engine.acked == []
 
 
-def test_a_batch_grows_by_reference_and_not_while_the_process_is_to_end(house: House) -> None:
+def appendable(house: House) -> tuple[OutstandingBatch, BatchReference]:
+    """A batch of five changes whose end is not fixed, and one more change."""
     house.engine.capture(5)
-    reference = house.caller.hand_out(0.0).reference
-    assert reference is not None
+    batch = house.engine.hand_out(0.0, appendable=True)
+    assert batch is not None
     house.engine.capture(1)
-    house.closing = True
-    assert house.caller.append_to(reference) == reference
+    return batch, BatchReference.of("shop", batch)
+
+
+@pytest.mark.parametrize("why", ["", "not wanted", "the process is to end"])
+def test_a_batch_is_taken_by_reference_with_what_came_unless_the_process_is_to_end(house: House, why: str) -> None:
+    batch, reference = appendable(house)
+    house.closing = why == "the process is to end"
+    house.caller.take(reference, append=why != "not wanted")
+    taken = house.engine.head
+    assert taken is not None
+    assert (taken.appendable, taken.end.offset - batch.end.offset) == (False, 0 if why else 1)
     house.closing = False
-    longer = house.caller.append_to(reference)
-    assert house.engine.head is not None
-    assert longer == BatchReference.of("shop", house.engine.head)
-    assert longer.end_offset > reference.end_offset
+    house.caller.take(reference, append=True)
+    assert house.engine.head == taken, "repeatable"
+    house.caller.ack(reference)
     with pytest.raises(BatchNotFoundError):
-        house.caller.append_to(reference)
+        house.caller.take(reference, append=True)
+
+
+def test_a_batch_that_is_handed_out_to_a_run_has_a_fixed_end(house: House) -> None:
+    _, reference = appendable(house)
+    assert house.caller.hand_out(0.0).reference == reference
+    assert house.engine.head is not None
+    assert not house.engine.head.appendable
 
 
 @pytest.mark.found
-def test_a_request_that_is_not_answered_in_time_is_not_one_that_was_never_sent(
-    house: House, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("rolled_back_first", [True, False])
+def test_a_request_whose_answer_is_late_leaves_one_batch_whatever_comes_first(
+    house: House, monkeypatch: pytest.MonkeyPatch, rolled_back_first: bool
 ) -> None:
     """Number 3: an engine that stalls was taken for one that is away. Its late answer reaches nobody, and what it did stands."""
-    house.engine.capture(5)
-    reference = house.caller.hand_out(0.0).reference
-    assert reference is not None
-    house.engine.capture(1)
-    append_to, may_end = house.engine.append_to, threading.Event()
+    batch, reference = appendable(house)
+    take, may_end, ended = house.engine.take, threading.Event(), threading.Event()
 
-    def late(batch: OutstandingBatch) -> OutstandingBatch:
+    def late(batch: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
         assert may_end.wait(60)
-        return append_to(batch)
+        try:
+            return take(batch, append=append)
+        finally:
+            ended.set()
 
-    house.engine.append_to = late  # type: ignore[method-assign]
+    house.engine.take = late  # type: ignore[method-assign]
     monkeypatch.setattr(connection, "ANSWER_SECONDS_MAX", 0.2)
-    with pytest.raises(RequestUnansweredError, match=r"has not answered for 0\.2 s"):
-        house.caller.append_to(reference)
+    with pytest.raises(RunEngineAwayError, match=r"has not answered for 0\.2 s"):
+        house.caller.take(reference, append=True)
     monkeypatch.undo()
+    if rolled_back_first:
+        house.engine.rollback(batch)
     may_end.set()
-    wait_for("the batch was appended to", lambda: house.engine.head is not None and house.engine.head.delivery == 2)
-    with pytest.raises(BatchNotFoundError):
-        house.caller.ack(reference)
+    assert ended.wait(60)
+    assert house.engine.head is not None
+    assert (house.engine.head.delivery, house.engine.head.appendable) == (2 if rolled_back_first else 1, False)
+    assert (house.engine.head.end == batch.end) is rolled_back_first
 
 
-@pytest.mark.found
 @pytest.mark.parametrize("error", [MetaError("the ledger did not answer"), EngineAwayError("the engine host hangs")])
-def test_an_append_whose_outcome_the_engine_does_not_know_counts_as_not_answered(
-    house: House, error: SluiceError
-) -> None:
-    """Number 3: the RPC endpoint called an engine elsewhere that did not answer, and told the run that the engine had refused."""
-    house.engine.capture(5)
-    reference = house.caller.hand_out(0.0).reference
-    assert reference is not None
+def test_a_request_whose_outcome_the_engine_does_not_know_is_an_error(house: House, error: SluiceError) -> None:
+    _, reference = appendable(house)
 
-    def fail(_: OutstandingBatch) -> OutstandingBatch:
+    def fail(_: OutstandingBatch, *, append: bool = True) -> OutstandingBatch:
         raise error
 
-    house.engine.append_to = fail  # type: ignore[method-assign,assignment]
-    with pytest.raises(RequestUnansweredError, match=str(error)):
-        house.caller.append_to(reference)
-
-
-@pytest.mark.found
-def test_a_process_that_stands_still_gets_no_request(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Number 3: its kernel takes the connection, and a request that waits there is carried out once the process goes on."""
-    monkeypatch.setattr(run_caller, "CONNECT_SECONDS_MAX", 0.2)
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        record = json.loads((house.directory / RUN_ENDPOINT_FILE).read_text())
-        address = "{}:{}".format(*listener.getsockname())
-        (house.directory / RUN_ENDPOINT_FILE).write_text(json.dumps({**record, "address": address}))
-        with pytest.raises(RunEngineAwayError, match="accepts no connection") as caught:
-            house.caller.hand_out(0.0)
-    assert not isinstance(caught.value, RequestUnansweredError)
+    house.engine.take = fail  # type: ignore[method-assign,assignment]
+    with pytest.raises(SluiceError, match=str(error)):
+        house.caller.take(reference, append=True)
 
 
 def test_an_error_of_the_engine_is_raised_in_the_run(house: House) -> None:
@@ -189,14 +186,13 @@ def test_while_the_sensor_is_off_nothing_is_handed_out(house: House, monkeypatch
 def test_a_caller_with_another_token_is_refused(house: House) -> None:
     path = house.directory / RUN_ENDPOINT_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "token": "0" * 32}))
-    with pytest.raises(RunEngineAwayError, match="refuses the token") as refused:
+    with pytest.raises(RunEngineAwayError, match="refuses the token"):
         house.caller.hand_out(0.0)
-    assert not isinstance(refused.value, RequestUnansweredError), "nothing was executed"
 
 
 def test_a_request_is_limited_before_its_token_is_checked(house: House) -> None:
     """A run's request names a batch; the limit of ticks' requests would let any local process fill the memory."""
-    with pytest.raises(RequestUnansweredError, match="RESOURCE_EXHAUSTED"):
+    with pytest.raises(RunEngineAwayError, match="RESOURCE_EXHAUSTED"):
         house.caller._ask("run_ack", reference="x" * RUN_REQUEST_BYTES_MAX)
 
 

@@ -127,6 +127,7 @@ def test_the_run_lock_is_free_between_two_batches(shop: Shop) -> None:
     held: list[tuple[str, int | None]] = []
     shop.feed.before = lambda name: held.append((name, shop.fakes.files.held_by))
     shop.run()
+    assert held.pop(0) == ("take 1", 0), "its first batch is taken under the lock"
     assert held
     assert all(holder is None for _, holder in held)
 
@@ -178,14 +179,14 @@ def test_a_run_whose_ack_was_not_answered_takes_no_further_batch(
     monkeypatch.setattr(drain_run, "ANSWER_SECONDS_MAX", 0.0)
 
     def lose(name: str) -> None:
-        shop.feed.unanswered = True
+        shop.feed.away = name == "ack 1"
         if done and name == "ack 1":
             shop.engine.ack(shop.engine.head)  # type: ignore[arg-type]
 
     shop.feed.before = lose
     result = shop.run()
     assert result.success
-    assert shop.feed.calls == ["ack 1"]
+    assert shop.feed.calls == ["take 1", "ack 1"]
     assert len(shop.merged()) == 1
     assert shop.tag(result).endswith(":1"), "a tick finds a SUCCESS of it"
 
@@ -199,7 +200,7 @@ def test_a_batch_that_an_unanswered_request_handed_out_is_the_next_runs(
 
     def lose(name: str) -> None:
         if name == "hand_out":
-            shop.feed.unanswered = True
+            shop.feed.away = True
             shop.engine.capture(3)
             assert shop.engine.hand_out(0.0) is not None
 
@@ -221,7 +222,7 @@ def test_an_answer_that_was_lost_is_asked_for_again(shop: Shop) -> None:
     shop.feed.before = lose
     assert shop.run().success
     assert shop.engine.acked == [1]
-    assert shop.feed.calls[:2] == ["ack 1", "ack 1"]
+    assert shop.feed.calls[:3] == ["take 1", "ack 1", "ack 1"]
     assert "hand_out" in shop.feed.calls, "it goes on"
 
 
@@ -253,7 +254,7 @@ def test_a_run_that_dagster_gave_up_takes_no_further_batch(shop: Shop) -> None:
 def test_a_run_beside_one_that_drains_merges_its_batch_and_asks_for_no_other(shop: Shop) -> None:
     shop.fakes.files.drained_by = 4242
     assert shop.run().success
-    assert shop.feed.calls == []
+    assert shop.feed.calls == ["take 1"]
     assert len(shop.fakes.merge.orders) == 1
 
 
@@ -261,7 +262,7 @@ def test_an_engine_that_closes_sends_its_runs_away(shop: Shop) -> None:
     shop.feed.leave = "the engine's process is to end"
     assert shop.run().success
     assert shop.engine.acked == [1]
-    assert shop.feed.calls == ["ack 1", "hand_out"]
+    assert shop.feed.calls == ["take 1", "ack 1", "hand_out"]
 
 
 @pytest.mark.parametrize("at", ["ack 1", "hand_out"])

@@ -142,7 +142,7 @@ def test_an_old_run_executed_again_is_refused_and_touches_nothing(shop: Shop, se
         shop.hand_out()
     result = shop.run(reference)
     assert not result.success
-    assert "delivery 1 up to mysql-bin.000001:9@1 of shop was already acked or rolled back" in shop.why_failed(result)
+    assert "delivery 1 of batch 1 of shop was already acked or rolled back" in shop.why_failed(result)
     assert "nothing was written" in shop.why_failed(result)
     assert shop.fakes.merge.orders == []
     assert not shop.fakes.files.run_lock_held(shop.fakes.engine.directory)
@@ -157,10 +157,10 @@ def test_a_run_whose_tags_name_another_batch_is_refused(shop: Shop) -> None:
     assert shop.fakes.merge.orders == []
 
 
-def test_a_staged_path_written_by_hand_is_refused(shop: Shop) -> None:
+def test_another_delivery_written_by_hand_is_refused(shop: Shop) -> None:
     _, reference = shop.hand_out()
-    for path, sentence in (("../../etc", "path is not valid"), ("staging/other", "already acked or rolled back")):
-        result = shop.run(reference, config={**reference.to_config(), "path": path})
+    for delivery, sentence in ((-1, "delivery is not valid"), (7, "its tag sluice/batch")):
+        result = shop.run(reference, config={**reference.to_config(), "delivery": delivery})
         assert sentence in shop.why_failed(result)
     assert shop.fakes.merge.orders == []
 
@@ -199,7 +199,7 @@ def test_a_batch_that_is_rolled_back_between_two_tables_is_merged_no_further(sho
 
     shop.fakes.merge.between = roll_back
     result = shop.run(reference)
-    assert "shop.items: delivery 1 up to" in shop.why_failed(result)
+    assert "shop.items: delivery 1 of batch 1" in shop.why_failed(result)
     assert set(materialized(result)) == {ORDERS}
 
 

@@ -119,7 +119,7 @@ def shop(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_batch_becomes_a_run_of_just_its_tables(shop: Shop) -> None:
     shop.engine.capture(5)
     request = shop.request()
-    assert request.run_key == f"shop:{LEDGER_ID}:1:mysql-bin.000001:9:1"
+    assert request.run_key == f"shop:{LEDGER_ID}:1:{position(9).order_key}:1"
     assert {key.path[-1] for key in request.asset_selection or []} == {"orders", "items"}
     assert request.tags["sluice/destination"] == "shop"
     assert delivery_of(request.tags) == "1"
@@ -142,7 +142,7 @@ def test_a_run_that_did_not_succeed_is_rolled_back_and_comes_under_a_new_key(sho
     second = shop.request()
     assert (shop.engine.acked, shop.engine.rolled_back) == ([], [1])
     assert second.run_key != first.run_key, "Dagster would pass over a key that it has seen fail"
-    assert second.run_config["ops"]["merge_shop"]["config"]["end_offset"] == 9
+    assert second.run_config["ops"]["merge_shop"]["config"]["batch"] == 1
 
 
 @pytest.mark.parametrize("status", [S.STARTING, S.STARTED, S.CANCELING])
@@ -160,7 +160,7 @@ def test_a_run_at_work_is_waited_for(shop: Shop, status: S) -> None:
 def test_what_was_acked_makes_room_for_the_next_in_the_same_tick(shop: Shop) -> None:
     shop.engine.capture(15)
     shop.run(shop.request(), S.SUCCESS)
-    assert shop.request().run_key == f"shop:{LEDGER_ID}:1:mysql-bin.000001:19:2"
+    assert shop.request().run_key == f"shop:{LEDGER_ID}:2:{position(19).order_key}:2"
     assert shop.engine.acked == [1]
 
 
@@ -312,7 +312,7 @@ def test_an_engine_that_goes_away_in_the_end_of_a_tick_takes_no_request_along(
 
 
 def test_a_staging_that_fails_is_a_sentence_and_loses_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(timeout_seconds: float) -> None:
+    def full(timeout_seconds: float, *, appendable: bool) -> None:
         raise StagingError("no space left in staging/; free some and it goes on")
 
     shop.engine.capture(5)
@@ -436,7 +436,7 @@ def test_the_instance_has_the_workers_that_ticks_count_on() -> None:
 def test_a_tick_beside_a_slow_one_leaves_everything_to_it(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
-    def slow(timeout_seconds: float) -> None:
+    def slow(timeout_seconds: float, *, appendable: bool) -> None:
         inside.set()
         assert go_on.wait(30)
 
@@ -497,4 +497,4 @@ def test_a_stopped_table_fails_its_check_once_and_recovers(shop: Shop) -> None:
 def test_a_cursor_edited_by_hand_costs_a_repeated_observation_and_nothing_else(shop: Shop) -> None:
     shop.engine.capture(5)
     for shop.cursor in ("garbage", "[1]", '{"observed_at_seconds": "x"}', '{"failing": 7}'):
-        assert shop.request().run_key == f"shop:{LEDGER_ID}:1:mysql-bin.000001:9:1"
+        assert shop.request().run_key == f"shop:{LEDGER_ID}:1:{position(9).order_key}:1"

@@ -13,7 +13,7 @@ from dagster import DagsterRunStatus as S
 from sluice.cdc_engine.contracts import OutstandingBatch
 from sluice.orchestration.base.batch_reference import DRAIN, RUNS_TAG, BatchReference, delivery_of
 from sluice.orchestration.rpc import run_endpoint
-from sluice.orchestration.run.claim import claim_of
+from sluice.orchestration.run.drain_run import claim_of
 from sluice.orchestration.sensor import tick
 from sluice.orchestration.sensor.runs import RunStore
 from sluice.orchestration.sensor.settle import EndRun, Reissue, Rollback, RunRecord, SettleWait, decide
@@ -40,7 +40,7 @@ def attached(shop: Shop, status: S = S.STARTED) -> dg.DagsterRun:
 
 def take(shop: Shop, run: dg.DagsterRun) -> None:
     """As a run does that was handed the head of the line."""
-    assert claim_of(shop.instance, run.run_id, DRAIN)(BatchReference.of("shop", shop.head())) == ""
+    assert claim_of(shop.instance, run.run_id)(BatchReference.of("shop", shop.head())) == ""
 
 
 def test_a_run_of_a_draining_destination_says_so_and_finds_a_door(shop: Shop) -> None:
@@ -81,9 +81,9 @@ def test_a_batch_that_a_run_was_handed_in_the_same_moment_is_left_to_it(
     shop.engine.capture(5)
     hand_out = shop.engine.hand_out
 
-    def beside_a_run(timeout_seconds: float) -> OutstandingBatch | None:
+    def beside_a_run(timeout_seconds: float, *, appendable: bool) -> OutstandingBatch | None:
         shop.run(first, S.STARTED)
-        return hand_out(timeout_seconds)
+        return hand_out(timeout_seconds, appendable=appendable)
 
     monkeypatch.setattr(shop.engine, "hand_out", beside_a_run)
     answer = shop.tick()
@@ -99,8 +99,8 @@ def test_a_batch_that_a_run_took_and_failed_in_the_same_moment_waits_for_the_nex
     hand_out = shop.engine.hand_out
     monkeypatch.setattr(tick.Ticker, "_leave_to_draining", lambda *_: "")  # it looked right before
 
-    def beside_a_run(timeout_seconds: float) -> OutstandingBatch | None:
-        batch = hand_out(timeout_seconds)
+    def beside_a_run(timeout_seconds: float, *, appendable: bool) -> OutstandingBatch | None:
+        batch = hand_out(timeout_seconds, appendable=appendable)
         take(shop, run)
         shop.instance.report_run_failed(run)
         return batch
@@ -156,7 +156,7 @@ def test_a_run_that_dagster_gave_up_claims_nothing(shop: Shop) -> None:
     shop.instance.report_run_failed(run)
     shop.engine.capture(5)
     shop.engine.hand_out(0)
-    assert "FAILURE" in claim_of(shop.instance, run.run_id, DRAIN)(BatchReference.of("shop", shop.head()))
+    assert "FAILURE" in claim_of(shop.instance, run.run_id)(BatchReference.of("shop", shop.head()))
     found = shop.instance.get_run_by_id(run.run_id)
     assert found is not None
     assert delivery_of(found.tags) == "1"
