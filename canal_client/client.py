@@ -138,8 +138,10 @@ class CanalClient:
 
     def _begin(self, channel: Channel) -> None:
         try:
-            asked = messages.Sub(destination=self.destination, client_id=str(self.client_id), filter=self.table_filter)
-            channel.ask(PacketType.SUBSCRIPTION, asked, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
+            request = messages.Sub(
+                destination=self.destination, client_id=str(self.client_id), filter=self.table_filter
+            )
+            channel.ask(PacketType.SUBSCRIPTION, request, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
             channel.tell(PacketType.CLIENTROLLBACK, self._rollback_of(0))
         except BaseException:
             channel.close()
@@ -159,9 +161,9 @@ class CanalClient:
 
     def unsubscribe(self) -> None:
         """Makes the server forget the cursor. The next subscription begins without one."""
-        asked = messages.Sub(destination=self.destination, client_id=str(self.client_id), filter=self.table_filter)
+        request = messages.Sub(destination=self.destination, client_id=str(self.client_id), filter=self.table_filter)
         with self._talking() as channel:
-            channel.ask(PacketType.UNSUBSCRIPTION, asked, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
+            channel.ask(PacketType.UNSUBSCRIPTION, request, PacketType.ACK, messages.Ack, ANSWER_SECONDS)
         self.disconnect()
 
     def get(self, batch_size: int = 0, *, wait_seconds: float = 0.0) -> Batch:
@@ -170,7 +172,7 @@ class CanalClient:
         Raises CanalConnectionError and CanalServerError, after which the next call reconnects.
         """
         wait_ms = int(wait_seconds * 1000)
-        asked = messages.Get(
+        request = messages.Get(
             destination=self.destination,
             client_id=str(self.client_id),
             fetch_size=batch_size or self.batch_size,
@@ -179,7 +181,7 @@ class CanalClient:
         )
         with self._talking() as channel:
             found = channel.ask(
-                PacketType.GET, asked, PacketType.MESSAGES, messages.Messages, ANSWER_SECONDS + wait_seconds
+                PacketType.GET, request, PacketType.MESSAGES, messages.Messages, ANSWER_SECONDS + wait_seconds
             )
 
         if self._unanswered:

@@ -145,17 +145,17 @@ def check_destination(destination: DestinationConfig) -> Finding:
         f"source of {destination.name}: {destination.source.user}@{destination.source.host}:{destination.source.port}"
     )
     try:
-        asked = ask_source(destination)
+        answer = ask_source(destination)
     except SluiceError as error:
         return Finding(what, (str(error),))
-    what = f"{what}, {asked.facts.version}{oldest_sentence(asked.facts, time.time())}"
-    warnings = source_warnings(asked.facts, destination.retention_hours_min)
-    if asked.facts.gtid_enabled:
-        what = f"{what}; {failover_sentence(asked.facts)}"
+    what = f"{what}, {answer.facts.version}{oldest_sentence(answer.facts, time.time())}"
+    warnings = source_warnings(answer.facts, destination.retention_hours_min)
+    if answer.facts.gtid_enabled:
+        what = f"{what}; {failover_sentence(answer.facts)}"
     elif destination.failover == "by_gtid":
-        warnings.append(failover_sentence(asked.facts))
+        warnings.append(failover_sentence(answer.facts))
     try:
-        check_source(asked.source, asked.facts)
+        check_source(answer.source, answer.facts)
         return Finding(what, warnings=tuple(warnings))
     except SourceCheckError as error:
         return Finding(what, tuple(error.problems), tuple(warnings))

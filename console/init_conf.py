@@ -104,21 +104,21 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
     file = conf / "destinations" / f"{wanted.name}.yaml"
     if file.exists():
         raise ConfigurationError(f"{file} is there already; change it by hand, or give this destination a --name")
-    asked = ask_source(wanted.destination(variable))
-    oldest = oldest_sentence(asked.facts, time.time())
-    say(f"{wanted.user}@{wanted.host}:{wanted.port} answers: {asked.facts.version}{oldest}")
-    for warning in source_warnings(asked.facts):
+    answer = ask_source(wanted.destination(variable))
+    oldest = oldest_sentence(answer.facts, time.time())
+    say(f"{wanted.user}@{wanted.host}:{wanted.port} answers: {answer.facts.version}{oldest}")
+    for warning in source_warnings(answer.facts):
         say(f"note: {warning}")
-    say(f"failover: {failover_sentence(asked.facts)}")
+    say(f"failover: {failover_sentence(answer.facts)}")
     problems: list[str] = []
     try:
-        check_source(asked.source, asked.facts)
+        check_source(answer.source, answer.facts)
     except SourceCheckError as error:
         problems = error.problems
     for problem in problems:
         say(f"missing: {problem}")
     settings = wanted.destination(variable)
-    privileges = missing_privileges(asked.facts)
+    privileges = missing_privileges(answer.facts)
     if "SELECT" not in privileges:  # without it an account sees no table and no database
         _require_database(settings, wanted)
         names, unlocked = ask_keyless(settings)
@@ -131,8 +131,8 @@ def init_conf(wanted: NamedSource, variable: str, conf: Path, say: Callable[[str
     else:
         privileges.append("LOCK TABLES")  # for tables without a key, which are not known yet
     if privileges:
-        administrator = advice_of(asked.facts).administrator
-        say(f"run as {administrator}:\n    {grant(privileges, asked.facts, wanted.user)}")
+        administrator = advice_of(answer.facts).administrator
+        say(f"run as {administrator}:\n    {grant(privileges, answer.facts, wanted.user)}")
     _write(conf, file, wanted, variable)
     say(f"wrote {file}; next: {'`sluice check` once that is done' if problems else '`sluice up`'}")
     return not problems

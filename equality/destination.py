@@ -69,36 +69,36 @@ class Differing:
     scope: Scope | None = None
 
 
-def compare_destination(asked: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
+def compare_destination(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[TableResult]:
     """Yields one result per table as soon as it is known. Without `tables`: all captured tables except those that have only a change log.
 
     Raises ConfigurationError for a table that is not captured, SourceConnectionError if the source does not answer.
     """
-    for each in differing(asked, tables, extent):
+    for each in differing(request, tables, extent):
         yield each.result
 
 
-def differing(asked: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
+def differing(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
     """Does the same as `compare_destination`, and yields the keys that differ too."""
-    captured = TableFilter(asked.settings.include, asked.settings.exclude)
-    with SourceSide(asked.source) as side:
+    captured = TableFilter(request.settings.include, request.settings.exclude)
+    with SourceSide(request.source) as side:
         snapshot = side.ask(lambda session: read_snapshot(session, captured.keeps))
         found = {f"{each.database}.{each.table}": each for each in snapshot.tables}
         for name in tables:
             if name not in found and not captured.keeps(*name.split(".", 1)):
                 raise ConfigurationError(
-                    f"{asked.name} captures no table {name!r}; it captures {', '.join(sorted(found)) or 'none'}"
+                    f"{request.name} captures no table {name!r}; it captures {', '.join(sorted(found)) or 'none'}"
                 )
-        comparable = [name for name in found if asked.settings.table(*name.split(".", 1)).tells_rows]
+        comparable = [name for name in found if request.settings.table(*name.split(".", 1)).tells_rows]
         wanted = sorted(tables or comparable)
         for number, name in enumerate(wanted, 1):
-            if asked.say is not None:
-                asked.say(f"comparing {name} ({number} of {len(wanted)})")
-            yield _compared(asked, side, name, found.get(name), extent)
+            if request.say is not None:
+                request.say(f"comparing {name} ({number} of {len(wanted)})")
+            yield _compared(request, side, name, found.get(name), extent)
 
 
 def _compared(
-    asked: ComparedDestination, side: SourceSide, name: str, schema: TableSchema | None, extent: Extent
+    request: ComparedDestination, side: SourceSide, name: str, schema: TableSchema | None, extent: Extent
 ) -> Differing:
     """Compares one table. A table that cannot be compared is a result too. `schema`: the server's current one."""
     began = time.time_ns() // 1000
@@ -107,7 +107,7 @@ def _compared(
             raise RefusedError(
                 f"the source has no table {name}, or the account may not see it: it was dropped or renamed, or SELECT is not granted"
             )
-        return _compare(asked, side, schema, extent)
+        return _compare(request, side, schema, extent)
     except SourceConnectionError:
         raise
     except Exception as error:  # of any kind: the other tables are compared in any case
@@ -120,23 +120,23 @@ def _compared(
         return Differing(result=refused)
 
 
-def _compare(asked: ComparedDestination, side: SourceSide, schema: TableSchema, extent: Extent) -> Differing:
+def _compare(request: ComparedDestination, side: SourceSide, schema: TableSchema, extent: Extent) -> Differing:
     name = f"{schema.database}.{schema.table}"
-    refuse_stopped(name, read_ledger(asked.directory).stopped_tables)
-    reading = SnapshotRecords(asked.directory).get(name)
+    refuse_stopped(name, read_ledger(request.directory).stopped_tables)
+    reading = SnapshotRecords(request.directory).get(name)
     if reading is not None and reading.is_open:
         raise RefusedError(f"{reading.lake_is_older}; compare it once they are published")
     version = schema.version()
-    columns = ColumnFilter(asked.settings.column_include, asked.settings.column_exclude)
+    columns = ColumnFilter(request.settings.column_include, request.settings.column_exclude)
     hidden = {index for index, each in enumerate(version.columns) if each.generated in HIDDEN}
     kept_columns = [int(index) for index in columns.kept(version) if int(index) not in hidden]
-    lake = _lake(asked, version, kept_columns)
+    lake = _lake(request, version, kept_columns)
     if not lake.exists:
         return Differing(result=_without_lake(side, schema, lake, extent))
-    planned = plan(version, kept_columns, asked.settings, lake.columns(), whole_doubles=side.whole_doubles)
-    kept = KeptSums(asked.directory)
+    planned = plan(version, kept_columns, request.settings, lake.columns(), whole_doubles=side.whole_doubles)
+    kept = KeptSums(request.directory)
     known = kept.get(planned, lake.table_id) if planned.key else None
-    merged = asked.merged or DestinationMerged(asked.directory, say=asked.say)
+    merged = request.merged or DestinationMerged(request.directory, say=request.say)
     with tempfile.TemporaryDirectory(prefix="sluice-equal-") as folder:
         comparison = Comparison(planned, side, lake, merged, extent=extent, folder=folder)
         if extent.mode == "since-last" and known:
@@ -150,15 +150,15 @@ def _compare(asked: ComparedDestination, side: SourceSide, schema: TableSchema, 
     return Differing(result=found.result, scope=scope)
 
 
-def _lake(asked: ComparedDestination, version: TableVersion, kept: Sequence[int]) -> LakeSide:
+def _lake(request: ComparedDestination, version: TableVersion, kept: Sequence[int]) -> LakeSide:
     """Opens the table's current-state table; if it has none, the open rows of its history. Raises RefusedError."""
-    refuse_log_alone(version, asked.settings)
-    path = asked.config.kept_path(asked.name, version.database, version.table)
-    if asked.settings.table(version.database, version.table).mirror:
-        shard = asked.settings.shard(version.database, version.table)
+    refuse_log_alone(version, request.settings)
+    path = request.config.kept_path(request.name, version.database, version.table)
+    if request.settings.table(version.database, version.table).mirror:
+        shard = request.settings.shard(version.database, version.table)
         rows = (shard.column, shard.name) if shard else None
-        return LakeSide(version.name, path, asked.storage_options, rows)
-    return HistorySide(version.name, path, asked.storage_options, expected_types(version, kept, asked.settings))
+        return LakeSide(version.name, path, request.storage_options, rows)
+    return HistorySide(version.name, path, request.storage_options, expected_types(version, kept, request.settings))
 
 
 def _without_lake(side: SourceSide, schema: TableSchema, lake: LakeSide, extent: Extent) -> TableResult:

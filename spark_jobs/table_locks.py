@@ -105,16 +105,16 @@ class TableLocks:
         if lock is None:
             yield True
             return
-        turn = _HeldLock(name, path, lock)
+        held_lock = _HeldLock(name, path, lock)
         try:
             given_up = self.wait_seconds if wait_seconds is None else wait_seconds
-            if not turn.take(given_up):
+            if not held_lock.take(given_up):
                 if wait_seconds is None:
-                    raise turn.timed_out(given_up)
+                    raise held_lock.timed_out(given_up)
                 lock.release()
                 yield False
                 return
-            with turn.written_down(writing), fence.at(name, turn.why_lost):
+            with held_lock.written_down(writing), fence.at(name, held_lock.why_lost):
                 yield True
         finally:
             with contextlib.suppress(Exception):  # the lock then ends with its session

@@ -41,13 +41,13 @@ def start(directory: Path, names: Sequence[str], where: str = "") -> list[Snapsh
     ledger, records = read_ledger(directory), SnapshotRecords(directory)
     if ledger.cursor is None:
         raise ActRefusedError(f"{directory.name} has not begun yet: `sluice up` starts it, then try again")
-    asked = []
+    requested = []
     for name in names:
         stop = _stop_of(ledger, name)
-        asked.append(_wanted(records, name, where, ledger, stop))
+        requested.append(_wanted(records, name, where, ledger, stop))
         if stop is not None:
             request(directory, stop.database, stop.table, ResumeKind.ANEW)
-    return asked
+    return requested
 
 
 def _wanted(

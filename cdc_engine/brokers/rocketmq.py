@@ -78,13 +78,13 @@ class RocketPublisher:
             queued.setdefault((message.topic, queue), []).append(message)
         in_turn = [[(topic, queue, some) for some in self._some(own)] for (topic, queue), own in queued.items()]
         for side_by_side in itertools.zip_longest(*in_turn):
-            asked = []
+            requested = []
             for topic, queue, some in filter(None, side_by_side):
                 if given_up():
                     raise ended_amid()
                 connection = self._connection(queue.address, queue.broker)
-                asked.append((connection, connection.ask(*self._request(topic, queue, some)), some))
-            for connection, number, some in asked:
+                requested.append((connection, connection.ask(*self._request(topic, queue, some)), some))
+            for connection, number, some in requested:
                 self._check(connection.answer(number, given_up), connection, some)
 
     def close(self) -> None:
@@ -115,8 +115,8 @@ class RocketPublisher:
 
     def _queues(self, topic: str, given_up: Callable[[], bool]) -> list[Queue]:
         """Returns the topic's queues that accept messages. Raises PublishError."""
-        asked, queues = self._routes.get(topic, (0.0, []))
-        if queues and time.monotonic() - asked < ROUTE_SECONDS:
+        requested_at, queues = self._routes.get(topic, (0.0, []))
+        if queues and time.monotonic() - requested_at < ROUTE_SECONDS:
             return queues
         errors: list[PublishError] = []
         for host, port in addresses_of(self._place.config.servers, PORT):

@@ -92,9 +92,9 @@ class Keeper:
     def _facts(self, name: str, in_use: InUse, kept: Mapping[str, str]) -> KeeperFacts:
         directory, conf = self._directories.get(name), in_use.digest(name)
         running = (kept[name] or conf) if name in kept else ""
-        wish = orders.asked(directory) if directory is not None else None
+        order = orders.asked(directory) if directory is not None else None
         due = not running and self._clock() >= self._again_at.get(name, 0.0)
-        looks = directory is not None and not running and (wish is not None or due)
+        looks = directory is not None and not running and (order is not None or due)
         if due:
             self._again_at[name] = self._clock() + STANDBY_SECONDS
         return KeeperFacts(
@@ -102,7 +102,7 @@ class Keeper:
             running=running,
             tried=self._tried.get(name, ""),
             stopped=bool(why_not_served(name)) or (directory is not None and orders.stopped(directory) is not None),
-            asked=wish.wish if wish else "",
+            asked=order.wish if order else "",
             elsewhere=looks and directory is not None and self._elsewhere(directory),
             ended=name in kept and self._engines.ended(name),
             due=due,

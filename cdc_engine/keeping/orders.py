@@ -60,9 +60,9 @@ def asked(directory: Path, now: float | None = None) -> Order | None:
     return order if order and order.wish in {"restart", "release"} and abs(age) <= ASKED_SECONDS_MAX else None
 
 
-def ask(directory: Path, wish: OrderKind, by: str = "") -> Order:
+def ask(directory: Path, kind: OrderKind, by: str = "") -> Order:
     """Orders something once. Raises MetaError."""
-    return _write(directory, ASKED_FILE, Order(by=by or somebody(), at=time.time(), wish=wish))
+    return _write(directory, ASKED_FILE, Order(by=by or somebody(), at=time.time(), wish=kind))
 
 
 def done(directory: Path) -> None:

@@ -43,10 +43,10 @@ class ResumeRequest:
         return f"{self.database}.{self.table}"
 
 
-def request(destination_dir: Path, database: str, table: str, wish: ResumeKind = ResumeKind.RESUME) -> None:
+def request(destination_dir: Path, database: str, table: str, kind: ResumeKind = ResumeKind.RESUME) -> None:
     """Requests something of the destination's engine, now or when it runs next. The newest request for a table counts. Raises MetaError."""
     digest = hashlib.sha256(json.dumps([database, table]).encode()).hexdigest()[:32]
-    text = json.dumps({"database": database, "table": table, "wish": wish})
+    text = json.dumps({"database": database, "table": table, "wish": kind})
     record_store(destination_dir).put(f"{FOLDER}/{digest}.json", text)
 
 
@@ -59,8 +59,8 @@ def requests(destination_dir: Path) -> tuple[ResumeRequest, ...]:
 def _parsed(store: RecordStore, name: str, text: str) -> ResumeRequest:
     try:
         record = json.loads(text)
-        wish = ResumeKind(record.get("wish", ResumeKind.RESUME))
-        return ResumeRequest(str(record["database"]), str(record["table"]), name, store, wish)
+        kind = ResumeKind(record.get("wish", ResumeKind.RESUME))
+        return ResumeRequest(str(record["database"]), str(record["table"]), name, store, kind)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise MetaError(
             f"{store.where(name)} cannot be read ({error}); remove it and request the resume again"

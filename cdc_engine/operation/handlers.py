@@ -55,10 +55,10 @@ def to_webhook(url: str, headers: dict[str, str]) -> Handler:
             "over": alarm.over,
             "at": round(time.time(), 3),
         }
-        asked = urllib.request.Request(  # noqa: S310  conf/ takes http and https alone
+        request = urllib.request.Request(  # noqa: S310  conf/ takes http and https alone
             url, json.dumps(record).encode(), {"Content-Type": "application/json", **headers}
         )
-        with _opener().open(asked, timeout=ANSWER_SECONDS):
+        with _opener().open(request, timeout=ANSWER_SECONDS):
             pass
 
     return tell

@@ -120,17 +120,17 @@ def _with_epoch(start: DumpStart, epoch: int) -> DumpStart:
 def _from_cursor(cursor: Position, facts: ServerFacts) -> DumpStart | Lost:
     """Returns the start after a cursor: in the cursor's epoch if its files continue, in the next one if file names start again."""
     same_server = cursor.server_uuid in ("", facts.server_uuid)
-    anew = renumbered(cursor, facts) if same_server else ""
+    renumbering = renumbered(cursor, facts) if same_server else ""
     by_gtid = bool(cursor.gtid_set and facts.gtid_enabled)
-    if anew and not by_gtid:
-        return Lost(reason=anew)
+    if renumbering and not by_gtid:
+        return Lost(reason=renumbering)
     if not by_gtid:
         return _from_cursor_by_file(cursor, facts, same_server)
-    gap = _gtid_gap(cursor.gtid_set, facts) or (_same_server_gap(cursor, facts, anew) if same_server else None)
+    gap = _gtid_gap(cursor.gtid_set, facts) or (_same_server_gap(cursor, facts, renumbering) if same_server else None)
     if gap is not None:
-        archived = gap.purged and same_server and not anew
+        archived = gap.purged and same_server and not renumbering
         return dataclasses.replace(gap, not_yet=gap.not_yet and not same_server, purged=archived)
-    if same_server and not anew and (not cursor.file or base(cursor.file) == base(facts.file)):
+    if same_server and not renumbering and (not cursor.file or base(cursor.file) == base(facts.file)):
         return DumpStart(position=cursor, by_gtid=True, executed_known=True)
     moved = dataclasses.replace(
         cursor, epoch=cursor.epoch + 1, file="", offset=FIRST_OFFSET, server_uuid=facts.server_uuid, file_created=0
@@ -248,19 +248,19 @@ def _gtid_gap(gtid_set: str, facts: ServerFacts) -> Lost | None:
     )
 
 
-def _same_server_gap(cursor: Position, facts: ServerFacts, anew: str) -> Lost | None:
-    """Returns what GTIDs cannot prove on the server that the cursor was made on, or None. `anew`: why its files are different now, or
-    empty.
+def _same_server_gap(cursor: Position, facts: ServerFacts, renumbering: str) -> Lost | None:
+    """Returns what GTIDs cannot prove on the server that the cursor was made on, or None.
+    `renumbering`: why its files are different now, or empty.
     """
     taken, purged = _parsed(cursor.gtid_set, facts), _parsed(facts.purged, facts)
-    if not anew:
+    if not renumbering:
         why = cut_off(cursor, facts) or refilled(cursor, taken, purged, facts)
         return Lost(reason=why) if why else None
     again = written_again(taken, purged, facts.server_uuid)
     if not again:
         return None
     return Lost(
-        reason=f"{anew}; it wrote {again} again, which were read already: other transactions may have these GTIDs"
+        reason=f"{renumbering}; it wrote {again} again, which were read already: other transactions may have these GTIDs"
     )
 
 

@@ -51,9 +51,9 @@ class ZooKeeperRecordStore(RecordStore):
             except NoNodeError:
                 return {}
             names = [f"{inside}{slash}{child}" for child in sorted(children) if child.startswith(begin)]
-            asked = {name: client.get_async(self._path(name)) for name in names}
+            requested = {name: client.get_async(self._path(name)) for name in names}
             found = {}
-            for name, each in asked.items():
+            for name, each in requested.items():
                 with contextlib.suppress(NoNodeError):  # removed meanwhile
                     data, stat = answer(each)
                     if data:  # not a folder

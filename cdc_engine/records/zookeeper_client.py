@@ -145,9 +145,9 @@ def end(client: Any) -> None:
             step()
 
 
-def answer(asked: Any) -> Any:
+def answer(request: Any) -> Any:
     """Waits for the result of an asynchronous request. Raises kazoo's errors, including its time-out."""
-    return asked.get(timeout=ANSWER_SECONDS_MAX)
+    return request.get(timeout=ANSWER_SECONDS_MAX)
 
 
 @contextlib.contextmanager

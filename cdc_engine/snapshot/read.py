@@ -90,8 +90,10 @@ def read_chunk(
     decoder, pace = ResultDecoder(table, rules.kept, rules.policy), rules.pace
     if pace is not None:
         pace.before_chunk()
-    asked = decoder.asked([quoted(column.name) for column in decoder.columns])
-    statement = rows_statement(table, asked, chunk_key(connection, table), (chunk.after, chunk.up_to), rules.where)
+    expressions = decoder.asked([quoted(column.name) for column in decoder.columns])
+    statement = rows_statement(
+        table, expressions, chunk_key(connection, table), (chunk.after, chunk.up_to), rules.where
+    )
     with _whole_file(path) as beside:
         rows, received = _read(connection, decoder, statement, beside, pace, _constants(decoder, marks))
     seconds = time.monotonic() - begun

@@ -62,7 +62,7 @@ def bound_statement(table: TableVersion, key: Key, after: tuple[str, ...], where
 
 
 def rows_statement(
-    table: TableVersion, asked: str, key: Key | None, bounds: tuple[tuple[str, ...], tuple[str, ...]], where: str
+    table: TableVersion, expressions: str, key: Key | None, bounds: tuple[tuple[str, ...], tuple[str, ...]], where: str
 ) -> str:
     """Returns the SELECT for all rows of a chunk, between its two bounds. Rows with NULL in the key are in the first chunk, so they are
     noticed.
@@ -76,7 +76,7 @@ def rows_statement(
             conditions = [f"({' AND '.join(conditions)}) OR {' OR '.join(nulls)}"]
             conditions = [f"({conditions[0]})"]
     index = key.index if key is not None and (after or up_to) else ""
-    return f"SELECT {asked} FROM {_table(table, index)}{_where([*conditions, *_given(where)])}"
+    return f"SELECT {expressions} FROM {_table(table, index)}{_where([*conditions, *_given(where)])}"
 
 
 def beyond(names: Sequence[str], bound: Sequence[str]) -> list[str]:

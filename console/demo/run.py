@@ -151,10 +151,10 @@ class Demo:
     def _compared(self) -> dict[str, TableResult]:
         """Compares every table row by row, as `sluice equal` does."""
         source = source_of(self.config.destinations[DESTINATION])
-        asked = ComparedDestination(
+        request = ComparedDestination(
             self.config, DESTINATION, dataclasses.replace(source, password=lambda: self.source.password)
         )
-        return {found.table: found for found in compare_destination(asked, (), Extent())}
+        return {found.table: found for found in compare_destination(request, (), Extent())}
 
     def engine(self) -> DestinationStatus:
         return read_destination(self.config.destination_dir(DESTINATION), DESTINATION, time.time())

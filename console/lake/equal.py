@@ -43,10 +43,10 @@ def compare(
 ) -> Iterable[TableResult]:
     """Like `equality.destination.compare_destination`, for a destination in conf/. `say`: as in `ComparedDestination`."""
     settings = require_destination(config, destination)
-    asked = ComparedDestination(
+    request = ComparedDestination(
         config, destination, source_of(settings), storage_options(config.storage_options), say=say
     )
-    return compare_destination(asked, tables, extent)
+    return compare_destination(request, tables, extent)
 
 
 def render(results: Sequence[TableResult]) -> RenderableType:

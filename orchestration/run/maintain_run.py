@@ -159,9 +159,9 @@ def _before_vacuum(
     path, options = cuts_path(config.lake, request.destination), storage_options(config.storage_options)
     with only_writer(ports, config, request.destination, say) as refusal:
         hours = _hours(config, request)
-        if hours > (asked := _asked_hours(config, request)):
+        if hours > (requested := _asked_hours(config, request)):
             say(
-                f"files stay for {hours:.0f} hours instead of {asked:g}, because the newest consistent snapshot of the tables "
+                f"files stay for {hours:.0f} hours instead of {requested:g}, because the newest consistent snapshot of the tables "
                 "needs them"
             )
         found: list[float | None] = []

@@ -87,26 +87,26 @@ def refusal(
 def _obstacles(
     owner: Owner, live: Sequence[tuple[str, str]], rebuilt: PastTable, up_to: int, commits: Sequence[CommittedInterval]
 ) -> Iterator[str]:
-    anew = f"build it again with `sluice backfill {owner.destination} … --into`"
+    build_again = f"build it again with `sluice backfill {owner.destination} … --into`"
     if rebuilt.of != owner.table or not rebuilt.ledger:
-        yield f"the Delta table {rebuilt.path} is no past state of {owner.table}: {anew}"
+        yield f"the Delta table {rebuilt.path} is no past state of {owner.table}: {build_again}"
     if rebuilt.ledger != owner.ledger_id:
-        yield f"the past state is of ledger {rebuilt.ledger}, whose positions mean nothing in this ledger: {anew}"
+        yield f"the past state is of ledger {rebuilt.ledger}, whose positions mean nothing in this ledger: {build_again}"
     if rebuilt.version > 0:
-        yield f"the past state was changed after it was built, it is at version {rebuilt.version}: {anew}"
+        yield f"the past state was changed after it was built, it is at version {rebuilt.version}: {build_again}"
     if sorted(live) != sorted(rebuilt.columns):
         differ = sorted({name for name, _ in set(live) ^ set(rebuilt.columns)})
         instead = "or take its rows with `sluice snapshot start`"
-        yield f"the past state has other columns than the table ({', '.join(differ)}): {anew}, {instead}"
+        yield f"the past state has other columns than the table ({', '.join(differ)}): {build_again}, {instead}"
     ours = [each for each in commits if each.ours and each.ledger == owner.ledger_id]
     if later := [each for each in ours if each.streamed and each.last_order_key > up_to]:
         changes = sum(each.inserts + each.updates + each.deletes for each in later)
         yield (
             f"the table has {len(later)} batches with {changes} changes that are newer than the past state, which lacks "
-            f"them: {anew} up to now"
+            f"them: {build_again} up to now"
         )
     if not commits or min(each.version_before for each in commits) > rebuilt.base:
-        yield f"the table's log no longer has the commits after its version {rebuilt.base}: {anew}"
+        yield f"the table's log no longer has the commits after its version {rebuilt.base}: {build_again}"
     if mended := [each for each in ours if each.kind in (BACKFILL_KIND, REPAIR_KIND) and each.version > rebuilt.base]:
         what = f"version {mended[-1].version} of the table is a {mended[-1].kind}"
         yield (

@@ -63,16 +63,14 @@ class Decided:
     lost: Mask
 
 
-def decide(
-    asked: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], seen: Mask
-) -> Decided:
-    """Chooses the element that determines each key's row. `asked`, `read`, `images`: the keys of each list by column (arrays of the same
+def decide(keys: Sequence[Any], had: Sequence[bool], read: Sequence[Any], images: Sequence[Any], seen: Mask) -> Decided:
+    """Chooses the element that determines each key's row. `keys`, `read`, `images`: the keys of each list by column (arrays of the same
     type per column). `seen`: the images up to the lake's position.
 
     Exactly one element is chosen for each key that was requested or read, except lost keys; none for other keys.
     """
-    sizes = [len(part[0]) for part in (asked, read, images)]
-    joined = [pa.chunked_array([*parts]) for parts in zip(asked, read, images, strict=True)]
+    sizes = [len(part[0]) for part in (keys, read, images)]
+    joined = [pa.chunked_array([*parts]) for parts in zip(keys, read, images, strict=True)]
     codes = key_codes(joined) if sum(sizes) else np.zeros(0, np.int64)
     of_asked, of_read, of_images = np.split(codes, np.cumsum(sizes)[:-1])
     meant, changed, there = (np.zeros(int(codes.max(initial=-1)) + 1, np.bool_) for _ in range(3))
@@ -111,10 +109,10 @@ def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Pa
     schema = pq.read_schema(read.files[0])
     if any(each.partial or _shape(each) != _shape(read) for each in segments):
         raise TableError(name, "its columns changed while its rows were read; start the repair again", own=False)
-    asked = _asked(read, schema)
+    keys = _asked(read, schema)
     rows = _keys(read.files, read.key, schema)
     images = _keys([each.file for each in segments], (*read.key, ORDER_KEY), schema)
-    decided = decide(asked, read.had, rows, images[:-1], np.asarray(images[-1]) <= up_to)
+    decided = decide(keys, read.had, rows, images[:-1], np.asarray(images[-1]) <= up_to)
     counts = [int(mask.sum()) for mask in (decided.none, decided.rows, decided.images)]
     if decided.lost.any() and not sum(counts):
         raise TableError(
@@ -129,7 +127,7 @@ def repaired(name: str, read: Read, segments: Sequence[ChangesSegment], path: Pa
         writing = _Writing(writer, schema, up_to)
         writing.images([each.file for each in segments], decided.images)
         writing.rows(read.files, decided.rows, read.read_at_us)
-        writing.none(dict(zip(read.key, asked, strict=True)), decided.none, read.read_at_us)
+        writing.none(dict(zip(read.key, keys, strict=True)), decided.none, read.read_at_us)
     return Fold(segment=_segment(read, path, sum(counts), up_to), lost=decided.lost)
 
 

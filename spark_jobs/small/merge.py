@@ -243,9 +243,9 @@ class _SmallMerge:
         there = self.table.snapshot.columns
         names = [column.name for column in segment.columns] + [ORDER_KEY]
         marks = [DELETED] if DELETED in there else []
-        asked = [f"{_quoted(there[name.lower()][0])} AS {_quoted(name)}" for name in names] + marks
+        columns = [f"{_quoted(there[name.lower()][0])} AS {_quoted(name)}" for name in names] + marks
         bounds = self._bounds_text(segment)
-        query = f"SELECT {', '.join(asked)} FROM {LAKE}{f' WHERE {bounds}' if bounds else ''}"
+        query = f"SELECT {', '.join(columns)} FROM {LAKE}{f' WHERE {bounds}' if bounds else ''}"
         found: pa.Table = pa.table(QueryBuilder().register(LAKE, self.table.log).execute(query).read_all())
         deleted = (
             np.asarray(pc.fill_null(found[DELETED], pa.scalar(False))) if marks else np.zeros(found.num_rows, np.bool_)

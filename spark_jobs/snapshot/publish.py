@@ -316,8 +316,8 @@ def _check_completed(session: LakeSession, given: Publication) -> None:
 
     A publication takes missing values from the row that was read. For an inserted row no such row exists, so all rows must be read again.
     """
-    asked = publish_sql.incomplete(_rows(given, partial=True))
-    count = int(session.spark.sql(asked).collect()[0][0])
+    query = publish_sql.incomplete(_rows(given, partial=True))
+    count = int(session.spark.sql(query).collect()[0][0])
     if count:
         raise ColumnsDifferError(f"{count} rows were inserted while the table was read, by images that lack columns")
 

@@ -147,8 +147,13 @@ def _server(position: Mapping[str, Any]) -> str:
 def _backfill(batch: StagedBatch) -> dict[str, Any]:
     if batch.backfill is None:
         return {}
-    asked = batch.backfill
-    return {"kind": asked.kind, "backfill": asked.backfill_id, "from_us": asked.from_us, "to_us": asked.to_us}
+    backfill = batch.backfill
+    return {
+        "kind": backfill.kind,
+        "backfill": backfill.backfill_id,
+        "from_us": backfill.from_us,
+        "to_us": backfill.to_us,
+    }
 
 
 def _of(segment: Segment) -> dict[str, Any]:

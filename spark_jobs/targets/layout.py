@@ -90,11 +90,11 @@ def cluster_change(layout: Layout, there: Mapping[str, str]) -> tuple[str, dict[
 
 def refuse_other_partitions(name: str, path: str, layout: Layout, there: tuple[str, ...]) -> None:
     """Raises TableError if the table is partitioned differently from conf/. Without a setting in conf/, any partitioning is accepted."""
-    asked = [part.lower() for part in layout.partition_by]
-    if (asked and asked != [part.lower() for part in there]) or (layout.cluster_by and there):
-        is_by, wish = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing (cluster_by)"
+    configured = [part.lower() for part in layout.partition_by]
+    if (configured and configured != [part.lower() for part in there]) or (layout.cluster_by and there):
+        is_by, ours = ", ".join(there) or "nothing", ", ".join(layout.partition_by) or "nothing (cluster_by)"
         raise TableError(
             name,
-            f"the Delta table {path} is partitioned by {is_by}, and conf/ has partition_by {wish}: Delta partitions a table when it is "
+            f"the Delta table {path} is partitioned by {is_by}, and conf/ has partition_by {ours}: Delta partitions a table when it is "
             "created; remove that setting from conf/, or create the table again with `sluice snapshot start`",
         )

@@ -180,12 +180,12 @@ def refuse_alterations(name: str, segment: SchemaSegment) -> None:
 
 def widened(segment: SchemaSegment, there: Mapping[str, tuple[str, str]]) -> tuple[tuple[str, str], ...]:
     """Returns (column, type) of the columns to widen. If another shard widened them before, nothing is left to do."""
-    asked = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.WIDEN}
+    widening = {each.column.lower() for each in segment.alterations if each.kind is AlterationKind.WIDEN}
     found = ((column, there.get(column.name.lower(), ("", ""))) for column in segment.columns)
     return tuple(
         (name, column.type)
         for column, (name, now) in found
-        if column.name.lower() in asked and widens(now, column.type)
+        if column.name.lower() in widening and widens(now, column.type)
     )
 
 

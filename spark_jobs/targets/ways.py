@@ -74,13 +74,13 @@ class MergeFacts:
     bytes: int
 
 
-def choose(wish: SmallSetting, facts: MergeFacts) -> MergeChoice:
-    """Returns the way of merging. `wish` "small" removes the limits of size, but not those of what `deltalake` can write."""
-    if wish == "spark":
+def choose(setting: SmallSetting, facts: MergeFacts) -> MergeChoice:
+    """Returns the way of merging. `setting` "small" removes the limits of size, but not those of what `deltalake` can write."""
+    if setting == "spark":
         return MergeChoice(way="spark", reason=ASKED)
     if why := next(_obstacles(facts), ""):
         return MergeChoice(way="spark", reason=why)
-    if wish == "small":
+    if setting == "small":
         return MergeChoice(way="small", reason=ASKED)
     if facts.rows > ROWS_MAX or facts.bytes > BYTES_MAX:
         size = f"{facts.rows:,} rows and {facts.bytes >> 20} MiB"

@@ -102,32 +102,32 @@ class BinlogInterval:
     files: BinlogFiles
 
 
-def make_plan(config: DestinationConfig, directory: Path, asked: RequestedInterval, now_us: int) -> Plan:
+def make_plan(config: DestinationConfig, directory: Path, request: RequestedInterval, now_us: int) -> Plan:
     """Returns the plan of a backfill. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError, or the errors
     of a scan.
     """
-    rules.check_request(asked, now_us)
+    rules.check_request(request, now_us)
     ledger = read_ledger(directory)
-    place = locate_interval(config, ledger, asked)
+    place = locate_interval(config, ledger, request)
     records = history_kept(directory).look()
     schemas = schemas_of(config, records, place)
-    names = tables_of(ledger, schemas, asked)
+    names = tables_of(ledger, schemas, request)
     sample = IntervalReader(config, place.begin, schemas, frozenset(names), until=place.end, bytes_max=SAMPLE_BYTES_MAX)
     with tempfile.TemporaryDirectory(prefix="backfill-plan-", dir=directory) as folder:
         staged = sample.staged(Path(folder))
         facts = facts_of(names, config, directory, schemas, [staged])
     known = known_at(records, place.begin)
-    return _plan(config, asked, place, sample, [_table(each, staged, sample, place, known) for each in facts])
+    return _plan(config, request, place, sample, [_table(each, staged, sample, place, known) for each in facts])
 
 
-def locate_interval(config: DestinationConfig, ledger: Ledger, asked: RequestedInterval) -> BinlogInterval:
+def locate_interval(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:
     """Asks the source where the interval is. Raises as `make_plan`."""
     files = binlog_files(config)
     facts = files.facts
     cursor = rules.check_source(config.name, ledger.cursor, facts.server_uuid)
-    begin = choice_at(files, asked.from_us)
+    begin = choice_at(files, request.from_us)
     read_to = StartChoice(file=facts.file, offset=facts.offset, executed=facts.executed)
-    end = read_to if asked.to_us is None else choice_at(files, asked.to_us)
+    end = read_to if request.to_us is None else choice_at(files, request.to_us)
     places = [
         Position(
             epoch=cursor.epoch,
@@ -155,10 +155,10 @@ def schemas_of(config: DestinationConfig, records: Sequence[HistoryRecord], plac
     return IntervalSchemas(records, place.cursor, place.begin, captured)
 
 
-def tables_of(ledger: Ledger, schemas: IntervalSchemas, asked: RequestedInterval) -> tuple[str, ...]:
+def tables_of(ledger: Ledger, schemas: IntervalSchemas, request: RequestedInterval) -> tuple[str, ...]:
     """Returns the requested tables, including stopped ones. Raises ConfigurationError for one that is not captured."""
     stopped = {each.name for each in ledger.stopped_tables}
-    return rules.chosen(asked, sorted(stopped | schemas.versions().keys()))
+    return rules.chosen(request, sorted(stopped | schemas.versions().keys()))
 
 
 def facts_of(
@@ -236,7 +236,7 @@ def _table(
 
 def _plan(
     config: DestinationConfig,
-    asked: RequestedInterval,
+    request: RequestedInterval,
     place: BinlogInterval,
     sample: IntervalReader,
     tables: list[BackfillTablePlan],
@@ -247,8 +247,8 @@ def _plan(
     changes = sum(each.changes for each in done)
     return Plan(
         destination=config.name,
-        from_time=time_text(asked.from_us),
-        to_time="" if asked.to_us is None else time_text(asked.to_us),
+        from_time=time_text(request.from_us),
+        to_time="" if request.to_us is None else time_text(request.to_us),
         earliest_time=time_text(earliest_us) if earliest_file else "",
         earliest_file=earliest_file,
         begin=str(place.begin),

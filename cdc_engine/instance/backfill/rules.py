@@ -95,22 +95,22 @@ def refusal(table: TableFacts, refusals: Refusals = REFUSALS) -> str:
     return found.format(**dataclasses.asdict(table), shown=shown, instead=SNAPSHOT_WAY)
 
 
-def check_request(asked: RequestedInterval, now_us: int) -> None:
+def check_request(request: RequestedInterval, now_us: int) -> None:
     """Raises ConfigurationError for an empty interval."""
-    if asked.to_us is not None and asked.to_us <= asked.from_us:
-        raise ConfigurationError(f"--to {time_text(asked.to_us)} is not after --from {time_text(asked.from_us)}")
-    if asked.from_us > now_us:
-        raise ConfigurationError(f"--from {time_text(asked.from_us)} is in the future")
+    if request.to_us is not None and request.to_us <= request.from_us:
+        raise ConfigurationError(f"--to {time_text(request.to_us)} is not after --from {time_text(request.from_us)}")
+    if request.from_us > now_us:
+        raise ConfigurationError(f"--from {time_text(request.from_us)} is in the future")
 
 
-def chosen(asked: RequestedInterval, captured: Sequence[str]) -> tuple[str, ...]:
+def chosen(request: RequestedInterval, captured: Sequence[str]) -> tuple[str, ...]:
     """Returns the requested tables. Raises ConfigurationError for one that is not captured."""
-    unknown = sorted(set(asked.tables) - set(captured))
+    unknown = sorted(set(request.tables) - set(captured))
     if unknown:
         raise ConfigurationError(
             f"{', '.join(unknown)}: not captured; captured are {', '.join(captured) or 'none yet'}"
         )
-    return asked.tables or tuple(captured)
+    return request.tables or tuple(captured)
 
 
 def check_source(destination: str, cursor: Position | None, server_uuid: str) -> Position:

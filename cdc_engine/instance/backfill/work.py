@@ -80,7 +80,7 @@ class BackfillReading:
         self,
         config: DestinationConfig,
         directory: Path,
-        asked: RequestedInterval,
+        request: RequestedInterval,
         folder: Path,
         *,
         now_us: int,
@@ -89,13 +89,13 @@ class BackfillReading:
         refusals: rules.Refusals = rules.REFUSALS,
     ) -> None:
         """Finds the interval. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError."""
-        rules.check_request(asked, now_us)
-        self._config, self._directory, self._asked, self._folder = config, directory, asked, folder
+        rules.check_request(request, now_us)
+        self._config, self._directory, self._asked, self._folder = config, directory, request, folder
         self._progress, self._refusals = progress, refusals
         self._ledger = read_ledger(directory)
-        self.place = find(config, self._ledger, asked)
+        self.place = find(config, self._ledger, request)
         self._schemas = schemas_of(config, history_kept(directory).look(), self.place)
-        self.names = tables_of(self._ledger, self._schemas, asked)
+        self.names = tables_of(self._ledger, self._schemas, request)
         self.staged: list[StagingResult] = []
         self.read_to = self.place.begin
         self.refused: dict[str, str] = {}

@@ -55,7 +55,7 @@ class OwnStreams:
     def open(self, reader: StreamReader, place: WindowPosition) -> SourceStream:
         """Opens a stream at a position. Raises PositionLostError if no schema is known there."""
         begin, destination = place.position, self.source.destination
-        anew = (
+        way_out = (
             f"`sluice consumer forget {reader.group or destination} {reader.client_id}`, and it starts again at the oldest change in "
             "the window; it never gets the changes in between"
         )
@@ -72,7 +72,7 @@ class OwnStreams:
         )
         if own is None:
             raise PositionLostError(
-                f"the schema history no longer reaches back to {begin}, where consumer {reader.client_id} is: {anew}"
+                f"the schema history no longer reaches back to {begin}, where consumer {reader.client_id} is: {way_out}"
             )
         live_epoch = self.epoch()
         start = self._from(begin, live_epoch)
@@ -83,7 +83,7 @@ class OwnStreams:
             by_time=by_time,
             archive=self.archive,
         )
-        return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=anew)
+        return SourceStream(self, named, own, rules, start=start, live_epoch=live_epoch, way_out=way_out)
 
     def _from(self, begin: Position, epoch: int) -> Position:
         """Returns the start in the live stream's epoch, so that both number the same files in the same way; by GTID if its epoch is

@@ -33,7 +33,7 @@ REFUSALS: Refusals = (
 )
 
 
-def from_the_lake(config: DestinationConfig, ledger: Ledger, asked: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
+def from_the_lake(config: DestinationConfig, ledger: Ledger, request: RequestedInterval) -> BinlogInterval:  # noqa: ARG001  as `work.Find`
     """Returns the interval from the ledger's cursor on: all before it is in the lake, and the server shows it. Raises ActRefusedError,
     SourceConnectionError.
     """

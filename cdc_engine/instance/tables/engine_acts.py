@@ -130,8 +130,8 @@ class EngineActs:
                 names = {f"{each.database}.{each.table}" for each in taken}
                 filter_change.take_rules(self._config, self._directory, names)
                 steering.read_again()
-        asked = [each for each in wanted if each.wish is ResumeKind.RESUME]
-        resumed = filter_change.may_resume(self._config, self._directory, asked, parts.meta) if asked else []
+        requested = [each for each in wanted if each.wish is ResumeKind.RESUME]
+        resumed = filter_change.may_resume(self._config, self._directory, requested, parts.meta) if requested else []
         if resumed:
             ask = functools.partial(resume.facts_of, parts.source)
             resume.take_up(resumed, parts.meta, ask, steering.read_again, self._directory)

@@ -89,9 +89,9 @@ def misfit_of(position: Position, facts: ServerFacts) -> str:
     """Returns a sentence why the stream at `position` cannot be one of this server, or an empty text if it can."""
     if position.server_uuid and position.server_uuid != facts.server_uuid:
         return f"the server {facts.server_uuid} answers, the stream is of {position.server_uuid}"
-    anew = renumbered(position, facts)
-    if anew:
-        return anew
+    renumbering = renumbered(position, facts)
+    if renumbering:
+        return renumbering
     if position.file and facts.file and base(position.file) != base(facts.file):
         return f"the server writes {facts.file} now, the stream is in {position.file}"
     cut = cut_off(position, facts)

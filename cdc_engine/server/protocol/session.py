@@ -126,9 +126,9 @@ class ClientSession:
         self._note(packet, answer, time.perf_counter() - begun)
         return answer
 
-    def _safely(self, asked: Callable[[Packet], ClientAnswer], packet: Packet) -> ClientAnswer:
+    def _safely(self, act: Callable[[Packet], ClientAnswer], packet: Packet) -> ClientAnswer:
         try:
-            return asked(packet)
+            return act(packet)
         except PacketError as error:
             return refused(PACKET, str(error), closes=True)
         except SluiceError as error:

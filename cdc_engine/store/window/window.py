@@ -140,14 +140,14 @@ class Window:
         deadline = time.monotonic() + timeout_seconds
         with self._changed:
             while (found := self._found(place)) is not None:
-                spot, anew = found
+                spot, again = found
                 if self._waits:
                     self._read = spot
                     self._evict()
                     self._changed.notify_all()
                 pieces, end = cut(self._blocks, spot, bytes_max, events_max, isolated=self._isolated)
                 if pieces:
-                    return WindowReading(pieces, self._remembered(self._place_of(end)), anew)
+                    return WindowReading(pieces, self._remembered(self._place_of(end)), again)
                 left = deadline - time.monotonic()
                 if left <= 0 or given_up():
                     return WindowReading((), place)
@@ -208,10 +208,10 @@ class Window:
         ended = self._base_spot if key == self._base_key else transaction_at(self._blocks, key)
         if ended is None or not same_executed(self._executed_at(key, ended), place.position.gtid_set):
             return None
-        anew = bool(place.events) and self._begun_after(ended) != place.begun
-        spot = ended if anew else Spot(ended.transactions, ended.events + place.events)
+        again = bool(place.events) and self._begun_after(ended) != place.begun
+        spot = ended if again else Spot(ended.transactions, ended.events + place.events)
         first = self._blocks[0].start if self._blocks else self._tail
-        return (spot, anew) if first.events <= spot.events else None
+        return (spot, again) if first.events <= spot.events else None
 
     def _begun_after(self, ended: Spot) -> Key | None:
         """Names the transaction after a transaction end; None if nothing of it has arrived."""

@@ -247,8 +247,8 @@ def _create(statement: CreateTable, context: DdlContext) -> Iterator[DdlEffect]:
     if apart := elsewhere(rows_elsewhere(schema.engine)):
         yield _stop(context, name, statement.kind, apart, schema)
         return
-    anew = isinstance(there, DroppedTable) or (isinstance(there, TableSchema) and statement.replaces)
-    if anew and context.running(name):
+    created_again = isinstance(there, DroppedTable) or (isinstance(there, TableSchema) and statement.replaces)
+    if created_again and context.running(name):
         # No row of the table that had the name before is in this one.
         yield DdlEffect(name, TableChangeKind.TRUNCATE, early=True)
         context = dataclasses.replace(context, answers=Answers(recreated=True))

@@ -93,7 +93,7 @@ def run_into(
     from sluice.spark_jobs.errors import SparkJobError  # noqa: PLC0415
 
     path, directory = place_of(config, request), config.destination_dir(request.destination)
-    asked = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
+    interval = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
     chosen: list[CommittedInterval] = []
 
     def find(given: DestinationConfig, ledger: Any, wanted: RequestedInterval) -> BinlogInterval:
@@ -104,7 +104,7 @@ def run_into(
         reading = BackfillReading(
             config.destinations[request.destination],
             directory,
-            asked,
+            interval,
             folder,
             now_us=now_us,
             progress=listener.progress,
@@ -121,13 +121,13 @@ def run_into(
 
 
 def _from_a_version(
-    config: SluiceConfig, request: BackfillRequest, asked: Any, chosen: list[CommittedInterval]
+    config: SluiceConfig, request: BackfillRequest, arguments: Any, chosen: list[CommittedInterval]
 ) -> BinlogInterval:
     """Returns the interval to read, but from the end position of the base version."""
     from sluice.cdc_engine.instance.backfill.plan import is_followed, locate_interval  # noqa: PLC0415
     from sluice.spark_jobs.tables.commit_record import batches, read_commit  # noqa: PLC0415
 
-    place, ledger, directory = locate_interval(*asked), asked[1], config.destination_dir(request.destination)
+    place, ledger, directory = locate_interval(*arguments), arguments[1], config.destination_dir(request.destination)
     live = _live(config, request, ledger.ledger_id)
     commits = batches(read_commit(commit) for commit in live.commits_after(-1))
     base = base_of(commits, ledger.ledger_id, place.begin)

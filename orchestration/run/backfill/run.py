@@ -66,7 +66,7 @@ def run_backfill(
     from sluice.cdc_engine.instance.backfill.work import BackfillReading, folder_of  # noqa: PLC0415
 
     directory, given = config.destination_dir(request.destination), config.destinations[request.destination]
-    asked = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
+    interval = RequestedInterval(from_us=request.from_us, to_us=request.to_us, tables=request.tables)
     listener.say(str(request))
     if request.into:
         place_of(config, request)
@@ -74,7 +74,7 @@ def run_backfill(
         if request.into:
             return _done(request, *run_into(config, request, listener, folder))
         reading = BackfillReading(
-            given, directory, asked, folder, now_us=time.time_ns() // 1000, progress=listener.progress
+            given, directory, interval, folder, now_us=time.time_ns() // 1000, progress=listener.progress
         )
         reading.read()
         listener.say(f"read from {reading.place.begin} to {reading.read_to}: {len(reading.tables)} tables have changes")

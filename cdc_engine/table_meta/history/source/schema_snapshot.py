@@ -386,9 +386,11 @@ def _with_cut_defaults(cursor: Cursor, table: TableSchema, shown: list[Any], not
         if not column.default and default is not None and "GENERATED" not in extra
         and _is_cut(default, Default(default), notation, declared_type(column.type))
     ]  # fmt: skip
-    asked = [column for column in cut if column.nullable]
-    whole = dict(zip((column.name for column in asked), _asked(cursor, table, asked), strict=True)) if asked else {}
-    if notation is not _Notation.EXPRESSION and len(asked) < len(cut):
+    queried = [column for column in cut if column.nullable]
+    whole = (
+        dict(zip((column.name for column in queried), _asked(cursor, table, queried), strict=True)) if queried else {}
+    )
+    if notation is not _Notation.EXPRESSION and len(queried) < len(cut):
         whole |= _printed(cursor, table, [column for column in cut if not column.nullable])
     columns = tuple(dataclasses.replace(each, default=whole.get(each.name, each.default)) for each in table.columns)
     return dataclasses.replace(table, columns=columns)
