@@ -73,5 +73,6 @@ def _trusted(config: AlarmConfig) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=config.ca_file)
     except OSError as error:
         raise ConfigurationError(
-            f"alarms: the file {config.ca_file} with the authorities of the mail server cannot be read: {error.strerror or error}"
+            f"alarms: the file {config.ca_file} with the authorities of the mail server cannot be read "
+            f"({error.strerror or error}): correct ca_file"
         ) from None

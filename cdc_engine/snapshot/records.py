@@ -77,7 +77,7 @@ class SnapshotRecords:
 
         def changed(before: SnapshotRecord | None) -> SnapshotRecord:
             if before is None:
-                raise ActRefusedError(f"there is no snapshot of {name}")
+                raise ActRefusedError(f"there is no snapshot of {name}; `sluice snapshot status` lists those there are")
             return transition(before)
 
         return self._change(name, changed)

@@ -71,7 +71,9 @@ class Archive:
                 f"the archive {self.place} cannot be read: {error}; check its disk or object store"
             ) from error
         except pa.ArrowInvalid as error:
-            raise ConfigurationError(f"the archive {self.place} cannot be opened: {error}") from error
+            raise ConfigurationError(
+                f"the archive {self.place} cannot be opened: {error}; correct `archive` in conf/"
+            ) from error
 
 
 def _member(stream: Any, file: str, path: str) -> IO[bytes]:

@@ -133,7 +133,10 @@ def _tls(source: Source) -> dict[str, Any]:
         if source.certificate_file:
             context.load_cert_chain(source.certificate_file, source.key_file)
     except OSError as error:
-        raise ConfigurationError(f"the TLS files for {source.address} cannot be used: {error}") from error
+        raise ConfigurationError(
+            f"the TLS files for {source.address} cannot be used ({error}): correct ca_file, certificate_file "
+            "and key_file of its `tls` in conf/"
+        ) from error
     return {"ssl": context}
 
 

@@ -121,4 +121,6 @@ class FileEventStore(BackedEventStore):
             try:
                 self._log.trim(key_of(settled), self._files_bytes_max)
             except OSError as error:
-                raise StoreFullError(f"acked events in {self._log.directory} cannot be removed: {error}") from error
+                raise StoreFullError(
+                    f"acked events in {self._log.directory} cannot be removed ({error}): correct the permissions there"
+                ) from error

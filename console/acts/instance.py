@@ -142,7 +142,9 @@ def changed(directory: Path, name: str, text: str) -> bool:
     try:
         replace_file(directory / file_of(name), text)
     except OSError as error:
-        raise SetupError(f"{directory / file_of(name)} could not be written ({error.strerror})") from error
+        raise SetupError(
+            f"{directory / file_of(name)} could not be written ({error.strerror}): free space or give permission there"
+        ) from error
     return True
 
 

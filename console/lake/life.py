@@ -133,7 +133,9 @@ class TableVersions:
         try:
             found = pa.table(self._table.log(version).scan(predicate=self._condition)).to_pylist()
         except (DeltaError, OSError, pa.ArrowException, SetupError) as error:
-            raise GoneError(f"version {version} of {self._table.path} cannot be read any more: {error}") from error
+            raise GoneError(
+                f"version {version} of {self._table.path} cannot be read any more: {error}; use a newer version"
+            ) from error
         return found[0] if found else None
 
 

@@ -117,7 +117,9 @@ class DestinationLake:
                     fence.check(table.name)
                     log.alter.set_table_properties(wanted, raise_if_not_exists=False)
         except (DeltaError, OSError, TableError) as error:
-            raise SetupError(f"the owner of the Delta table {table.path} cannot be written: {error}") from error
+            raise SetupError(
+                f"the owner of the Delta table {table.path} cannot be written: {error}; check its disk or object store"
+            ) from error
 
     def _own_side_tables(self, name: str, ledger_id: str) -> None:
         """Changes the owner of change log and history too, which their Delta names contain. The next run creates a missing one again."""
@@ -139,7 +141,9 @@ class DestinationLake:
                     log = self._open(path)
                 records.keep_side_table(name, kind, (str(log.metadata().id), log.version()))
             except (DeltaError, OSError, TableError) as error:
-                raise SetupError(f"the owner of the Delta table {path} cannot be written: {error}") from error
+                raise SetupError(
+                    f"the owner of the Delta table {path} cannot be written: {error}; check its disk or object store"
+                ) from error
 
     def forget(self, name: str) -> None:
         """Removes the record of a missing table; the next run creates the table again."""

@@ -87,7 +87,9 @@ def _content(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise ConfigurationError(f"engine: {path} cannot be read ({error.strerror})") from error
+        raise ConfigurationError(
+            f"engine: {path} cannot be read ({error.strerror}): correct the path in conf/sluice.yaml, or give permission"
+        ) from error
 
 
 def _make(path: Path) -> None:

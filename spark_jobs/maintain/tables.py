@@ -332,7 +332,9 @@ def _keep(table: MaintainedTable, since: int, record: TableRecord) -> None:
     try:
         sync_commits(table.path, since, record.version)
     except OSError as error:
-        raise TableError(table.name, f"a commit to {table.path} could not be synced to disk: {error}") from error
+        raise TableError(
+            table.name, f"a commit to {table.path} could not be synced to disk: {error}; check that disk"
+        ) from error
     table.records.keep(table.name, record)
 
 
@@ -422,6 +424,8 @@ def prune_cuts(path: str, hours: float, fence: Fence, storage_options: Mapping[s
         return 0
     except (DeltaError, OSError) as error:
         raise TableError(
-            CUTS, f"the consistent snapshots of the tables at {path} cannot be cleaned up: {error}", own=False
+            CUTS,
+            f"the consistent snapshots of the tables at {path} cannot be cleaned up: {error}; the next maintenance run repeats it",
+            own=False,
         ) from error
     return int(gone["num_deleted_rows"] or 0)

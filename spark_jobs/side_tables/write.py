@@ -116,7 +116,8 @@ def write_side_tables(session: LakeSession | None, share: Share) -> None:
     except Exception as error:
         if is_away(error):
             raise
-        raise TableError(name, f"its change log or history could not be written: {first_line(error)}") from error
+        line = first_line(error)
+        raise TableError(name, f"its change log or history could not be written: {line}; it is tried again") from error
 
 
 def write_alone(session: LakeSession | None, share: Share) -> TableReport:

@@ -185,7 +185,9 @@ class DeltaTable:
             return deltalake.DeltaTable(self.path, version=version, storage_options=self._storage_options or None)
         except (exceptions.DeltaError, OSError) as error:
             raise TableError(
-                self.name, f"version {version} of the Delta table {self.path} cannot be read any more: {error}"
+                self.name,
+                f"version {version} of the Delta table {self.path} cannot be read any more: {error}; "
+                "its files were removed, or its disk or store does not answer",
             ) from error
 
     def found(self, record: TableRecord | None, owner: str = "") -> FoundTable:

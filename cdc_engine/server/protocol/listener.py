@@ -225,7 +225,9 @@ def _tls_of(address: Address) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(address.certificate_file, address.key_file)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigurationError(f"canal_server.certificate_file or key_file cannot be used: {error}") from error
+        raise ConfigurationError(
+            f"canal_server.certificate_file or key_file cannot be used ({error}): name PEM files that can be read"
+        ) from error
     return context
 
 

@@ -157,14 +157,18 @@ class SchemaRepository:
             if new:
                 sync(self._path.parent)
         except OSError as error:
-            raise MetaError(f"the schema history {self._path} cannot be written: {error.strerror}") from error
+            raise MetaError(
+                f"the schema history {self._path} cannot be written ({error.strerror}): free space or give permission there"
+            ) from error
 
     def replace(self, records: Iterable[HistoryRecord]) -> None:
         """Writes a new file next to the old one, syncs and renames it: a crash leaves the old file or the new one."""
         try:
             replace_file(self._path, _HEADER + b"".join(record.to_line() for record in records))
         except OSError as error:
-            raise MetaError(f"the schema history {self._path} cannot be written: {error.strerror}") from error
+            raise MetaError(
+                f"the schema history {self._path} cannot be written ({error.strerror}): free space or give permission there"
+            ) from error
 
     def __str__(self) -> str:
         return str(self._path)
