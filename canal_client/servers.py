@@ -84,9 +84,9 @@ class ClusterServers:
         self._lock = threading.Lock()
 
     def addresses(self) -> Sequence[Address]:
-        with self._told():
-            running = self._address(self._asked("get", f"{self._path}/running"))
-            others = self._asked("get_children", f"{self._path}/cluster") or ()
+        with self._translated():
+            running = self._address(self._answer_to("get", f"{self._path}/running"))
+            others = self._answer_to("get_children", f"{self._path}/cluster") or ()
         found = [running] if running else []
         found += [each for name in others if (each := _address_of(name)) is not None and each not in found]
         if not found:
@@ -101,7 +101,7 @@ class ClusterServers:
         deadline = None if self._wait_seconds is None else time.monotonic() + self._wait_seconds
         self.leave()
         while True:
-            with self._told():
+            with self._translated():
                 zookeeper = self._connected()
                 session, gone = self._session, threading.Event()
                 try:
@@ -146,7 +146,7 @@ class ClusterServers:
         record = json.loads(data[0])
         return _address_of(str(record.get("address", ""))) if record.get("active", True) else None
 
-    def _asked(self, what: str, path: str) -> Any:
+    def _answer_to(self, what: str, path: str) -> Any:
         from kazoo.exceptions import NoNodeError  # noqa: PLC0415  as above
 
         try:
@@ -175,7 +175,7 @@ class ClusterServers:
             self._session += 1
 
     @contextlib.contextmanager
-    def _told(self) -> Any:
+    def _translated(self) -> Any:
         from kazoo.exceptions import KazooException  # noqa: PLC0415  as above
         from kazoo.handlers.threading import KazooTimeoutError  # noqa: PLC0415
 

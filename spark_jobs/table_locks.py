@@ -121,7 +121,7 @@ class TableLocks:
                 lock.release()
 
     def _opened(self, name: str, path: str) -> TableLock | None:
-        with _told(name, path):
+        with _translated(name, path):
             return self.lock(path)
 
 
@@ -137,7 +137,7 @@ class _HeldLock:
     lock: TableLock
 
     def take(self, wait_seconds: float) -> bool:
-        with self._told():
+        with self._translated():
             deadline = time.monotonic() + wait_seconds
             if not self.lock.register_waiting():  # another run waits and has precedence
                 if not wait_seconds:
@@ -166,7 +166,7 @@ class _HeldLock:
         return f"{why}; the batch is tried again"
 
     def timed_out(self, seconds: float) -> TableError:
-        with self._told():
+        with self._translated():
             writer = Writing.from_text(self.lock.writer()).who
         why = (
             f"this run waited {seconds:g} s for the lock of the Delta table {self.path}, which several destinations write, and "
@@ -177,7 +177,7 @@ class _HeldLock:
     @contextlib.contextmanager
     def written_down(self, writing: Writing) -> Iterator[None]:
         """Stores the sessions with the lock before anything is written, until all statements have ended."""
-        with self._told():
+        with self._translated():
             self._end_left_over(writing)
             self.lock.write(writing.to_text())
         try:
@@ -216,8 +216,8 @@ class _HeldLock:
             )
             raise TableError(self.name, f"{why}; it is waited for {rest:.0f} s, then Spark has ended it", own=False)
 
-    def _told(self) -> contextlib.AbstractContextManager[None]:
-        return _told(self.name, self.path)
+    def _translated(self) -> contextlib.AbstractContextManager[None]:
+        return _translated(self.name, self.path)
 
 
 def _is_reached(left: Writing, ours: Writing) -> bool:
@@ -232,7 +232,7 @@ def _goes_on(error: Exception) -> bool:
 
 
 @contextlib.contextmanager
-def _told(name: str, path: str) -> Iterator[None]:
+def _translated(name: str, path: str) -> Iterator[None]:
     """Raises errors of the lock's store as a TableError that does not blame the table."""
     try:
         yield

@@ -25,7 +25,7 @@ def share(destination_dir: Path, name: str, content: bytes) -> None:
     """Uploads a file for runs on other hosts, if there are any. Raises NotSharedError."""
     place = as_location(destination_dir)
     if place.is_apart:
-        with _told(name):
+        with _translated(name):
             _folder(place).write(name, content)
 
 
@@ -34,7 +34,7 @@ def local_copy(destination_dir: Path, name: str) -> Path:
     place = as_location(destination_dir)
     if not place.is_apart:
         return destination_dir / name
-    with _told(name):
+    with _translated(name):
         content = _folder(place).read(name)
     if content is None:
         return destination_dir / name
@@ -54,7 +54,7 @@ def _folder(place: LedgerLocation) -> StoreFolder:
 
 
 @contextlib.contextmanager
-def _told(name: str) -> Iterator[None]:
+def _translated(name: str) -> Iterator[None]:
     try:
         yield
     except StoreError as error:

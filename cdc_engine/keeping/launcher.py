@@ -57,7 +57,7 @@ class Startable(Protocol):
 
 
 Kept = TypeVar("Kept", bound=Startable)
-Told = TypeVar("Told")
+Reporter = TypeVar("Reporter")
 
 
 class EngineSlot(Generic[Kept]):
@@ -98,7 +98,7 @@ class EngineSlot(Generic[Kept]):
                 self._start = None
         return start.result()
 
-    def told(self, say: Callable[[Kept], Told]) -> Told | None:
+    def told(self, say: Callable[[Kept], Reporter]) -> Reporter | None:
         """Returns what `say` returns for the running engine; None if none is running."""
         engine = self._engine
         try:
@@ -268,7 +268,7 @@ def _make(destination: str) -> Engine:
     config = _may_run(destination)
     if destination not in config.destinations:
         raise ConfigurationError(f"there is no destination {destination}: describe it in conf/destinations")
-    return Engine(config, destination, on_status=_told(config, destination))
+    return Engine(config, destination, on_status=_reporter(config, destination))
 
 
 def _may_run(name: str) -> SluiceConfig:
@@ -305,7 +305,7 @@ def _make_group(name: str) -> GroupEngine:
     from sluice.cdc_engine.instance.consumers.group.engine import GroupEngine  # noqa: PLC0415  as above
 
     config = _may_run(name)
-    return GroupEngine(config, name, functools.partial(_consumers_here, config), on_status=_told(config, name))
+    return GroupEngine(config, name, functools.partial(_consumers_here, config), on_status=_reporter(config, name))
 
 
 def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
@@ -324,7 +324,7 @@ def _consumers_here(config: SluiceConfig, member: str) -> Consumers:
     )
 
 
-def _told(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
+def _reporter(config: SluiceConfig, destination: str) -> Callable[[EngineStatus], None]:
     """Returns the callback for an engine's status, which sends alarms, and serves the Prometheus endpoint. Both belong to this process."""
     global _operator  # noqa: PLW0603  one a process, as its engines are
     from sluice.cdc_engine.operation.endpoint import keep_served  # noqa: PLC0415  as above

@@ -71,12 +71,12 @@ class SqlRecordStore(RecordStore):
             raise ConfigurationError(
                 f"{SETTING} names a database whose driver cannot be loaded here: {error}; install it, or correct the URL"
             ) from error
-        with self._told(OPENED):
+        with self._translated(OPENED):
             _make_table(self._engine)
 
     def read(self, name: str) -> StoredRecord | None:
         query = sqlalchemy.select(_records.c.record, _records.c.version, _records.c.token).where(*self._key(name))
-        with self._told("read"), self._engine.connect() as connection:
+        with self._translated("read"), self._engine.connect() as connection:
             row = connection.execute(query).one_or_none()
         return StoredRecord(row.record, int(row.version), int(row.token)) if row else None
 
@@ -84,7 +84,7 @@ class SqlRecordStore(RecordStore):
         query = sqlalchemy.select(_records.c.name, _records.c.record, _records.c.version, _records.c.token).where(
             _records.c.destination == self._destination, _records.c.name.startswith(prefix, autoescape=True)
         )
-        with self._told("read"), self._engine.connect() as connection:
+        with self._translated("read"), self._engine.connect() as connection:
             rows = connection.execute(query).all()
         # SQLite's LIKE ignores case
         found = (row for row in rows if in_folder(row.name, prefix))
@@ -94,7 +94,7 @@ class SqlRecordStore(RecordStore):
         """Ignores `also`, which is for readers of ZooKeeper."""
         values = {"record": text, "version": version + 1, "token": token}
         try:
-            with self._told("written"), self._engine.begin() as connection:
+            with self._translated("written"), self._engine.begin() as connection:
                 if version == NOT_THERE:
                     row = {**values, "destination": self._destination, "name": name}
                     connection.execute(sqlalchemy.insert(_records).values(**row))
@@ -107,7 +107,7 @@ class SqlRecordStore(RecordStore):
         raise StaleWriteError(f"{name} in {self} is not of version {version} any more: another process has written it")
 
     def remove(self, name: str) -> bool:
-        with self._told("written"), self._engine.begin() as connection:
+        with self._translated("written"), self._engine.begin() as connection:
             return connection.execute(sqlalchemy.delete(_records).where(*self._key(name))).rowcount == 1
 
     def __str__(self) -> str:
@@ -117,7 +117,7 @@ class SqlRecordStore(RecordStore):
         return _records.c.destination == self._destination, _records.c.name == name
 
     @contextlib.contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    def _translated(self, what: str) -> Iterator[None]:
         try:
             yield
         except IntegrityError:

@@ -87,7 +87,7 @@ class ChunksInStore:
         self._placed, self._mine = placed, uuid.uuid4().hex[:12]
 
     def prepare(self) -> tuple[KeptChunk, ...]:
-        with self._told():
+        with self._translated():
             shutil.rmtree(self._placed.folder, ignore_errors=True)
             make_folder(self._placed.folder)
             store = self._placed.store()
@@ -97,7 +97,7 @@ class ChunksInStore:
         return whole
 
     def clear(self) -> None:
-        with self._told():
+        with self._translated():
             self._placed.store().remove()
 
     def rows_path(self, chunk: Chunk) -> Path:
@@ -105,7 +105,7 @@ class ChunksInStore:
 
     def keep(self, chunk: Chunk, facts: ChunkFacts) -> None:
         rows = self.rows_path(chunk)
-        with self._told():
+        with self._translated():
             self._placed.put(rows, rows.name)
             record = json.dumps({**_record(chunk, facts), "file": rows.name})
             self._placed.store().write(_record_name(chunk), record.encode())
@@ -120,7 +120,7 @@ class ChunksInStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except (StoreError, OSError) as error:

@@ -99,7 +99,7 @@ class SnapshotRecords:
         """
         if not record.is_open:
             return 0
-        with _told():
+        with _translated():
             counts = (name.split(".")[1] for name in self.cascades(record).names())
             return max((int(count) for count in counts if count.isdigit()), default=0)
 
@@ -146,7 +146,7 @@ class SnapshotRecords:
         # List the folders before reading the record, so what another process begins in between is kept.
         home, stored = self._folder / digest_of(name), self._store(name)
         here = [path for path in home.iterdir() if path.is_dir()] if home.is_dir() else []
-        with _told():
+        with _translated():
             there = stored.children() if stored else set()
         record = self.get(name)
         if record is None:
@@ -156,7 +156,7 @@ class SnapshotRecords:
         for path in here:
             if path.name not in kept and may_go(path.name):
                 shutil.rmtree(path, ignore_errors=True)
-        with _told():
+        with _translated():
             for each in filter(may_go, there - kept):
                 self._store(name, each).remove()  # type: ignore[union-attr]
 
@@ -186,13 +186,13 @@ class SnapshotRecords:
         here = self._folder / digest_of(name) / folder
         if not self._place.is_apart:
             return StoredFiles(folder=here)
-        with _told():
+        with _translated():
             return StoredFiles(folder=here, url=self._url(name, folder), options=_options(self._place))
 
     def _store(self, name: str, folder: str = "") -> StoreFolder | None:
         if not self._place.is_apart:
             return None
-        with _told():
+        with _translated():
             return StoreFolder(self._url(name, folder), _options(self._place))
 
     def _url(self, name: str, folder: str) -> str:
@@ -215,7 +215,7 @@ def _options(place: LedgerLocation) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _told() -> Iterator[None]:
+def _translated() -> Iterator[None]:
     try:
         yield
     except StoreError as error:

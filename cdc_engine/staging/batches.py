@@ -37,7 +37,7 @@ class StagedBatches:
         """Uploads a staged batch to the store, the manifest last. Files of an earlier try are removed first."""
         if self._place is None:
             return
-        with self._told():
+        with self._translated():
             stored = self._stored(ledger_id, folder.name)
             stored.remove(first=MANIFEST_FILE)
             stored.put(folder, last=MANIFEST_FILE)
@@ -46,7 +46,7 @@ class StagedBatches:
         """Returns whether all files of the batch exist, so that a run can merge it."""
         if self._place is None:
             return is_whole(self._directory / batch.path)
-        with self._told():
+        with self._translated():
             stored = self._stored(batch.ledger_id, batch.path)
             content, sizes = stored.read(MANIFEST_FILE), stored.sizes()
         try:
@@ -70,7 +70,7 @@ class StagedBatches:
             if path.name not in kept:
                 shutil.rmtree(path, ignore_errors=True)
         if self._place is not None:
-            with self._told():
+            with self._translated():
                 for name in self._stored(ledger_id).children() - kept:
                     self._stored(ledger_id, name).remove(first=MANIFEST_FILE)
 
@@ -81,7 +81,7 @@ class StagedBatches:
             return local
         if self._place is None:
             return ""
-        with self._told():
+        with self._translated():
             return self._place.staged_url() if self._stored().children() else ""
 
     def _stored(self, ledger_id: str = "", path: str = "") -> StoreFolder:
@@ -92,7 +92,7 @@ class StagedBatches:
         return StoreFolder(self._place.staged_url(ledger_id, path), options)
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except StoreError as error:

@@ -57,7 +57,7 @@ class PreparedCopies:
 
     def records(self) -> list[CopyName]:
         """Returns all records that are whole. Also raises NotSharedError for a name that this version does not know."""
-        with self._told():
+        with self._translated():
             names = sorted(self._folder().sizes())
         committed: dict[tuple[str, int], int] = {}
         self._names = {}
@@ -77,13 +77,13 @@ class PreparedCopies:
     def put(self, record: CopyName, path: Path) -> None:
         """Uploads a record that is prepared now; it is in the store when this returns."""
         name = f"{record.digest}.{record.prepared}.{self._token}{PREPARED}"
-        with self._told():
+        with self._translated():
             self._folder().put_file(path, name)
         self._names.setdefault(record.key, set()).add(name)
 
     def bring(self, record: CopyName, path: Path) -> None:
         """Downloads the events of a record into a file."""
-        with self._told():
+        with self._translated():
             folder = path.with_suffix(".brought")
             name = self._newest(record.key)
             self._folder().get([name], folder)
@@ -92,7 +92,7 @@ class PreparedCopies:
 
     def mark(self, record: CopyName) -> None:
         """Marks a record as committed."""
-        with self._told():
+        with self._translated():
             self._folder().write(record.name, b"committed\n")
         self._names.setdefault(record.key, set()).add(record.name)
 
@@ -107,7 +107,7 @@ class PreparedCopies:
 
     def forget(self) -> None:
         """Removes all records."""
-        with self._told():
+        with self._translated():
             self._folder().remove()
         self._names = {}
 
@@ -120,7 +120,7 @@ class PreparedCopies:
         """
         known = self._names.get(record.key, set())
         names = {name for name in known if name.endswith(kind)}
-        with self._told():
+        with self._translated():
             self._folder().remove_files(sorted(names))
         known -= names
 
@@ -133,7 +133,7 @@ class PreparedCopies:
         return StoreFolder(str(self), resolved(dict(self._place.storage_options)))
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _translated(self) -> Iterator[None]:
         try:
             yield
         except StoreError as error:

@@ -177,14 +177,14 @@ def parse_key(table: HistoryTable, text: str) -> dict[str, str]:
             f"this order or as {','.join(f'{name}=…' for name in table.key)}; put a value that contains a comma in double "
             "quotes"
         )
-    by_name = dict(_told(part.strip(), table.key) for part in parts)
+    by_name = dict(_part(part.strip(), table.key) for part in parts)
     if sorted(by_name) == sorted(table.key):
         return by_name
     named = zip(table.key, parts, strict=True)
     return {name: value.strip().removeprefix(f"{name}=") for name, value in named}
 
 
-def _told(part: str, key: Sequence[str]) -> tuple[str, str]:
+def _part(part: str, key: Sequence[str]) -> tuple[str, str]:
     """Returns column and value of `column=value`; no column if the part does not begin with a key column."""
     name, equals, value = part.partition("=")
     column = next((each for each in key if equals and each.lower() == name.strip().lower()), "")

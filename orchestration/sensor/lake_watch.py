@@ -90,14 +90,14 @@ class LakeWatch:
             self._troubles = _shortened(self._found(stopped))
         except Exception as error:  # any error: otherwise the last, good result would stay
             self._troubles = (
-                f"whether others changed the Delta tables cannot be checked: {self._told(error)}; it is tried again",
+                f"whether others changed the Delta tables cannot be checked: {self._shown(error)}; it is tried again",
             )
         finally:
             now = time.monotonic()
             self._due = began + max(LAKE_WATCH_SECONDS, SHARE * (now - began))
             self._looking.release()
 
-    def _told(self, error: Exception) -> str:
+    def _shown(self, error: Exception) -> str:
         return told(self._config, error) or type(error).__name__
 
     def _found(self, stopped: Collection[str]) -> list[str]:
@@ -119,10 +119,10 @@ class LakeWatch:
                 for path, (table_id, version) in self._kept(records, name):
                     sentences.append(self._eye.trouble(owner, path, TableRecord(table_id=table_id, version=version)))
             except TableError as error:
-                sentences.append(self._told(error))
+                sentences.append(self._shown(error))
             except Exception as error:  # any error: the findings of the other tables must be reported
                 sentences.append(
-                    f"the Delta table of {name} cannot be watched for changes by others: {self._told(error)}"
+                    f"the Delta table of {name} cannot be watched for changes by others: {self._shown(error)}"
                 )
         return [sentence for sentence in sentences if sentence]
 

@@ -115,7 +115,7 @@ def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None],
         try:
             report = merge(name)
         except Exception as error:
-            errors.append(_told(name, error, act))
+            errors.append(_failure(name, error, act))
         else:
             reports += [report] if report is not None else []
     if errors:
@@ -124,7 +124,7 @@ def each_table(names: Iterable[str], merge: Callable[[str], TableReport | None],
     return reports
 
 
-def _told(name: str, error: Exception, act: str) -> TableError:
+def _failure(name: str, error: Exception, act: str) -> TableError:
     if is_away(error):
         raise SparkUnavailableError(
             f"the connection to Spark was lost during the {act} of {name} ({first_line(error)}); start it again"

@@ -45,7 +45,7 @@ def append_segment(table: SideTable, segment: Segment, user_metadata: str) -> bo
         case TruncateSegment():
             rows = event_row(_without_images(), "truncate", order_key, segment.commit_time_us, "")
         case SchemaSegment():
-            rows = event_row(_without_images(), "schema", order_key, segment.commit_time_us, _told(segment))
+            rows = event_row(_without_images(), "schema", order_key, segment.commit_time_us, _described(segment))
     return _append(table, rows.schema, rows.to_batches, order_key, user_metadata)
 
 
@@ -157,7 +157,7 @@ def _derived(path: Path) -> Iterator[pa.RecordBatch]:
         yield batch.filter(batch[DERIVED])
 
 
-def _told(segment: SchemaSegment) -> str:
+def _described(segment: SchemaSegment) -> str:
     """Returns the result of a schema change, as JSON."""
     record: dict[str, Any] = {
         "key": segment.key,

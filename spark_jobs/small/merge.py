@@ -121,10 +121,10 @@ def _merge_once(job: SmallJob) -> tuple[TableReport, TableRecord] | Declined:
     except fold_arrow.DuplicateKeysError:
         return Declined(reason="the Delta table has two rows with the same key")
     record = TableRecord(table_id=table.snapshot.table_id, version=table.snapshot.version)
-    return _told(report, choice), record
+    return _with_choice(report, choice), record
 
 
-def _told(report: TableReport, choice: MergeChoice) -> TableReport:
+def _with_choice(report: TableReport, choice: MergeChoice) -> TableReport:
     return dataclasses.replace(report, way=choice.way, reason=choice.reason)
 
 

@@ -118,7 +118,7 @@ def _try(column: str, literal: Literal, scalar: Any, of: pa.DataType) -> None:
 
 def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
     if isinstance(literal, str):
-        return _told(column, literal, of)
+        return _converted(column, literal, of)
     if pa.types.is_floating(of):
         return pa.scalar(float(literal), of)
     if pa.types.is_boolean(of) and literal in (0, 1):
@@ -132,7 +132,7 @@ def _scalar(column: str, literal: Literal, of: pa.DataType) -> Any:
     raise ConditionRefusedError(_unfit(column, literal, of))
 
 
-def _told(column: str, literal: str, of: pa.DataType) -> Any:
+def _converted(column: str, literal: str, of: pa.DataType) -> Any:
     """Converts a text literal to a text, date or time. A time with a time zone is read as UTC if the literal has none."""
     try:
         if _is_text(of):

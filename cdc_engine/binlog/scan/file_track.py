@@ -16,7 +16,7 @@ class FileTrack:
 
     def __init__(self, start: Position) -> None:
         self.file, self.created = start.file, start.file_created
-        self._told = start.file  # the file of the last position that was handed out
+        self._handed_out = start.file  # the file of the last position that was handed out
         self._described = False  # whether the server described a file on this connection
 
     def turn_to(self, file: str) -> None:
@@ -34,7 +34,7 @@ class FileTrack:
                 f"{self.file} was created at {created}, and the file of that name that was read, at {self.created} (seconds since 1970)"
             )
         self._described, self.created = True, created or self.created
-        new, self._told = self.file != self._told, self.file
+        new, self._handed_out = self.file != self._handed_out, self.file
         return new
 
     def _refuse(self, what: str) -> FilesRenumberedError | PositionLostError:

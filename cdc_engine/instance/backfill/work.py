@@ -90,7 +90,7 @@ class BackfillReading:
     ) -> None:
         """Finds the interval. Raises PositionLostError if the time is purged, ConfigurationError, ActRefusedError."""
         rules.check_request(request, now_us)
-        self._config, self._directory, self._asked, self._folder = config, directory, request, folder
+        self._config, self._directory, self._request, self._folder = config, directory, request, folder
         self._progress, self._refusals = progress, refusals
         self._ledger = read_ledger(directory)
         self.place = find(config, self._ledger, request)
@@ -109,7 +109,7 @@ class BackfillReading:
     @property
     def changed_up_to(self) -> int:
         """The order key of the interval's end: keys that changed at or before it are included."""
-        return (self.read_to if self._asked.to_us is None else self.place.end).order_key
+        return (self.read_to if self._request.to_us is None else self.place.end).order_key
 
     def read(self) -> None:
         """Reads up to the source's end. Raises ActRefusedError if a requested table is refused, or all are; before reading if possible."""
@@ -136,11 +136,11 @@ class BackfillReading:
 
     def _go_on(self) -> None:
         names = frozenset(self.names) - self.refused.keys()
-        interval = IntervalReader(self._config, self.read_to, self._schemas, names, progress=self._told)
+        interval = IntervalReader(self._config, self.read_to, self._schemas, names, progress=self._report)
         self.staged.append(interval.staged(self._folder / str(len(self.staged))))
         self.read_to = interval.end
 
-    def _told(self, read_bytes: int) -> None:
+    def _report(self, read_bytes: int) -> None:
         _, size_bytes = rules.files_between(self.place.files.logs, self.place.begin, self.place.read_to)
         self._progress(min(read_bytes, size_bytes), size_bytes)
 
@@ -163,7 +163,7 @@ class BackfillReading:
         found = {each.name: rules.refusal(each, self._refusals) for each in facts}
         # A refused table stays refused: nothing of it was read meanwhile.
         self.refused = {**{name: why for name, why in found.items() if why}, **self.refused}
-        named = [name for name in self._asked.tables if name in self.refused and self._asked.all_or_none]
+        named = [name for name in self._request.tables if name in self.refused and self._request.all_or_none]
         if named or len(self.refused) == len(self.names):
             refusals = "; ".join(f"{name}: {self.refused[name]}" for name in (named or self.names))
             raise ActRefusedError(refusals or f"{self._config.name} captures no table yet")

@@ -125,7 +125,7 @@ class Failover:
             refused[address] = self._why_not(address)
             if not refused[address]:
                 return self._taken(address, chosen)
-        self._refused = _told(refused)
+        self._refused = _refusals(refused)
         return False
 
     def _why_not(self, address: str) -> str:
@@ -189,6 +189,6 @@ def _unreadable(parser: EventParser) -> str:
     return parser.lacks or (str(parser.last_error) if isinstance(parser.last_error, PositionLostError) else "")
 
 
-def _told(refused: Mapping[str, str]) -> str:
+def _refusals(refused: Mapping[str, str]) -> str:
     each = "; ".join(f"{address} cannot take over: {why}" for address, why in refused.items())
     return f"{each}. It is tried again with every heartbeat" if each else "there is no standby source"

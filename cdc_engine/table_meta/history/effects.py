@@ -202,7 +202,7 @@ def _reviewed(
             f"{', '.join(item.what for item in items)} is not followed, because its policy in `schema_changes` is stop"
         )
         effect = _stop(context, name, kind, CannotFollowError(decision.verdict.value, reason), schema)
-        return dataclasses.replace(effect, alterations=_told(items))
+        return dataclasses.replace(effect, alterations=_alterations_of(items))
     held = PendingChange(
         destination=context.destination,
         database=name[0],
@@ -214,10 +214,10 @@ def _reviewed(
         choices=choices(items, policy),
     )
     stopped = Stopped(state=decision.verdict.value, reason=held.reason, schema=schema)
-    return DdlEffect(name, TableChangeKind.STOPPED, stopped, alterations=_told(items), held=held)
+    return DdlEffect(name, TableChangeKind.STOPPED, stopped, alterations=_alterations_of(items), held=held)
 
 
-def _told(items: list[Item]) -> tuple[Alteration, ...]:
+def _alterations_of(items: list[Item]) -> tuple[Alteration, ...]:
     return tuple(item.alteration for item in items if item.alteration is not None)
 
 

@@ -46,7 +46,7 @@ def fit(
     problem = "" if schema is None else mismatch(table_map, columns, schema, mariadb=mariadb)
     if schema is not None and not problem:
         return _confirmed(table_map, schema), None
-    found = _told(table_map, columns, schema.charset if schema else "")
+    found = _from_map(table_map, columns, schema.charset if schema else "")
     if found is not None and not (mariadb and (_has_row_times(found) or any(_hides_another(each) for each in columns))):
         return found.version(), found
     if schema is None:
@@ -85,13 +85,13 @@ def mismatch(table_map: TableMap, columns: tuple[Column, ...], schema: TableSche
     for index, (mapped, declared) in enumerate(zip(columns, schema.columns, strict=True)):
         if difference := _column_difference(table_map, mapped, declared, mariadb=mariadb):
             return f"column {index + 1} ({declared.name}): {difference}"
-    told_key = _told_key(table_map)
-    if told_key is not None:  # every key of a system-versioned table contains the end time of its rows
+    mapped_key = _mapped_key(table_map)
+    if mapped_key is not None:  # every key of a system-versioned table contains the end time of its rows
         ends = {column.name for column in schema.columns if column.generated in {ROW_END, HIDDEN_END}}
-        told_key = tuple(name for name in told_key if name not in ends)
+        mapped_key = tuple(name for name in mapped_key if name not in ends)
     # without a primary key, a table map contains the first unique key in its place
-    if schema.key and told_key is not None and told_key != schema.key:
-        return f"the table map has the primary key {_shown(told_key)}, the schema history {_shown(schema.key)}"
+    if schema.key and mapped_key is not None and mapped_key != schema.key:
+        return f"the table map has the primary key {_shown(mapped_key)}, the schema history {_shown(schema.key)}"
     return ""
 
 
@@ -104,8 +104,8 @@ def _column_difference(table_map: TableMap, mapped: Column, declared: DeclaredCo
         ("the character set ", mapped.charset, expected.charset, bool(mapped.charset and expected.charset)),
         ("the labels ", _shown(mapped.labels), _shown(expected.labels), table_map.labels is not None),
     )
-    for what, map_side, history_side, told_by_map in sides:
-        if told_by_map and map_side != history_side:
+    for what, map_side, history_side, in_map in sides:
+        if in_map and map_side != history_side:
             return f"the table map has {what}{map_side}, the schema history {what}{history_side}"
     return ""
 
@@ -207,15 +207,15 @@ def is_sequence(table_map: TableMap) -> bool:
     )
 
 
-def _told_key(table_map: TableMap) -> tuple[str, ...] | None:
+def _mapped_key(table_map: TableMap) -> tuple[str, ...] | None:
     if table_map.names is None:
         return None
     return tuple(table_map.names[index] for index in table_map.primary_key)
 
 
-def _told(table_map: TableMap, columns: tuple[Column, ...], default_charset: str) -> TableSchema | None:
+def _from_map(table_map: TableMap, columns: tuple[Column, ...], default_charset: str) -> TableSchema | None:
     """Returns the schema in a table map with full metadata; None if it is incomplete."""
-    key = _told_key(table_map)
+    key = _mapped_key(table_map)
     if table_map.names is None or key is None:
         return None
     for column in columns:

@@ -307,11 +307,11 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts,
             context.session.sql_mode,
             Literals(context.session.client, context.session.connection),
         )
-        return _told(read, _meant(read, context, review), context, server, position)
+        return _recorded(read, _meant(read, context, review), context, server, position)
     except SluiceError:
         raise
     except Exception as error:
-        return _told(read, refused(error, read, context), context, server, position)
+        return _recorded(read, refused(error, read, context), context, server, position)
 
 
 def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[DdlEffect, ...]:
@@ -329,7 +329,7 @@ def _answer(question: Question, context: DdlContext, review: SchemaDecisions) ->
     return review.resolved(*question.table, question.reason, context.place)
 
 
-def _told(
+def _recorded(
     read: Statement, effects: tuple[DdlEffect, ...], context: DdlContext, server: DdlServerFacts, position: Position
 ) -> _Taken:
     records = [
