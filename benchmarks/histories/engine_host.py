@@ -46,6 +46,9 @@ class PlayedHistory:
     def covers(self, position: Position) -> bool:  # noqa: ARG002
         return bool(self._repository.look())
 
+    def follows_objects(self, position: Position) -> bool:  # noqa: ARG002  nothing changes rows without row events
+        return True
+
     def seed(self, snapshot: Any, position: Position) -> None:  # noqa: ARG002  no table of it ever changes
         record = HistoryRecord(kind=RecordKind.SERVER, position=position)
         self._repository.replace([record])

@@ -113,7 +113,7 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
     yield (
         begin,
         "stable_snapshot",
-        lambda _, __, position_now: (SimpleNamespace(elsewhere=(), tables=()), position_now()),
+        lambda _, __, position_now, **___: (SimpleNamespace(elsewhere=(), tables=()), position_now()),
     )
     yield begin, "_of_then", lambda _, snapshot, __: snapshot
     yield engine, "make_stager", make_played_stager
