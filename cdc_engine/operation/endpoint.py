@@ -34,7 +34,7 @@ class EngineCollector(Collector):
         now = time.time()
         return families(
             [
-                StatusSample(name, status, traffic_of(name).told(), now)
+                StatusSample(name, status, traffic_of(name).counters(), now)
                 for name, status in sorted(self._statuses().items())
             ]
         )

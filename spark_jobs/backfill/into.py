@@ -38,7 +38,7 @@ MARK = "sluice-past"  # prefix of the Delta name of such a table
 class PastState:
     """A past state to build. `base`: deltalake's table of the live table, at the version before the interval.
 
-    `images`: the interval's last image of each key; None if nothing changed. `path`: of the new table. `told`: its description. `folder`:
+    `images`: the interval's last image of each key; None if nothing changed. `path`: of the new table. `description`: of it. `folder`:
     for temporary files.
     """
 
@@ -47,7 +47,7 @@ class PastState:
     images: ChangesSegment | None
     key: tuple[str, ...]
     path: str
-    told: str
+    description: str
     folder: Path
     record: Mapping[str, Any]
     storage_options: Mapping[str, str]
@@ -74,7 +74,7 @@ def build(given: PastState, fence: Fence) -> int:
             pa.RecordBatchReader.from_batches(schema, streamed(builder.execute(query), schema)),
             mode="error",
             name=f"{MARK}/{given.name}",
-            description=given.told,
+            description=given.description,
             storage_options=options,
             writer_properties=writer_properties(schema),
             commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(given.record)}),

@@ -62,14 +62,14 @@ class TakenOver:
     """A column of a history that copies values from other columns of the open rows: `origins`, (name, type). `renamed`: the copied value
     has precedence over the column's own.
 
-    `told`: the statement requires it, or the column is new; otherwise it is only checked whether values are missing.
+    `required`: the statement requires it, or the column is new; otherwise it is only checked whether values are missing.
     """
 
     column: str
     type: str
     origins: tuple[tuple[str, str], ...]
     renamed: bool
-    told: bool
+    required: bool
 
     def value(self, quote: Callable[[str], str]) -> str:
         """Returns the expression of the column's new value, for both Spark and deltalake; empty if the other columns' values cannot be
@@ -106,7 +106,7 @@ def taken_over(
             altered_there = name in renames or name in altered or ours in added
             kind = column.type
             found.append(
-                TakenOver(column=ours, type=kind, origins=origins, renamed=name in renames, told=altered_there)
+                TakenOver(column=ours, type=kind, origins=origins, renamed=name in renames, required=altered_there)
             )
     return tuple(found)
 

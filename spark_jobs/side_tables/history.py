@@ -312,7 +312,7 @@ class History:
         found = [
             each
             for each in taken_over(place, columns, there, alterations)
-            if each.told or (each.column in keys and self._lack([each.column]))
+            if each.required or (each.column in keys and self._lack([each.column]))
         ]
         self.table.add(place.added)
         values = {each.column: value for each in found if (value := each.value(_quoted))}

@@ -81,7 +81,7 @@ def taken(captured: Captured, engine: Engine, count: int) -> list[int]:
 
 
 def sample(engine: Engine, name: str) -> float:
-    moment = StatusSample(engine.name, engine.status(), ClientTraffic().told(), 0.0)
+    moment = StatusSample(engine.name, engine.status(), ClientTraffic().counters(), 0.0)
     return next(each.samples[0].value for each in families([moment]) if each.name == name)
 
 

@@ -100,26 +100,28 @@ def test_the_endpoint_counts_what_canal_clients_ask(endpoint: Endpoint) -> None:
     served = Destination([inserted(1)])
     session = ClientSession(Access(), lambda _name: served)
     session.authenticated = True
-    before = traffic_of("example").told()
+    before = traffic_of("example").counters()
     for frame in (SUBSCRIPTION, GET, GET, packets.number_field(3, 6) + packets.bytes_field(5, b"")):
         session.answered(frame)
-    told = traffic_of("example").told()
+    told = traffic_of("example").counters()
     assert told.packets["GET"] - before.packets.get("GET", 0) == 2
     assert told.packets["SUBSCRIPTION"] - before.packets.get("SUBSCRIPTION", 0) == 1
     assert told.empty_batches - before.empty_batches == 1
     session.answered(GET.replace(b"1001", b"abcd"))
-    assert traffic_of("example").told().errors[400] - before.errors.get(400, 0) == 1
+    assert traffic_of("example").counters().errors[400] - before.errors.get(400, 0) == 1
     found = samples(endpoint)
     assert found["canal_instance_client_packets_total", (("destination", "example"), ("packetType", "GET"))] >= 2
     latency = (("destination", "example"), ("le", "+Inf"))
-    assert found["canal_instance_client_request_latency_bucket", latency] == sum(traffic_of("example").told().latencies)
+    assert found["canal_instance_client_request_latency_bucket", latency] == sum(
+        traffic_of("example").counters().latencies
+    )
 
 
 def test_a_stranger_makes_no_series_of_its_own_canal() -> None:
     session = ClientSession(Access(), _nobody)
     session.authenticated = True
     session.answered(SUBSCRIPTION.replace(b"example", b"made_up"))
-    assert traffic_of("made_up").told().packets == {}
+    assert traffic_of("made_up").counters().packets == {}
 
 
 def _nobody(name: str) -> Destination:

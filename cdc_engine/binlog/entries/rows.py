@@ -214,7 +214,7 @@ class TableEntries:
             others = self.texts[slot].finish(rows_diffs.without(present, own))
         except ValueRefusedError as error:
             column = self.columns[slot]
-            why = self._policy.rules.told(column.name, error.reason)
+            why = self._policy.rules.shown_reason(column.name, error.reason)
             raise ConsumerStoppedError(
                 f"a value of column {column.name} ({column.mysql_type}) of {self.version.name} in {block.file} {why}"
             ) from None

@@ -148,7 +148,7 @@ class ResultDecoder:
         except ValueRefusedError as error:
             if self.policy.undecodable != QUARANTINE or slot in self._key:
                 column = self.columns[slot]
-                why = self.policy.rules.told(column.name, error.reason)
+                why = self.policy.rules.shown_reason(column.name, error.reason)
                 reason = f"a value of column {column.name} ({column.mysql_type}) in a row of the table {why}"
                 raise self._stopped(TableState.TYPE_UNSUPPORTED, reason) from None
         refused = refusals(values, finish)

@@ -48,7 +48,7 @@ class RowRules:
         """Returns the columns of the condition, in lower case. Raises ConfigurationError."""
         return columns_of(parse(self.condition)) if self.condition else frozenset()
 
-    def told(self, column: str, reason: str) -> str:
+    def shown_reason(self, column: str, reason: str) -> str:
         """Returns why a value cannot be decoded, without details if the column is masked."""
         return "cannot be decoded (it is masked, so details are not shown)" if self.masks_any((column,)) else reason
 

@@ -369,7 +369,7 @@ class RowDecoder:
 
     def _type_unsupported(self, slot: int, events: _Events, offset: int, why: str) -> TableStoppedError:
         column = self._columns[slot]
-        why = self.policy.rules.told(column.name, why)
+        why = self.policy.rules.shown_reason(column.name, why)
         reason = f"the value of column {column.name} ({column.mysql_type}) in a row of the event at {events.block.file}:{offset} {why}"
         return TableStoppedError(self.version.database, self.version.table, TableState.TYPE_UNSUPPORTED, reason)
 

@@ -47,7 +47,7 @@ class ClientTraffic:
             self._latencies[bisect.bisect_left(LATENCY_MS, milliseconds)] += 1
             self._sum_ms += milliseconds
 
-    def told(self) -> TrafficCounters:
+    def counters(self) -> TrafficCounters:
         with self._lock:
             return TrafficCounters(
                 packets=dict(self._packets),

@@ -25,7 +25,7 @@ class DdlEffect:
     in the history from here on, None if it stays.
 
     `early`: another change of the table follows at the same position, and each needs its own order key. `held`: a statement that waits
-    for review. `renamed_from`: the captured table that got this name, as in TableChange. `told`: the schema for the lake, if it is not
+    for review. `renamed_from`: the captured table that got this name, as in TableChange. `lake_schema`: the one for the lake, if it is not
     `state`.
     """
 
@@ -37,7 +37,7 @@ class DdlEffect:
     held: PendingChange | None = None
     early: bool = False
     renamed_from: TableKey | None = None
-    told: TableSchema | None = None
+    lake_schema: TableSchema | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -341,7 +341,7 @@ def _renamed(
     }
     for name, origin in now.items():
         if origin is None:
-            yield from _gone(context, name, kind, "the table was renamed", told=name not in swapped)
+            yield from _gone(context, name, kind, "the table was renamed", is_change=name not in swapped)
             continue
         before = context.schema(origin)
         done = altered_to.get(origin) or (None if before is None else Altered(schema=before))
@@ -384,13 +384,13 @@ def _came(context: DdlContext, name: TableKey, origin: TableKey, kind: str, sche
     return dataclasses.replace(effect, change=TableChangeKind.STOPPED, renamed_from=origin)
 
 
-def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, told: bool = True) -> Iterator[DdlEffect]:
-    """Yields the effects on a table that does not exist under this name any more. `told`: whether that is a change for the lake."""
+def _gone(context: DdlContext, name: TableKey, kind: str, what: str, *, is_change: bool = True) -> Iterator[DdlEffect]:
+    """Yields the effects on a table that does not exist under this name any more. `is_change`: whether that is a change for the lake."""
     there = context.state(name)
     if isinstance(there, Stopped):
         yield _without_table(_stop(context, name, kind, CannotFollowError(DDL_UNSUPPORTED, what)))
     elif isinstance(there, TableSchema):
-        if told and context.running(name):
+        if is_change and context.running(name):
             item = Item(kind=DROP_TABLE, what=what)
             decision = _reviewed(context, name, kind, [item], None)
             if isinstance(decision, DdlEffect):

@@ -317,7 +317,9 @@ def _taken(context: DdlContext, review: SchemaDecisions, server: DdlServerFacts,
 def _meant(read: Statement, context: DdlContext, review: SchemaDecisions) -> tuple[DdlEffect, ...]:
     """Answers the rules' questions until they return the effects. Raises the exceptions of `review`."""
     while isinstance(meant := effects_of(read, context), Question):
-        context = dataclasses.replace(context, answers=context.answers.told(meant, _answer(meant, context, review)))
+        context = dataclasses.replace(
+            context, answers=context.answers.with_answer(meant, _answer(meant, context, review))
+        )
     return meant
 
 
@@ -464,8 +466,8 @@ def _changes(effects: tuple[DdlEffect, ...], position: Position) -> Iterator[Tab
     for effect in effects:
         if effect.change is None:
             continue
-        stopped = effect.state if isinstance(effect.state, Stopped) and effect.told is None else None
-        schema = effect.told or (stopped.schema if stopped else effect.state)
+        stopped = effect.state if isinstance(effect.state, Stopped) and effect.lake_schema is None else None
+        schema = effect.lake_schema or (stopped.schema if stopped else effect.state)
         yield TableChange(
             kind=effect.change,
             database=effect.name[0],

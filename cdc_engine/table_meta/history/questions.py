@@ -60,7 +60,7 @@ class Answers:
     def resolved(self, name: TableKey, reason: str) -> TableSchema | None:
         return None if self.recreated else self._of(Question(Unknown.SCHEMA, name, reason))
 
-    def told(self, question: Question, answer: Any) -> Answers:
+    def with_answer(self, question: Question, answer: Any) -> Answers:
         """Returns the answers with another one added."""
         return dataclasses.replace(self, known={**self.known, question: answer})
 

@@ -36,7 +36,7 @@ def taken_over(name: TableKey, origin: TableKey, schema: TableSchema, *, early: 
         name,
         TableChangeKind.SCHEMA,
         state=None if early else schema,
-        told=schema,
+        lake_schema=schema,
         early=early,
         renamed_from=origin,
     )

@@ -216,7 +216,7 @@ def _build(
             images=images,
             key=segments[0].key if segments else (),
             path=path,
-            told=comment,
+            description=comment,
             folder=folder,
             record={"past_of": name, "ledger": base.ledger, "version": base.version, "up_to": place.to_json()},
             storage_options=storage_options(config.storage_options),

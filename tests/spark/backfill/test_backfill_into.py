@@ -49,7 +49,7 @@ def past(lake: Beside, version: int, images: Path | None, up_to: int) -> list[tu
         images=fold,
         key=("id",),
         path=path,
-        told="as it was",
+        description="as it was",
         folder=folder,
         record={},
         storage_options={},

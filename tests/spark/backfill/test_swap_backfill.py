@@ -62,7 +62,7 @@ class Shop(Beside):
                 images=None,
                 key=(),
                 path=self.config.table_path("shop", *PAST.split(".")),
-                told="as it was",
+                description="as it was",
                 folder=work,
                 record={"past_of": NAME, "ledger": ledger, "version": version, "up_to": up_to.to_json()},
                 storage_options={},

@@ -294,7 +294,7 @@ def test_a_past_state_of_a_mapped_table_is_built_and_swapped_in(
         images=None,
         key=("id",),
         path=beside,
-        told="as it was",
+        description="as it was",
         folder=tmp_path,
         record=told,
         storage_options={},

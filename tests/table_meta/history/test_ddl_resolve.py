@@ -215,7 +215,7 @@ def test_ddl_the_rules_ask_for_what_they_need_to_know_and_look_nowhere_themselve
             Unknown.APPROVAL: "",
             Unknown.SCHEMA: None,
         }
-        context = dataclasses.replace(context, answers=context.answers.told(meant, answers[meant.what]))
+        context = dataclasses.replace(context, answers=context.answers.with_answer(meant, answers[meant.what]))
         meant = effects_of(read_statement("ALTER TABLE orders DROP id, ADD n int", "mysql"), context)
     table = ("shop", "orders")
     assert asked == [Question(Unknown.POLICY, table), Question(Unknown.APPROVAL, table)]

@@ -234,4 +234,4 @@ def _counted(view: View) -> Ahead:
 
 
 def _why(view: View) -> str:
-    return str(view.trouble) if view.trouble is not None else view.told
+    return str(view.trouble) if view.trouble is not None else view.clock_trouble

@@ -92,14 +92,14 @@ def _clock_of(name: str, consumers: Consumers) -> MemberClock:
 @dataclasses.dataclass(frozen=True, eq=False)
 class View:
     """What a member has after a position. `clock_us`: if it has nothing, it has read everything committed before this time; 0: unknown.
-    `newest_us`: its source's time. `trouble`: why it could not be read; `told`: another reason why its clock is unknown, or empty.
+    `newest_us`: its source's time. `trouble`: why it could not be read; `clock_trouble`: another reason why its clock is unknown, or empty.
     """
 
     ahead: Ahead
     clock_us: int = 0
     newest_us: int = 0
     trouble: SluiceError | None = None
-    told: str = ""
+    clock_trouble: str = ""
 
 
 class MemberStream:
@@ -140,7 +140,7 @@ class MemberStream:
             return View(ahead_of(reading), newest_us=newest_us)
         clock_us = here.clock.reached_us(at) if reading is not None and feed.own is own else 0
         trouble = "" if clock_us else here.clock.trouble or here.consumers.trouble()
-        return View(Ahead((), place, NOTHING), clock_us, newest_us, told=trouble)
+        return View(Ahead((), place, NOTHING), clock_us, newest_us, clock_trouble=trouble)
 
     def wait(self, place: WindowPosition, seconds: float, given_up: Callable[[], bool]) -> None:
         """Waits until more may be available, at most for that time."""
