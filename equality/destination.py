@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 import tempfile
@@ -14,6 +15,7 @@ from sluice.cdc_engine.config import DestinationConfig, SluiceConfig
 from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.destination_files import read_ledger
 from sluice.cdc_engine.errors import ConfigurationError, SourceConnectionError
+from sluice.cdc_engine.position import Position
 from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import TableFilter
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
@@ -26,6 +28,7 @@ from sluice.equality.history_side import HistorySide
 from sluice.equality.kept import KeptSums
 from sluice.equality.lake_side import LakeSide
 from sluice.equality.merged import DestinationMerged, Merged
+from sluice.equality.reader_side import ReaderSide
 from sluice.equality.scope import Scope
 from sluice.equality.source_side import SourceSide
 from sluice.equality.table_plan import (
@@ -42,7 +45,8 @@ from sluice.equality.values import Extent, TableResult, Verdict
 class ComparedDestination:
     """A destination to compare. `storage_options`: deltalake's, with their secrets. `merged`: reports how far its lake is merged.
 
-    `say` is called with a sentence for each table that is compared, and for each wait.
+    `say` is called with a sentence for each table that is compared, and for each wait. `reader`: a replica from which the rows of tables
+    with a key are read.
     """
 
     config: SluiceConfig
@@ -51,6 +55,7 @@ class ComparedDestination:
     storage_options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     merged: Merged | None = None
     say: Callable[[str], None] | None = None
+    reader: Source | None = None
 
     @property
     def settings(self) -> DestinationConfig:
@@ -81,7 +86,9 @@ def compare_destination(request: ComparedDestination, tables: Sequence[str], ext
 def differing(request: ComparedDestination, tables: Sequence[str], extent: Extent) -> Iterator[Differing]:
     """Does the same as `compare_destination`, and yields the keys that differ too."""
     captured = TableFilter(request.settings.include, request.settings.exclude)
-    with SourceSide(request.source) as side:
+    with contextlib.ExitStack() as opened:
+        side = opened.enter_context(SourceSide(request.source))
+        reader = opened.enter_context(ReaderSide(request.reader, lambda: _cursor(request))) if request.reader else side
         snapshot = side.ask(lambda session: read_snapshot(session, captured.keeps))
         found = {f"{each.database}.{each.table}": each for each in snapshot.tables}
         for name in tables:
@@ -94,20 +101,30 @@ def differing(request: ComparedDestination, tables: Sequence[str], extent: Exten
         for number, name in enumerate(wanted, 1):
             if request.say is not None:
                 request.say(f"comparing {name} ({number} of {len(wanted)})")
-            yield _compared(request, side, name, found.get(name), extent)
+            yield _compared(request, (side, reader), name, found.get(name), extent)
+
+
+def _cursor(request: ComparedDestination) -> Position | None:
+    return read_ledger(request.directory).cursor
 
 
 def _compared(
-    request: ComparedDestination, side: SourceSide, name: str, schema: TableSchema | None, extent: Extent
+    request: ComparedDestination,
+    sides: tuple[SourceSide, SourceSide],
+    name: str,
+    schema: TableSchema | None,
+    extent: Extent,
 ) -> Differing:
-    """Compares one table. A table that cannot be compared is a result too. `schema`: the server's current one."""
+    """Compares one table. A table that cannot be compared is a result too. `sides`: the source, and the server from which the rows of
+    tables with a key are read. `schema`: the source's current one.
+    """
     began = time.time_ns() // 1000
     try:
         if schema is None:
             raise RefusedError(
                 f"the source has no table {name}, or the account may not see it: it was dropped or renamed, or SELECT is not granted"
             )
-        return _compare(request, side, schema, extent)
+        return _compare(request, sides, schema, extent)
     except SourceConnectionError:
         raise
     except Exception as error:  # of any kind: the other tables are compared in any case
@@ -120,7 +137,9 @@ def _compared(
         return Differing(result=refused)
 
 
-def _compare(request: ComparedDestination, side: SourceSide, schema: TableSchema, extent: Extent) -> Differing:
+def _compare(
+    request: ComparedDestination, sides: tuple[SourceSide, SourceSide], schema: TableSchema, extent: Extent
+) -> Differing:
     name = f"{schema.database}.{schema.table}"
     refuse_stopped(name, read_ledger(request.directory).stopped_tables)
     reading = SnapshotRecords(request.directory).get(name)
@@ -132,7 +151,10 @@ def _compare(request: ComparedDestination, side: SourceSide, schema: TableSchema
     kept_columns = [int(index) for index in columns.kept(version) if int(index) not in hidden]
     lake = _lake(request, version, kept_columns)
     if not lake.exists:
-        return Differing(result=_without_lake(side, schema, lake, extent))
+        return Differing(result=_without_lake(sides[0], schema, lake, extent))
+    # The replay of a change log needs a position of the stream's own server.
+    has_key = bool(request.settings.table(version.database, version.table).key or version.key)
+    side = sides[1] if has_key else sides[0]
     planned = plan(version, kept_columns, request.settings, lake.columns(), whole_doubles=side.whole_doubles)
     kept = KeptSums(request.directory)
     known = kept.get(planned, lake.table_id) if planned.key else None

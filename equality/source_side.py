@@ -34,7 +34,9 @@ READ_VIEW = "START TRANSACTION WITH CONSISTENT SNAPSHOT"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BinlogEnd:
-    """A position of the end of the source's binlog at some moment. `gtid_set`: executed by then, empty if the server has none."""
+    """A position of the end of the source's binlog at some moment. `gtid_set`: executed by then, empty if the server has none. `file`:
+    empty for a replica, of which only the GTID set counts.
+    """
 
     server_uuid: str
     file: str
@@ -42,7 +44,7 @@ class BinlogEnd:
     gtid_set: str = ""
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.offset}"
+        return f"{self.file}:{self.offset}" if self.file else self.gtid_set
 
 
 class SourceSide:

@@ -94,6 +94,10 @@ class EqualityConfig(Strict):
         "chunks.",
     )
     percent: float = Field(10.0, gt=0, le=100, description="Percentage of each table's chunks that `sample` compares.")
+    source: SourceConfig | None = Field(
+        None,
+        description="Replica from which comparisons read tables with a key; needs GTIDs. Default: the source.",
+    )
 
 
 class DrainConfig(Strict):

@@ -40,6 +40,11 @@ def source_at(config: DestinationConfig, given: SourceConfig) -> Source:
     )
 
 
+def equality_reader(config: DestinationConfig) -> Source | None:
+    """Returns the replica that comparisons read, if conf/ names one."""
+    return source_at(config, config.equality.source) if config.equality.source is not None else None
+
+
 def bastion_of(given: SshConfig) -> Bastion:
     """Returns the bastion in conf/."""
     return Bastion(

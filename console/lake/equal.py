@@ -11,7 +11,7 @@ from rich.text import Text
 
 from sluice.cdc_engine.config import SluiceConfig
 from sluice.cdc_engine.errors import ConfigurationError
-from sluice.cdc_engine.instance.sources import source_of
+from sluice.cdc_engine.instance.sources import equality_reader, source_of
 from sluice.console.source.query import require_destination
 from sluice.equality.destination import ComparedDestination, compare_destination
 from sluice.equality.values import Extent, TableResult, Verdict
@@ -44,7 +44,12 @@ def compare(
     """Like `equality.destination.compare_destination`, for a destination in conf/. `say`: as in `ComparedDestination`."""
     settings = require_destination(config, destination)
     request = ComparedDestination(
-        config, destination, source_of(settings), storage_options(config.storage_options), say=say
+        config,
+        destination,
+        source_of(settings),
+        storage_options(config.storage_options),
+        say=say,
+        reader=equality_reader(settings),
     )
     return compare_destination(request, tables, extent)
 

@@ -426,11 +426,14 @@ def test_equality_a_table_that_cannot_be_compared_is_named_and_the_others_are_co
     real = destination._compare
 
     def odd(
-        asked: destination.ComparedDestination, side: SourceSide, schema: TableSchema, extent: Extent
+        asked: destination.ComparedDestination,
+        sides: tuple[SourceSide, SourceSide],
+        schema: TableSchema,
+        extent: Extent,
     ) -> destination.Differing:
         if schema.table == "odd":
             raise KeyError("_sluice_operation")
-        return real(asked, side, schema, extent)
+        return real(asked, sides, schema, extent)
 
     monkeypatch.setattr(destination, "_compare", odd)
     found = {each.table.partition(".")[2]: each for each in shelf.compare(merged=NothingToWaitFor())}

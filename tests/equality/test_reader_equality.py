@@ -1,0 +1,99 @@
+"""Comparisons read a real replica: never a state that is older than the lake, and only where GTIDs show how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+
+from sluice.cdc_engine.errors import ConfigurationError
+from sluice.cdc_engine.source.server import Source
+from sluice.console.toolchain.database.server import DatabaseServer
+from sluice.equality import reader_side
+from sluice.equality.destination import ComparedDestination, compare_destination
+from sluice.equality.reader_side import ReaderSide
+from sluice.equality.values import Extent, TableResult, Verdict
+from tests.fix_servers import ServerFactory
+from tests.instance.failover.fix_pair import DATABASE, Pair, run
+from tests.waiting import wait_for
+
+pytestmark = [pytest.mark.servers, pytest.mark.managed]
+
+
+@pytest.fixture(params=["mysql-8.0.31", "mariadb-11.4.5"])
+def pair(request: pytest.FixtureRequest, fresh_server: ServerFactory, tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(request.param, fresh_server, tmp_path)
+
+    def runs() -> bool:
+        engine = made.engine()
+        return engine is not None and str(engine.status().state) == "RUNNING"
+
+    wait_for("the engine runs", runs)
+    yield made
+    made.slot.stop()
+
+
+def at(server: DatabaseServer) -> Source:
+    return Source(destination="shop", host="127.0.0.1", port=server.port, user="root")
+
+
+def merged(pair: Pair, left_out: int = 0) -> None:
+    """The ledger is at the end of what was written, and the lake has it, but for some rows."""
+    pair.settle()
+    numbers = pair.written[left_out:]
+    rows = pa.table({"n": pa.array(numbers, pa.int32()), "_sluice_order_key": pa.array([1] * len(numbers), pa.int64())})
+    write_deltalake(pair.config.table_path("shop", DATABASE, "numbers"), rows, mode="overwrite")
+
+
+def compared(pair: Pair, table: str = "numbers") -> TableResult:
+    asked = ComparedDestination(pair.config, "shop", at(pair.first), reader=at(pair.second))
+    (found,) = compare_destination(asked, [f"{DATABASE}.{table}"], Extent(mode="full", settle_seconds=5))
+    return found
+
+
+def test_a_replica_is_compared_at_its_own_position(pair: Pair) -> None:
+    pair.write(pair.first)
+    pair.wait_until_replicated(pair.second)
+    merged(pair)
+    found = compared(pair)
+    assert (found.verdict, found.rows) == (Verdict.EQUAL, 5)
+    assert found.gtid_set == found.position, "a replica has no position in the stream's files"
+    merged(pair, left_out=1)
+    assert compared(pair).verdict is Verdict.DIFFERENT
+    notes = compared(pair, "notes")
+    assert ":" in notes.position, "a table without a key is read from the source"
+    assert notes.server_uuid != found.server_uuid
+
+
+def test_a_replica_that_is_behind_the_lake_is_waited_for(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    pair.write(pair.first)
+    pair.wait_until_replicated(pair.second)
+    run(pair.second, "STOP SLAVE SQL_THREAD")
+    pair.write(pair.first)
+    merged(pair)
+    monkeypatch.setattr(reader_side, "BEHIND_SECONDS_MAX", 0.0)
+    late = compared(pair)
+    assert late.verdict is Verdict.REFUSED
+    assert "the replica is behind" in late.reason
+    monkeypatch.setattr(reader_side, "BEHIND_SECONDS_MAX", 60.0)
+    waits: list[float] = []
+
+    def waited(seconds: float) -> None:
+        if not waits:
+            run(pair.second, "START SLAVE SQL_THREAD")
+        waits.append(seconds)
+        real(seconds)
+
+    real = reader_side.pause
+    monkeypatch.setattr(reader_side, "pause", waited)
+    assert compared(pair).verdict is Verdict.EQUAL
+    assert waits
+
+
+def test_a_replica_without_gtids_is_refused_by_name(fresh_mysql80: ServerFactory) -> None:
+    server = fresh_mysql80({"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"})
+    with pytest.raises(ConfigurationError, match=r"127.0.0.1:\d+ \(equality.source\).*enable GTIDs"):
+        ReaderSide(at(server), lambda: None)
