@@ -35,7 +35,7 @@ from sluice.cdc_engine.table_meta.history.history import TableHistory
 from sluice.cdc_engine.table_meta.history.kept.holding import RecordSubject, subject_of
 from sluice.cdc_engine.table_meta.history.kept.known_schemas import KnownSchemas, TableKey
 from sluice.cdc_engine.table_meta.history.kept.repository import HistoryRecord, RecordsInMemory
-from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema
+from sluice.cdc_engine.table_meta.schema import DdlServerFacts, TableSchema, is_of_users
 
 TEXT_CHARS_MAX = 80  # maximum length of a statement in a message
 
@@ -94,7 +94,8 @@ class IntervalSchemas:
     ) -> tuple[TableChange, ...]:
         """Records which tables a statement concerns; their schemas stay unchanged."""
         read = self._read(statement, self._server.known(session))
-        read = _reaching_everything(read, self._known.stored_objects(self._start.order_key))
+        objects = self._known.stored_objects(self._start.order_key)
+        read = _reaching_everything(read, objects, default_database)
         for name in _touched(read, self._known, self._full_name(default_database), default_database):
             if self._captured(*name):
                 text = " ".join(shown(statement).split())
@@ -133,13 +134,14 @@ def known_at(records: Iterable[HistoryRecord], place: Position) -> frozenset[str
     return frozenset(".".join(name) for name in names if isinstance(known.table(name, place.order_key), TableSchema))
 
 
-def _reaching_everything(statement: Statement, objects: StoredObjects | None) -> Statement:
+def _reaching_everything(statement: Statement, objects: StoredObjects | None, default_database: str) -> Statement:
     """Returns a row change in statement format as one that may write any table, if the source may log many so (MIXED): triggers and views
-    that it had in the interval may be gone.
+    that it had in the interval may be gone. Tables of the server's own databases have no triggers: RDS writes a heartbeat there.
     """
-    if objects is not None and isinstance(statement, StatementRowChange):
-        return dataclasses.replace(statement, calls=True)
-    return statement
+    if objects is None or not isinstance(statement, StatementRowChange):
+        return statement
+    of_users = [is_of_users(name.database or default_database) for name in statement.names]
+    return dataclasses.replace(statement, calls=True) if any(of_users) or not of_users else statement
 
 
 def _touched(

@@ -103,3 +103,19 @@ def test_a_long_statement_is_cut_where_it_is_shown_backfill() -> None:
     ((told, *_),) = touched(f"ALTER TABLE orders ADD COLUMN x{'y' * 300} INT").values()
     assert len(told) < 120
     assert "… at b.000001:700" in told
+
+
+@pytest.mark.managed
+@pytest.mark.parametrize(
+    ("statement", "tables"),
+    [
+        ("INSERT INTO elsewhere.log VALUES (1)", {"shop.orders", "shop.items"}),
+        ("INSERT INTO mysql.rds_heartbeat2(id, value) values (1, 2)", set()),
+    ],
+)
+def test_a_statement_may_reach_all_tables_if_triggers_are_followed_backfill(statement: str, tables: set[str]) -> None:
+    """Triggers that the source had in the interval may be gone. The server's own tables have none."""
+    objects = HistoryRecord(kind=RecordKind.OBJECTS, position=at(10), content={"complete": True})
+    there = IntervalSchemas([*HISTORY, objects], at(50), at(5), lambda _, table: table in NAMES)
+    assert there.apply(statement, "elsewhere", at(7)) == ()
+    assert set(there.statements) == tables
