@@ -16,8 +16,10 @@ from sluice.cdc_engine.table_meta.ddl.declared_type import MYSQL
 from sluice.cdc_engine.table_meta.ddl.reader import read_statement
 from sluice.cdc_engine.table_meta.ddl.statement import (
     AlterTable,
+    CreateStoredObject,
     CreateTable,
     DropDatabase,
+    DropStoredObjects,
     DropTables,
     Nothing,
     RenameTables,
@@ -94,7 +96,7 @@ def _of_read(read: Statement, statement: LoggedStatement, text: str) -> Statemen
             return None
         case SetDatabase() | DropDatabase():
             return StatementDescription(EventType.QUERY, read.name or statement.database)
-        case Nothing():
+        case Nothing() | CreateStoredObject() | DropStoredObjects():
             return None
         case Unread() if read.names:
             return _of(EventType.ALTER, statement, *read.names)
