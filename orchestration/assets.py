@@ -313,6 +313,10 @@ def _delta_out(config: SluiceConfig, destination: str, table: TableVersion, foll
     """Returns the output of a table. `followed`: a sentence about each foreign key that changes its rows without row events."""
     path = config.kept_path(destination, table.database, table.table)
     details: dict[str, Any] = {"dagster/uri": path}
+    if config.catalog is not None:
+        side = next((kind for kind in ("log", "history") if path.endswith(f"__{kind}")), "")
+        name = config.catalog_name(destination, table.database, table.table, side)
+        details["dagster/table_name"] = ".".join(name)
     if followed:
         details["foreign_keys"] = dg.MetadataValue.md("\n".join(f"- {sentence}" for sentence in followed))
     key = f"keyed by {', '.join(table.key)}" if table.key else "without a key: every change is appended"

@@ -17,6 +17,7 @@ from sluice.cdc_engine.config.destination import DestinationConfig
 from sluice.cdc_engine.config.engine import EngineConfig
 from sluice.cdc_engine.config.group import GroupConfig
 from sluice.cdc_engine.config.locations import (
+    CatalogConfig,
     DatabaseUrl,
     StorageOptions,
     TableLocation,
@@ -182,6 +183,9 @@ class SluiceConfig(Strict):
     meta: MetaConfig = MetaConfig()
     lake: TableLocation = Field("data/lake", description="Directory or object-store prefix of the Delta tables.")
     spark: SparkConfig = SparkConfig()
+    catalog: CatalogConfig | None = Field(
+        None, description="Catalog of Spark in which the Delta tables are registered. Empty: none."
+    )
     ports: PortsConfig = PortsConfig()
     engine: EngineConfig = EngineConfig()
     metrics: MetricsConfig = MetricsConfig()
@@ -249,6 +253,19 @@ class SluiceConfig(Strict):
         options = self.destinations[destination].table(database, table)
         path = self.table_path(destination, database, table)
         return f"{path}__log" if options.change_log else "", f"{path}__history" if options.history else ""
+
+    def catalog_name(self, destination: str, database: str, table: str, kind: str = "") -> tuple[str, str, str]:
+        """Returns catalog, schema and name of a source table's Delta table. `kind`: "log", "history", or empty for the current-state table.
+
+        A shard has the name of the table that it is a part of. Raises ValueError if conf/ has no catalog.
+        """
+        if self.catalog is None:
+            raise ValueError("conf/sluice.yaml has no catalog")
+        shard = self.destinations[destination].shard(database, table)
+        if shard is not None:
+            schema, _, table = shard.into.rpartition("/")
+            database = schema.rpartition("/")[2] or destination
+        return self.catalog.identifier(destination, database, f"{table}__{kind}" if kind else table)
 
     def kept_path(self, destination: str, database: str, table: str) -> str:
         """Returns the path of the first that exists of a source table's current-state table, history and change log."""

@@ -82,6 +82,21 @@ def lake_swap(  # noqa: PLR0917  one argument an option
     raise typer.Exit(1 if made.refused else 0)
 
 
+@lake_app.command("register")
+def lake_register(destination: str, as_json: JsonOption = False) -> None:
+    """Register the Delta tables of a destination in the catalog of conf/, also if others removed them. Exit code 1 if one is refused."""
+    from sluice.console.lake.register import register  # noqa: PLC0415
+
+    record = register(config_now(), destination)
+    if as_json:
+        screen.print_json(record.to_text())
+    else:
+        for sentence in record.troubles:
+            errors.print(sentence, markup=False, highlight=False, soft_wrap=True)
+        screen.print(f"{len(record.tables)} tables of {destination} are registered in the catalog")
+    raise typer.Exit(1 if record.troubles else 0)
+
+
 quarantine_app = typer.Typer(
     name="quarantine",
     help="Values that could not be decoded: list them, write them into the lake.",

@@ -22,6 +22,7 @@ from sluice.orchestration.base.lake_settings import told
 from sluice.orchestration.base.ports import MergeFailedError, Ports, PublishOutcome
 from sluice.orchestration.base.table_catalog import SourceColumns, delta_key, size_metadata
 from sluice.orchestration.checks.stopped import FlowingTables
+from sluice.orchestration.run.catalog.registration import register_after_run
 from sluice.orchestration.run.cuts import CutAmendments
 from sluice.orchestration.run.merge_run import failure, only_writer
 
@@ -60,6 +61,7 @@ def snapshot_job(config: SluiceConfig, destination: str, ports: Ports) -> dg.Job
                 run_all(snapshot_dependencies(config, destination, callbacks), WAIT_SECONDS)
             finally:
                 listener.amend_rest()
+            register_after_run(config, destination)
         except (SluiceError, MergeFailedError) as error:
             raise failure(error) from None
         finally:

@@ -22,6 +22,7 @@ from sluice.orchestration.base.ports import (
     SparkAwayError,
     TableFailure,
 )
+from sluice.orchestration.run.catalog.registration import register_after_run
 from sluice.orchestration.run.cuts import keep_cut
 from sluice.orchestration.run.table_locks import table_locks_of, written_target
 
@@ -79,6 +80,7 @@ def spark_merge(order: MergeOrder, on_table_done: Callable[[TableReport], None])
             on_merged=merged,
         )
         _refuse(odd, order.tables)
+        register_after_run(config, order.destination)
     except SparkUnavailableError as error:
         raise SparkAwayError(told(str(error))) from error
     except StagedBatchError as error:

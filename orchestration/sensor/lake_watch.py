@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Protocol
 
 from sluice.cdc_engine.destination_files import LakeTables, read_ledger
+from sluice.cdc_engine.destination_files.catalog_record import catalog_troubles
 from sluice.cdc_engine.limits import LAKE_WATCH_SECONDS
 from sluice.cdc_engine.snapshot.records import SnapshotRecords
 from sluice.orchestration.base.lake_settings import storage_options, told
@@ -87,7 +88,8 @@ class LakeWatch:
     def _look(self, stopped: Collection[str]) -> None:
         began = time.monotonic()
         try:
-            self._troubles = _shortened(self._found(stopped))
+            here = self._config.destination_dir(self._destination)
+            self._troubles = (*_shortened(self._found(stopped)), *catalog_troubles(here))
         except Exception as error:  # any error: otherwise the last, good result would stay
             self._troubles = (
                 f"whether others changed the Delta tables cannot be checked: {self._shown(error)}; it is tried again",

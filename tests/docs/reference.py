@@ -137,7 +137,8 @@ def _parameter_row(parameter: Any) -> str:
 
 def settings_of(model: type[BaseModel], before: str = "") -> Iterator[tuple[str, FieldInfo]]:
     """(dotted key, field) of a model. Models within it are listed by their own keys, unless they have a section of their own."""
-    for name, field in model.model_fields.items():
+    for own_name, field in model.model_fields.items():
+        name = field.alias or own_name
         if name in FILLED_IN.get(model, ()):
             continue
         inner, infix = _model_of(field.annotation)

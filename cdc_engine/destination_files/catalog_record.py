@@ -1,0 +1,72 @@
+"""The record of what is registered in the catalog of conf/: `catalog.json` of a destination. Runs write it, ticks read it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from sluice.cdc_engine.records.location import Location, record_store
+
+RECORD = "catalog.json"
+SHOWN_MAX = 5
+Identifier = tuple[str, str, str]  # catalog, schema, name
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Registered:
+    """The record. `tables`: name in the catalog → ("database.table", path). `failed`: name → reason. `error`: why nothing could be
+    registered, for example because Spark has no such catalog; empty if it could. `tried_at`: seconds since 1970.
+    """
+
+    tables: Mapping[Identifier, tuple[str, str]] = dataclasses.field(default_factory=dict)
+    failed: Mapping[Identifier, str] = dataclasses.field(default_factory=dict)
+    error: str = ""
+    tried_at: float = 0.0
+
+    @classmethod
+    def of(cls, text: str | None) -> Registered:
+        record: dict[str, Any] = json.loads(text) if text else {}
+        return cls(
+            tables={_identifier(each): (each["of"], each["path"]) for each in record.get("tables", ())},
+            failed={_identifier(each): each["reason"] for each in record.get("failed", ())},
+            error=record.get("error", ""),
+            tried_at=record.get("tried_at", 0.0),
+        )
+
+    def to_text(self) -> str:
+        tables = [{"name": name, "of": of, "path": path} for name, (of, path) in sorted(self.tables.items())]
+        failed = [{"name": name, "reason": why} for name, why in sorted(self.failed.items())]
+        record = {"tables": tables, "failed": failed, "error": self.error, "tried_at": self.tried_at}
+        return json.dumps(record, indent=1) + "\n"
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is not registered, as sentences."""
+        each = [
+            f"{'.'.join(name)} is not registered in the catalog: {why}" for name, why in sorted(self.failed.items())
+        ]
+        return [*([f"no table can be registered in the catalog: {self.error}"] if self.error else []), *each]
+
+
+def catalog_troubles(directory: Location) -> tuple[str, ...]:
+    """Returns what could not be registered, as sentences for the engine's status. Raises MetaError."""
+    troubles = read_registered(directory).troubles
+    rest = len(troubles) - SHOWN_MAX
+    return (*troubles[:SHOWN_MAX], *([f"{rest} more tables are not registered in the catalog"] if rest > 0 else []))
+
+
+def read_registered(directory: Location) -> Registered:
+    """Returns the record; an empty one if no run has written it. Raises MetaError."""
+    return Registered.of(record_store(directory).get(RECORD))
+
+
+def write_registered(directory: Location, registered: Registered) -> None:
+    """Replaces the record. Raises MetaError."""
+    record_store(directory).put(RECORD, registered.to_text())
+
+
+def _identifier(record: Mapping[str, Any]) -> Identifier:
+    catalog, schema, name = record["name"]
+    return catalog, schema, name

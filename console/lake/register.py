@@ -1,0 +1,24 @@
+"""Registers the Delta tables of a destination in the catalog of conf/, for `sluice lake register`."""
+
+from __future__ import annotations
+
+from sluice.cdc_engine.config import SluiceConfig
+from sluice.cdc_engine.destination_files.catalog_record import Registered
+from sluice.cdc_engine.errors import ActRefusedError, ConfigurationError
+from sluice.console.source.query import require_destination
+from sluice.orchestration.base.lake_settings import told
+from sluice.orchestration.run.catalog.registration import register_tables
+from sluice.spark_jobs.errors import SparkJobError
+
+
+def register(config: SluiceConfig, destination: str) -> Registered:
+    """Looks up every table in the catalog, registers what is missing, and returns the record. Raises ConfigurationError, SluiceError."""
+    require_destination(config, destination)
+    if config.catalog is None:
+        raise ConfigurationError(
+            "conf/sluice.yaml has no catalog: set catalog.kind and catalog.name, then start this again"
+        )
+    try:
+        return register_tables(config, destination, whole=True)
+    except SparkJobError as error:
+        raise ActRefusedError(told(config, error)) from error

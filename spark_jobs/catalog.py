@@ -1,0 +1,124 @@
+"""Registers Delta tables in a catalog of Spark, so that readers find them by name. Called by a run.
+
+A registration is a table of the catalog without data of its own: `CREATE TABLE … USING DELTA LOCATION …`. It commits nothing to the Delta
+table, whose log has the columns, so later changes of columns need no registration. DROP TABLE of it removes no file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+import deltalake
+
+from sluice.spark_jobs.errors import SparkUnavailableError
+from sluice.spark_jobs.object_store import spark_path
+from sluice.spark_jobs.session import LakeSession, first_line, is_away
+from sluice.spark_jobs.sql_text import identifier, text
+
+NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+Identifier = tuple[str, str, str]  # catalog, schema, name
+NOT_DELTA = "no Delta table"  # in place of a location
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CatalogTable:
+    """A Delta table and its name in the catalog. `of`: "database.table" in the source. `identifier`: catalog, schema and name.
+
+    `before`: the path for which Sluice registered this name last; empty if it did not.
+    """
+
+    of: str
+    identifier: Identifier
+    path: str
+    before: str = ""
+
+    @property
+    def quoted(self) -> str:
+        return ".".join(identifier(part) for part in self.identifier)
+
+    @property
+    def schema(self) -> str:
+        return ".".join(identifier(part) for part in self.identifier[:2])
+
+
+def register(
+    session: LakeSession, tables: Sequence[CatalogTable], storage_options: Mapping[str, str] = NO_OPTIONS
+) -> Mapping[Identifier, str]:
+    """Registers tables one by one. Returns the reasons of those that could not be registered, by name.
+
+    `storage_options`: of the lake's store, for deltalake. Raises SparkUnavailableError.
+    """
+
+    def act(table: CatalogTable) -> None:
+        _register(session, table, storage_options)
+
+    return _each(tables, act)
+
+
+def unregister(session: LakeSession, tables: Sequence[CatalogTable]) -> Mapping[Identifier, str]:
+    """Removes registrations that still name the table's path. Returns and raises like `register`."""
+
+    def act(table: CatalogTable) -> None:
+        there = _location(session, table)
+        if there is not None and same_place(there, table.path):
+            session.sql(f"DROP TABLE {table.quoted}")
+
+    return _each(tables, act)
+
+
+def same_place(one: str, other: str) -> bool:
+    """Returns whether two locations are one, whichever way Spark, Hadoop or deltalake writes its URL."""
+    return _plain(one) == _plain(other)
+
+
+def _each(tables: Sequence[CatalogTable], act: Callable[[CatalogTable], None]) -> Mapping[Identifier, str]:
+    failed: dict[Identifier, str] = {}
+    for table in tables:
+        try:
+            act(table)
+        except Exception as error:  # of any kind: it concerns one name
+            if is_away(error):
+                raise SparkUnavailableError(f"the connection to Spark was lost: {first_line(error)}") from error
+            failed[table.identifier] = first_line(error)
+    return failed
+
+
+def _register(session: LakeSession, table: CatalogTable, storage_options: Mapping[str, str]) -> None:
+    session.sql(f"CREATE SCHEMA IF NOT EXISTS {table.schema}")
+    there = _location(session, table)
+    if there is not None and same_place(there, table.path):
+        return
+    if there is not None and not (table.before and same_place(there, table.before)):
+        raise ValueError(
+            f"the catalog has another table of this name ({there}): remove it there, or set catalog.schema or "
+            "catalog.table in conf/sluice.yaml"
+        )
+    if not deltalake.DeltaTable.is_deltatable(table.path, storage_options=dict(storage_options) or None):
+        raise ValueError(f"there is no Delta table at {table.path}")  # Spark would make an empty one
+    if there is not None:
+        session.sql(f"DROP TABLE {table.quoted}")
+    # not `commit`: it commits nothing to a Delta table that exists
+    session.spark.sql(f"CREATE TABLE {table.quoted} USING DELTA LOCATION {text(spark_path(table.path))}")
+
+
+def _location(session: LakeSession, table: CatalogTable) -> str | None:
+    """Returns the location of the table that the catalog has under a name; NOT_DELTA for one of another kind, None if there is none.
+
+    Lists names before it describes one, because pyspark logs pages for a name that does not exist.
+    """
+    name = table.identifier[2]
+    listed = session.spark.sql(f"SHOW TABLES IN {table.schema} LIKE {text(name)}").collect()
+    if not any(str(row["tableName"]).lower() == name for row in listed):
+        return None
+    rows = session.spark.sql(f"DESCRIBE TABLE EXTENDED {table.quoted}").collect()
+    found = {str(row[0]).lower(): str(row[1]) for row in rows}
+    return found.get("location", NOT_DELTA) if found.get("provider", "").lower() == "delta" else NOT_DELTA
+
+
+def _plain(location: str) -> str:
+    """Returns a location without what two spellings of it differ in."""
+    local = re.sub(r"^file:/+", "/", location)
+    return re.sub(r"^s3[an]://", "s3://", local).rstrip("/")

@@ -1,0 +1,123 @@
+"""Names in the catalog, and what a run has to do there: rules by example, without Spark."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from sluice.cdc_engine.config.destination import DestinationConfig
+from sluice.cdc_engine.config.locations import CatalogConfig
+from sluice.cdc_engine.config.sluice import SluiceConfig
+from sluice.cdc_engine.destination_files import LakeTables
+from sluice.cdc_engine.destination_files.catalog_record import RECORD, Registered, catalog_troubles
+from sluice.orchestration.run.catalog.registration import changes_of, register_after_run, wanted_tables
+from sluice.spark_jobs.catalog import CatalogTable, same_place
+
+pytestmark = pytest.mark.catalog
+
+ORDERS = CatalogTable(of="shop.orders", identifier=("main", "shop", "orders"), path="/lake/shop/orders")
+KNOWN = Registered(tables={ORDERS.identifier: (ORDERS.of, ORDERS.path)})
+MOVED = dataclasses.replace(ORDERS, path="/lake/elsewhere/orders")
+
+
+def config_of(root: Path, **destination: Any) -> SluiceConfig:
+    given = {"name": "east", "source": {"host": "db", "user": "u"}, "include": ".*", **destination}
+    return SluiceConfig(
+        data_dir=root / "data",
+        lake=str(root / "lake"),
+        catalog=CatalogConfig(kind="spark", name="main", schema="{destination}_{database}"),
+        destinations={"east": DestinationConfig.model_validate(given)},
+    )
+
+
+def test_what_is_registered_costs_nothing_and_what_is_new_moved_or_gone_is_due() -> None:
+    assert changes_of([ORDERS], KNOWN, again=False).register == ()
+    assert changes_of([ORDERS], Registered(), again=False).register == (ORDERS,)
+    assert changes_of([MOVED], KNOWN, again=False).register == (dataclasses.replace(MOVED, before=ORDERS.path),)
+    assert changes_of([], KNOWN, again=False).unregister == (ORDERS,)
+    assert changes_of([ORDERS], KNOWN, again=False, whole=True).register == (
+        dataclasses.replace(ORDERS, before=ORDERS.path),
+    )
+
+
+def test_what_failed_is_tried_again_later_and_does_not_hold_up_the_others() -> None:
+    failed = Registered(failed={ORDERS.identifier: "refused"})
+    other = dataclasses.replace(ORDERS, of="shop.items", identifier=("main", "shop", "items"))
+    assert changes_of([ORDERS, other], failed, again=False).register == (other,)
+    assert changes_of([ORDERS, other], failed, again=True).register == (ORDERS, other)
+    away = Registered(error="Spark has no catalog main")
+    assert changes_of([ORDERS], away, again=False).register == ()
+    assert changes_of([ORDERS], away, again=True).register == (ORDERS,)
+
+
+def test_two_tables_with_one_name_are_named_and_the_first_has_it() -> None:
+    other = dataclasses.replace(ORDERS, of="shop.Orders", path="/lake/shop/Orders")
+    todo = changes_of([ORDERS, other], Registered(), again=False)
+    assert todo.register == (ORDERS,)
+    assert "shop.orders and shop.Orders" in todo.clashes[ORDERS.identifier]
+
+
+def test_shards_have_the_name_of_their_table_and_side_tables_that_of_theirs_with_an_ending(tmp_path: Path) -> None:
+    options = {"shop.orders": {"change_log": True, "history": True}}
+    shards = [{"tables": r"s\d+\.items", "into": "sales/items", "column": "shard", "name": "{database}"}]
+    config = config_of(tmp_path, tables=options, shards=shards)
+    tables = LakeTables(config.destination_dir("east"))
+    tables.keep({"shop.orders": ("a", 1), "s1.items": ("b", 1), "s2.items": ("b", 1)})
+    tables.keep_side_table("shop.orders", "log", ("c", 1))
+    tables.keep_side_table("shop.orders", "history", ("d", 1))
+    found = {
+        each.identifier[1:]: each.path.removeprefix(f"{tmp_path}/lake/")
+        for each in wanted_tables(config, "east", tables)
+    }
+    assert found == {
+        ("east_shop", "orders"): "shop/orders",
+        ("east_shop", "orders__log"): "shop/orders__log",
+        ("east_shop", "orders__history"): "shop/orders__history",
+        ("east_sales", "items"): "sales/items",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"schema": "{table}"}, "placeholder"),
+        ({"table": "all"}, "must contain {table}"),
+        ({"kind": "glue"}, "spark"),
+    ],
+)
+def test_a_catalog_in_conf_that_has_no_meaning_is_refused(given: dict[str, str], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        CatalogConfig.model_validate({"kind": "spark", **given})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("file:/lake/a", "/lake/a"),
+        ("file:///lake/a/", "/lake/a"),
+        ("s3a://lake/a", "s3://lake/a"),
+    ],
+)
+def test_a_location_is_the_same_in_each_spelling(one: str, other: str) -> None:
+    assert same_place(one, other)
+    assert not same_place(one, f"{other}b")
+
+
+def test_a_catalog_that_does_not_answer_fails_no_run_and_is_shown(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    directory = config.destination_dir("east")
+    directory.mkdir(parents=True)
+    LakeTables(directory).keep({"shop.orders": ("a", 1)})
+    register_after_run(
+        config.model_copy(update={"spark": config.spark.model_copy(update={"remote": "sc://127.0.0.1:1"})}), "east"
+    )
+    (told,) = catalog_troubles(directory)
+    assert "no Spark Connect server answers" in told
+    many = Registered(failed={("main", "shop", f"t{number}"): "refused" for number in range(8)})
+    (directory / RECORD).write_text(many.to_text())
+    assert len(catalog_troubles(directory)) == 6
+    assert catalog_troubles(directory)[-1] == "3 more tables are not registered in the catalog"
