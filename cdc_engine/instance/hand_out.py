@@ -194,7 +194,11 @@ class HandOut:
                     tables=staged.tables,
                 )
                 self._batches.publish(staged.path, head.ledger_id)
-                found = _of(self._meta.update(lambda ledger: ledger.taken(head, longer, part.start)), head)
+                try:
+                    found = _of(self._meta.update(lambda ledger: ledger.taken(head, longer, part.start)), head)
+                except (MetaError, LeaseLostError):
+                    undo.pop_all()  # the ledger may name these files; the next start removes them if it does not
+                    raise
                 undo.pop_all()
             return True
 
@@ -228,8 +232,8 @@ class HandOut:
         whole = self._batches.is_whole(batch)
         if batch.appendable:
             self._runs_take = False  # its run ended without taking it: it may run where it does not reach the engine
-            batch = self._now(batch)  # a late request of that run may have replaced it amid the look
-            whole = self._batches.is_whole(batch)
+        while (now := self._now(batch)).path != batch.path:  # a late request of its run replaced it amid the look
+            batch, whole = now, self._batches.is_whole(now)
         if not damaged and whole:
             self._meta.update(lambda ledger: ledger.redeliver(batch.batch_id, batch.delivery))
             self._traces.settled(batch, ROLLBACK, begun_ns, why)

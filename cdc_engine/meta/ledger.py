@@ -266,8 +266,12 @@ class Ledger:
         return dataclasses.replace(self._giving_up(self.outstanding[len(kept) :]), outstanding=kept)
 
     def _giving_up(self, batches: tuple[OutstandingBatch, ...]) -> Ledger:
-        """Removes all batches in flight and records the end of those in `batches` that were staged: they may be merged in part."""
-        ends = [batch.end for batch in batches if batch.path] + ([self.given_up] if self.given_up else [])
+        """Removes all batches in flight and records the end of those in `batches` that a run may have merged in part: no run merges a batch
+        that it has not taken, and whose end is therefore not fixed.
+        """
+        ends = [batch.end for batch in batches if batch.path and not batch.appendable] + (
+            [self.given_up] if self.given_up else []
+        )
         return dataclasses.replace(
             self, outstanding=(), given_up=max(ends, key=lambda end: end.order_key, default=None)
         )

@@ -58,6 +58,5 @@ class RunCaller:
             return str(record["address"]), str(record["token"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunEngineAwayError(
-                f"the engine of {self._destination} has no RPC endpoint on this host ({self._path}: {error}); a run on another host "
-                "than the code server merges one batch as it was staged"
+                f"the engine of {self._destination} has no RPC endpoint on this host ({self._path}: {error})"
             ) from error

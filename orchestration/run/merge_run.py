@@ -60,7 +60,7 @@ def refuse_unless_head(reference: BatchReference, head: OutstandingBatch | None)
     """Returns the ledger's record of the batch. Raises MergeFailedError unless it is the oldest batch in flight."""
     if head is not None and reference.names(head):
         return head
-    now = "nothing" if head is None else f"delivery {head.delivery} up to {head.end}"
+    now = "nothing" if head is None else f"delivery {head.delivery} of batch {head.batch_id}"
     raise MergeFailedError(
         f"{reference} was already acked or rolled back ({now} is handed out now); nothing was written"
     )

@@ -382,6 +382,26 @@ def test_a_request_whose_ledger_write_is_not_confirmed_has_no_answer_and_may_be_
     assert shop.staged[-1] == [2]
 
 
+def test_files_that_the_ledger_may_name_stay_after_a_write_without_an_answer(
+    shop: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write is stored, the answer is lost, and the process ends before it can repeat the request."""
+    shop.come(1)
+    update = shop.meta.update
+
+    def stored_without_an_answer(change: Callable[[Ledger], Ledger]) -> Ledger:
+        update(change)
+        raise MetaError("the ledger did not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.meta, "update", stored_without_an_answer)
+        with pytest.raises(MetaError):
+            shop.hand_out.take(shop.first)
+    assert shop.head.end.offset > shop.first.end.offset
+    assert {shop.head.path, shop.first.path} <= shop.folders()
+    assert not shop.meta.ledger.restarted(lambda batch: batch.path in shop.folders()).unfinished
+
+
 @pytest.mark.parametrize("order", ["rolled back, then staged", "staged, then rolled back"])
 def test_a_rollback_amid_a_late_request_leaves_one_batch_whatever_comes_first(shop: Open, order: str) -> None:
     """The run got no answer and failed, a tick rolls its batch back, and the engine still carries the request out."""

@@ -223,6 +223,13 @@ def test_a_batch_that_may_be_merged_or_whose_longer_form_does_not_fit_is_not_tak
     assert not out.redeliver(1).outstanding[0].appendable, "it may be merged in part by now"
 
 
+def test_a_batch_that_no_run_has_taken_was_not_merged_in_part(ledger: Ledger) -> None:
+    out = staged(ledger)
+    for given_up in (out.rollback(), out.restarted(lambda _: False)):
+        assert not given_up.unfinished
+    assert out.taken(out.outstanding[0]).rollback().unfinished
+
+
 def test_a_batch_in_the_ledger_of_an_earlier_version_has_a_fixed_end(ledger: Ledger) -> None:
     text = ledger_to_text(staged(ledger))
     record = json.loads(text)
