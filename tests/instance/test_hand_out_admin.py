@@ -20,7 +20,7 @@ def test_admin_who_asks_an_engine_that_ends_is_told_so(tmp_path: Path, monkeypat
     limits = BatchLimits(bytes_max=1, events_max=1)
     asked = HandOut(ClientIdentity(destination="shop"), stage, meta, stage=stage, limits=limits, directory=tmp_path)
     gate, heard = threading.Event(), list[Exception]()
-    monkeypatch.setattr(asked, "_try_next", lambda: gate.wait(30) and None)
+    monkeypatch.setattr(asked, "_try_next", lambda **_: gate.wait(30) and None)
     assert asked.next(0.01) is None
     asked._running = None  # another try waits in the line for the one that is at work
 
