@@ -13,7 +13,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins = ["tests.marks", "tests.fix_servers"]
+pytest_plugins = ["tests.marks", "tests.progress", "tests.fix_servers"]
 
 # A busy machine is no defect: no example has a time limit. Everything else keeps hypothesis's defaults (it has a profile for CI).
 settings.register_profile("sluice", settings.default, deadline=None)
@@ -63,6 +63,7 @@ LONGEST = (
     "tests/histories",
     "tests/equality",
     "tests/server",
+    "tests/package",
 )
 # Thousands of tests of a few milliseconds, for workers that have nothing else to do.
 SHORTEST = "tests/style"

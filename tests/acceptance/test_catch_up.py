@@ -58,7 +58,7 @@ def catch_up(conf: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout or "{}"), done.stderr
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(600)
 def test_catch_up_merges_up_to_the_end_and_leaves_nothing_running(tmp_path: Path, fresh_mysql80: ServerFactory) -> None:
     """Without GTIDs, because then a binlog that only rotated must count as read."""
     compile_kernels(open_cache(), print)

@@ -37,7 +37,7 @@ DRAIN: Sequence[Sequence[Death]] = [
 CASES = [*(("batch", deaths) for deaths in BATCH), *(("drain", deaths) for deaths in DRAIN)]
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("runs", "deaths"), CASES, ids=[f"{runs}-{named(deaths)}" for runs, deaths in CASES])
 def test_nothing_is_lost_or_doubled_when_killed(kill_bench: KillBench, runs: str, deaths: Sequence[Death]) -> None:
     kill_bench.use(runs)

@@ -122,7 +122,7 @@ def stack(mysql80: DatabaseServer, tmp_path: Path) -> Iterator[SecretStack]:
     made.run("DROP USER secret_user, ledger_user", "DROP DATABASE secret_shop", "DROP DATABASE secret_ledger")
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(600)
 def test_nothing_that_a_run_wrote_contains_a_secret(stack: SecretStack) -> None:
     compile_kernels(open_cache(), print)  # `up` would do it first, for minutes
     stack.sluice("check")

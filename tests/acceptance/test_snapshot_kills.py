@@ -28,7 +28,7 @@ def test_the_rows_of_a_snapshot_are_there_before_any_change_of_them(kill_bench: 
     kill_bench.require_equal()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("deaths", CASES, ids=map(named, CASES))
 def test_a_snapshot_goes_on_when_killed(kill_bench: KillBench, deaths: Sequence[Death]) -> None:
     def begin() -> None:

@@ -24,7 +24,7 @@ def house(tmp_path: Path) -> Iterator[House]:
         made.stop()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_soak_ha_failover_each_fault_once_and_the_tables_are_equal(house: House) -> None:
     told: list[dict[str, object]] = []
     record = soak(house, Length(seconds=0, between_seconds=0), lambda _: None, told.append)

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.servers, pytest.mark.spark]
 SECONDS_MAX = 400.0
 
 
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(600)
 def test_fault_up_goes_on_when_spark_dies_in_its_warm_up_and_the_code_server_after_it(tmp_path: Path) -> None:
     compile_kernels(open_cache(), print)  # `up` would do it first, for minutes
     (tmp_path / "conf" / "destinations").mkdir(parents=True)

@@ -32,7 +32,7 @@ def source(mysql80: DatabaseServer) -> str:
     return f"mysql://package_account@127.0.0.1:{mysql80.port}/package_shop"
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(600)
 def test_from_init_to_down(installed: Installed, source: str, tmp_path: Path) -> None:
     def sluice(*arguments: str) -> str:
         done = installed.command(tmp_path, *arguments, **{VARIABLE: SECRET})
@@ -55,7 +55,7 @@ def test_from_init_to_down(installed: Installed, source: str, tmp_path: Path) ->
     assert ProcessFile(tmp_path / "data" / "processes.json").load() == []
 
 
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(600)
 def test_the_demo_proves_equal_tables(installed: Installed, tmp_path: Path) -> None:
     base = free_port(4)
     words = (

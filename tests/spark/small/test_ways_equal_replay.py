@@ -29,7 +29,7 @@ WAYS = st.lists(
 # each example is some Spark merges, so a failure is shown as it was found instead of made smaller for minutes
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), phases=[Phase.reuse, Phase.generate])
 @given(streams=STREAMS, cuts=CUTS, ways=WAYS)
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(600)
 def test_histories_of_tables_that_change_their_way_equal_the_replay_of_the_stream(
     spark_server: SparkConnectServer, tmp_path_factory: pytest.TempPathFactory, streams: Any, cuts: Any, ways: Any
 ) -> None:
