@@ -32,6 +32,10 @@ from sluice.cdc_engine.source.settings import LocalPath, SecretText, Strict, Tls
 from sluice.secret_values import is_reference
 
 TOKEN = re.compile(r";token=([^;]*)")
+REMOTE = re.compile(r"sc://(?:\[[0-9a-fA-F:.]+\]|[^\s/;?#@:\[\]]+)(?::(\d{1,5}))?(?:/(?:;.*)?)?")
+PORT_MAX = 65_535
+# parameters that may contain a secret; only `token` is filled in when a run attaches
+SECRET_PARAMETER = re.compile(r";(?!(?-i:token)=)[^=;]*(?:token|authorization|password|secret)[^=;]*=", re.IGNORECASE)
 OWN_FOLDERS = ("_sluice_quarantine", "_sluice_cuts")  # of Sluice, below a lake
 OWN_FOLDER = "is a folder that Sluice reserves for itself, or the whole lake"
 OTHER_PATH = "set `path` of one of them under `tables` in conf/destinations"
@@ -56,6 +60,17 @@ class SparkConfig(Strict):
         description="Spark master, for example `local[2]` or `yarn`. Each run then starts its own Spark session. "
         "Overrides `remote`.",
     )
+
+    @model_validator(mode="after")
+    def _is_an_address(self) -> SparkConfig:
+        found = REMOTE.fullmatch(self.remote)
+        if not self.master and (found is None or int(found[1] or 0) > PORT_MAX):
+            raise ValueError(
+                "remote must be sc://HOST:PORT, or sc://HOST:PORT/;token=$NAME; it is not shown here, because it may contain a secret"
+            )
+        if SECRET_PARAMETER.search(self.remote):
+            raise ValueError("remote may contain no secret but the one of ;token=$NAME")
+        return self
 
     @model_validator(mode="after")
     def _no_bare_token(self) -> SparkConfig:

@@ -11,6 +11,7 @@ import yaml
 
 from sluice.cdc_engine.config import SluiceConfig, load_config
 from sluice.cdc_engine.config.conf_files import mapping_of
+from sluice.cdc_engine.config.sluice import SparkConfig
 from sluice.cdc_engine.environment import filled
 from sluice.cdc_engine.errors import ConfigurationError, SecretUnavailableError
 from sluice.cdc_engine.source.iam import iam_token
@@ -224,3 +225,35 @@ def test_an_error_of_yaml_names_the_line_and_shows_no_part_of_the_file(value: st
     assert problem.startswith("sluice.yaml cannot be read: ")
     assert "line " in problem
     assert "open-sesame" not in problem
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    "remote",
+    [
+        "sc://h:15002;token=open-sesame-41",
+        "sc://h:15002/;TOKEN=open-sesame-41",
+        "sc://h:15002/;x-access-token=open-sesame-41",
+        "sc://h:15002?token=open-sesame-41",
+        "sc://u:open-sesame-41@h:15002",
+        "sc://u:open/sesame-41@h:15002",
+        "sc://h:65536",
+        "sc://h:port",
+        "h:15002",
+    ],
+)
+def test_a_remote_of_spark_that_cannot_be_read_is_refused_without_a_part_of_it(tmp_path: Path, remote: str) -> None:
+    """Number 29: `check` showed a password in the address of Spark, or "Port could not be cast to integer value as 'open'"."""
+    (tmp_path / "destinations").mkdir()
+    (tmp_path / "sluice.yaml").write_text(yaml.safe_dump({"spark": {"remote": remote}}))
+    with pytest.raises(ConfigurationError) as raised:
+        load_config(tmp_path)
+    assert "remote m" in str(raised.value)
+    assert "sesame" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "remote", ["sc://h", "sc://h:443/", "sc://[::1]:15002", "sc://h:1/;token=$T;use_ssl=true", "sc://h/;user_id=a"]
+)
+def test_other_remotes_of_spark_are_accepted(remote: str) -> None:
+    assert SparkConfig(remote=remote).remote == remote
