@@ -27,7 +27,7 @@ from sluice.console.side_tables_check import rules_problems, side_table_problems
 from sluice.console.source.query import ask_source, known_path_clashes, oldest_sentence
 from sluice.console.stack.processes import ProcessFile
 from sluice.console.stack.stack import SPARK, Stack
-from sluice.console.status.include_check import ask_include_warning
+from sluice.console.status.include_check import ask_unmatched_warnings
 from sluice.console.status.report import read_destination
 from sluice.console.toolchain.java import Java, inspect_java
 from sluice.console.toolchain.process import why_no_run_can_start
@@ -35,6 +35,7 @@ from sluice.orchestration.base.lake_settings import several_sparks
 
 FREE_BYTES_MIN = 2 << 30  # staged batches, spill and old Delta files need disk space
 CONNECT_SECONDS_MAX = 5.0
+UNANSWERED = "not checked, because the source could not be read: correct what `sluice check` reports about the source"
 WARNINGS_SHOWN = 3  # per finding, without --verbose
 
 
@@ -179,10 +180,9 @@ def check_foreign_keys(destination: DestinationConfig) -> Finding:
 
 
 def check_include(destination: DestinationConfig) -> Finding:
-    """Warns if a pattern of `include` matches no table."""
-    warning = ask_include_warning(destination)
-    unknown = ": not known, the source did not answer" if warning is None else ""
-    return Finding(f"include of {destination.name}{unknown}", warnings=(warning,) if warning else ())
+    """Warns if a pattern of `include`, or a table or column with settings, matches nothing that is captured."""
+    warnings = ask_unmatched_warnings(destination)
+    return Finding(f"include of {destination.name}", warnings=(UNANSWERED,) if warnings is None else tuple(warnings))
 
 
 def check_keyless(destination: DestinationConfig) -> Finding:
@@ -190,7 +190,7 @@ def check_keyless(destination: DestinationConfig) -> Finding:
     try:
         names, problems = ask_keyless(destination)
     except SluiceError:
-        return Finding(f"tables without a key of {destination.name}: not known, the source did not answer")
+        return Finding(f"tables without a key of {destination.name}", warnings=(UNANSWERED,))
     sentences = (keyless_sentence(destination.name, names),) if names else ()
     what = f"tables without a key of {destination.name}: "
     return Finding(

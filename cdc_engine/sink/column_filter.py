@@ -39,6 +39,11 @@ class ColumnFilter:
         """Returns the columns of "database.table" that are included, None where no item names them, and those that are excluded."""
         return self._include.get(name.upper()), self._exclude.get(name.upper(), frozenset())
 
+    @property
+    def tables(self) -> dict[str, frozenset[str]]:
+        """The columns that the items name, in upper case, by UPPER(database.table)."""
+        return {**self._exclude, **self._include}
+
     def _parse(self, text: str) -> dict[str, frozenset[str]]:
         """Returns upper-case column names by UPPER(database.table). A table named twice keeps its last item, as in Canal."""
         tables: dict[str, frozenset[str]] = {}

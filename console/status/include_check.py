@@ -1,13 +1,32 @@
-"""Finds patterns of `include` that match no table. `sluice check` asks the source, `sluice status` uses the engine's list of tables."""
+"""Finds settings of a destination that match no table: patterns of `include`, and names of tables and columns that conf/ has settings for.
+
+`sluice check` asks the source, `sluice status` uses the engine's list of tables.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from sluice.cdc_engine.config import DestinationConfig
+from sluice.cdc_engine.contracts import TableVersion
 from sluice.cdc_engine.errors import SluiceError
 from sluice.cdc_engine.instance.discovery import captured_tables
+from sluice.cdc_engine.sink.column_filter import ColumnFilter
 from sluice.cdc_engine.sink.table_filter import TableFilter, split_patterns
+
+
+def unmatched_warnings(destination: DestinationConfig, captured: Sequence[TableVersion]) -> list[str]:
+    """Returns a sentence for each setting that matches none of the captured tables, so that it has no effect."""
+    found = include_warning(destination, [table.name for table in captured])
+    return [*([found] if found else []), *(_unmatched_names(destination, captured) if captured else ())]
+
+
+def ask_unmatched_warnings(destination: DestinationConfig) -> list[str] | None:
+    """Returns `unmatched_warnings` for the tables that the source has now; None if the source does not answer."""
+    try:
+        return unmatched_warnings(destination, captured_tables(destination))
+    except SluiceError:
+        return None
 
 
 def include_warning(destination: DestinationConfig, captured: Collection[str]) -> str:
@@ -29,9 +48,30 @@ def include_warning(destination: DestinationConfig, captured: Collection[str]) -
     )
 
 
-def ask_include_warning(destination: DestinationConfig) -> str | None:
-    """Returns `include_warning` for the tables that the source has now; None if the source does not answer."""
-    try:
-        return include_warning(destination, [table.name for table in captured_tables(destination)])
-    except SluiceError:
-        return None
+def _unmatched_names(destination: DestinationConfig, captured: Sequence[TableVersion]) -> Iterator[str]:
+    """Yields a sentence for each table under `tables` and each name in a column filter that no captured table has."""
+    columns = {table.name: {column.name.upper() for column in table.columns} for table in captured}
+    for name in destination.tables:
+        if name not in columns:
+            yield _unmatched(destination, "tables", name, _others(name, columns))
+    exact = {name.upper(): name for name in columns}
+    for setting in ("column_include", "column_exclude"):
+        listed = ColumnFilter(include=getattr(destination, setting)).tables
+        for name, wanted in listed.items():
+            if name not in exact:
+                yield _unmatched(destination, setting, name.lower())
+            elif lacking := sorted(wanted - columns[exact[name]]) if columns[exact[name]] else []:
+                yield _unmatched(destination, setting, f"{exact[name]}:{'/'.join(lacking).lower()}")
+
+
+def _others(name: str, known: Iterable[str]) -> str:
+    """Returns a hint at a table whose name differs in letter case only, or an empty text."""
+    same = next((each for each in known if each.lower() == name.lower()), "")
+    return f" Its name is {same} there." if same else ""
+
+
+def _unmatched(destination: DestinationConfig, setting: str, name: str, hint: str = "") -> str:
+    return (
+        f"{name} in {setting} of {destination.name} is not captured, so the setting has no effect: correct the name in "
+        f"conf/destinations/{destination.name}.yaml, or ignore this until it is created.{hint}"
+    )

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sluice.cdc_engine.config import SluiceConfig
-from sluice.cdc_engine.contracts import Holder
+from sluice.cdc_engine.contracts import Holder, TableVersion
 from sluice.cdc_engine.destination_files import LakeTables, lease_holder, ledger_text
 from sluice.cdc_engine.errors import MetaError
 from sluice.cdc_engine.instance.health import NO_TICK
@@ -39,7 +39,7 @@ from sluice.console.stack import processes
 from sluice.console.stack.dagster_storage import daemon_sentence, lost_storage, storage_bytes
 from sluice.console.stack.processes import ProcessFile
 from sluice.console.status.consumers import consumer_problems, consumer_table, consumers_of, group_table
-from sluice.console.status.include_check import include_warning
+from sluice.console.status.include_check import unmatched_warnings
 
 # the sensor ticks every few seconds, and a failed run is retried within five minutes
 SNAPSHOT_STILL_SECONDS_MAX = 600.0
@@ -129,7 +129,7 @@ def read_status(config: SluiceConfig, now: float | None = None) -> StatusReport:
         trouble.startswith(NO_TICK) for each in destinations for trouble in each.troubles
     ):
         problems.append(daemon_sentence(home, now))
-    return StatusReport(running, destinations, problems, _include_warnings(config), storage_bytes(home))
+    return StatusReport(running, destinations, problems, _unmatched_warnings(config), storage_bytes(home))
 
 
 def _first_start(one: DestinationStatus, config: SluiceConfig) -> DestinationStatus:
@@ -193,20 +193,21 @@ def _foreign_keys(config: SluiceConfig, name: str) -> tuple[ForeignKeyNote, ...]
     return foreign_key_notes(cascades, config.destinations[name].cascade_policy)
 
 
-def _include_warnings(config: SluiceConfig) -> list[str]:
-    """Returns a sentence about patterns of `include` that match no table known to the engine; empty before it has recorded its tables."""
+def _unmatched_warnings(config: SluiceConfig) -> list[str]:
+    """Returns a sentence for each setting that matches no table known to the engine; empty before it has recorded its tables."""
     return [
         warning
         for name, destination in sorted(config.destinations.items())
-        if (known := _known_tables(config, name)) is not None and (warning := include_warning(destination, known))
+        if (known := _known_tables(config, name)) is not None
+        for warning in unmatched_warnings(destination, known)
     ]
 
 
-def _known_tables(config: SluiceConfig, name: str) -> list[str] | None:
-    """Returns the captured "database.table" in the engine's file; None without the file."""
+def _known_tables(config: SluiceConfig, name: str) -> Sequence[TableVersion] | None:
+    """Returns the captured tables in the engine's file; None without the file."""
     path = config.destination_dir(name) / TABLES_FILE
     try:
-        return [table.name for table in read_tables(path)] if path.exists() else None
+        return read_tables(path) if path.exists() else None
     except MetaError:
         return None
 

@@ -1,18 +1,19 @@
-"""A pattern of `include` that matches no table is a warning in `status` and `check`."""
+"""A pattern of `include`, or a table or column with settings, that matches nothing is a warning in `status` and `check`."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sluice.cdc_engine.config import load_config
-from sluice.cdc_engine.contracts import TableVersion
+from sluice.cdc_engine.contracts import Column, TableVersion
 from sluice.cdc_engine.table_meta.history.tables_file import TABLES_FILE, write_tables
-from sluice.console.check import check_include
+from sluice.console.check import check_include, check_keyless
 from sluice.console.main import app
-from sluice.console.status.include_check import include_warning
+from sluice.console.status.include_check import include_warning, unmatched_warnings
 from sluice.console.toolchain.database.server import DatabaseServer
 from tests.console.conftest import RUNNER, SECRET, Place
 from tests.console.test_status import everything_runs, running_engine
@@ -24,7 +25,7 @@ def captured(directory: Path, *names: str) -> None:
     )
 
 
-def included(place: Place, port: int, include: str, **more: str) -> Path:
+def included(place: Place, port: int, include: str, **more: Any) -> Path:
     source = {"port": port, "user": "root", "password_env": "SLUICE_TEST_PASSWORD"}
     place.write("destinations/shop.yaml", {"source": source, "include": include, **more})
     return place.data / "engine" / "shop"
@@ -86,3 +87,48 @@ def test_each_pattern_that_matches_nothing_is_named(place: Place, include: str, 
     included(place, 1, include, exclude=exclude)
     found = include_warning(load_config(place.conf).destinations["shop"], ["shop.orders", "shop.items"])
     assert (words in found) if words else not found
+
+
+ORDERS = TableVersion(
+    database="shop",
+    table="Orders",
+    columns=tuple(Column(name=name, type_code=3) for name in ("id", "Note")),
+    key=("id",),
+)
+
+
+@pytest.mark.found
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"tables": {"shop.Orders": {"deletes": "soft"}}, "column_exclude": "SHOP.orders:note"}, ()),
+        ({"tables": {"shop.orderz": {"masks": {"note": "null"}}}}, ("shop.orderz in tables of shop is not captured",)),
+        ({"tables": {"shop.orders": {"deletes": "soft"}}}, ("Its name is shop.Orders there.",)),
+        ({"column_exclude": "shop.order:note"}, ("shop.order in column_exclude of shop is not captured",)),
+        ({"column_exclude": "shop.orders:nite/note/x"}, ("shop.Orders:nite/x in column_exclude of shop",)),
+        ({"column_include": "shop.orders:id,shop.a:b"}, ("shop.a in column_include of shop",)),
+        ({"include": r"shop\.Orders,shop\.b", "tables": {"a.b": {}}}, (r"'shop\\.b' of include", "a.b in tables")),
+    ],
+)
+def test_settings_of_a_table_or_column_that_is_not_captured_are_a_warning(
+    place: Place, settings: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    """Number 12, of its kind: a mistyped table or column in `tables` or a column filter was green, and its values came to the lake."""
+    included(place, 1, **{"include": r"shop\..*", **settings})
+    found = unmatched_warnings(load_config(place.conf).destinations["shop"], [ORDERS])
+    assert len(found) == len(words)
+    for sentence, expected in zip(found, words, strict=True):
+        assert expected in sentence
+        assert "conf/destinations/shop.yaml" in sentence
+    assert len(unmatched_warnings(load_config(place.conf).destinations["shop"], [])) == 1, "nothing is captured yet"
+
+
+@pytest.mark.found
+def test_what_could_not_be_checked_has_no_green_mark(place: Place) -> None:
+    """Number 29: "the source could not be asked" had a green tick."""
+    included(place, 1, r"shop\..*")
+    destination = load_config(place.conf).destinations["shop"]
+    for finding in (check_include(destination), check_keyless(destination)):
+        assert finding.warnings == (
+            "not checked, because the source could not be read: correct what `sluice check` reports about the source",
+        )
